@@ -1,8 +1,9 @@
-# Lists the tests of a program when ctest starts. All instances of a test with parameters, such as one for each
-# instruction set, are one entry, because starting a process takes longer than running most instances. With the label
-# load, each instance is an entry, because it needs a new process. Names have no slash, so they can be names of files.
+# Lists the tests of a program when ctest starts. All instances of a test with parameters are one entry, because
+# starting a process takes longer than running most instances. With the label load each instance is an entry, because it
+# needs a new process. No name of a test has a slash, so a name can be a file name.
 cmake_policy(VERSION 3.25)
-function(raggemm_list_tests program suffix label)  # ARGN: the emulator of the program
+# ARGN is the command of an emulator for the program, or nothing.
+function(raggemm_list_tests program suffix label)
   if(NOT EXISTS ${program})
     get_filename_component(name ${program} NAME)
     add_test(${name}_NOT_BUILT ${program})
@@ -10,7 +11,8 @@ function(raggemm_list_tests program suffix label)  # ARGN: the emulator of the p
     return()
   endif()
   execute_process(COMMAND ${ARGN} ${program} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX REPLACE " +#[^\n]*" "" lines "${lines}")  # the printed parameters
+  # Removes printed parameters.
+  string(REGEX REPLACE " +#[^\n]*" "" lines "${lines}")
   string(REPLACE "\n" ";" lines "${lines}")
   foreach(line IN LISTS lines)
     if(line MATCHES "^  (([^/]+).*)$")

@@ -1,4 +1,5 @@
-// Results compared, contenders timed, the best peer found: with peers made for it, on a case of little work.
+// Tests the contest of the benchmark with peers made for the test, on a small case: it compares results, times
+// contenders and finds the best peer.
 #include "bench/contest.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Three loops over f32 operands.
+// Multiplies f32 operands with three loops.
 absl::Status Multiply(const GemmSeries& series, PeerThreads, int) {
   for (size_t g = 0; g < series.rows.size(); ++g) {
     const auto *lhs = static_cast<const float*>(series.lhs[g]), *rhs = static_cast<const float*>(series.rhs[g]);
@@ -46,7 +47,8 @@ Peer PeerOf(const char* name, decltype(Peer::run) run) {
   return peer;
 }
 
-// Three groups, the middle one empty. 4 MiB of active f32 weights: many sets of operands, few enough to list.
+// Returns a case of three groups, the middle one empty. Its active weights are 4 MiB of f32, so the contest has many
+// sets of operands, but few enough to list.
 Case SmallCase(Mode mode) {
   Case c;
   c.name = "small";
@@ -58,7 +60,7 @@ Case SmallCase(Mode mode) {
   return c;
 }
 
-// Runs the case for one round. The meter takes gigabytes, whose pages take seconds to fill, so it is made once.
+// Runs the case for one round. The meter is made once, because it takes seconds to fill its gigabytes of memory.
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
   static LimitsMeter& meter = *new LimitsMeter;
   const Memory memory({c}, c.in);
@@ -67,7 +69,7 @@ proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
   return report.ok() ? *report : proto::CaseReport();
 }
 
-TEST(Contest, APeerThatIsRightIsTimedInBothWays) {
+TEST(Contest, TimesARightPeerInBothModes) {
   for (Mode mode : {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad}) {
     const proto::CaseReport report = RunContest(SmallCase(mode), {PeerOf("loops", Multiply)});
     ASSERT_EQ(report.peers_size(), 2);
@@ -78,8 +80,8 @@ TEST(Contest, APeerThatIsRightIsTimedInBothWays) {
   }
 }
 
-TEST(Contest, APeerThatIsWrongIsReportedAndNotTimed) {
-  // The last element of the last product, and one that writes nothing at all.
+TEST(Contest, ReportsAWrongPeerAndDoesNotTimeIt) {
+  // This peer computes a wrong last element of the last product.
   const auto last = [](const GemmSeries& series, PeerThreads way, int threads) {
     absl::Status status = Multiply(series, way, threads);
     static_cast<float*>(series.out.back())[series.rows.back() * series.n - 1] += 1;
@@ -97,7 +99,7 @@ TEST(Contest, APeerThatIsWrongIsReportedAndNotTimed) {
   EXPECT_FALSE(report.has_best_peer());
 }
 
-TEST(Contest, PeersOfQuantizedOperandsAreCompared) {
+TEST(Contest, ComparesPeersOfQuantizedOperands) {
   Peer wrong = PeerOf("wrong", [](const GemmSeries&, PeerThreads, int) { return absl::OkStatus(); });
   wrong.quantized = true;
   wrong.supports = [](const GemmSeries& series) { return series.rhs_dtype == DType::kS4 && series.block == 128; };

@@ -1,4 +1,4 @@
-"""Tables of a small report whose means, best ways and failures are easy to see."""
+"""Tests the tables of a small report with simple means, best peers and failures."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ LIMITS = {"threads": 2, "fma_gflops": 200.0, "overall_fma_gflops": 200.0, "read_
 
 
 def _case(rows=8, groups=4, **changes):
-    """One case of report.json: 100 GFLOP/s, twice the best peer, half the roofline."""
+    """Returns one case of report.json: 100 GFLOP/s, which is twice the best peer and half the roofline."""
     case = {
         "case": f"2048x768/rows{rows}",
         "regime": "sweep",
@@ -52,7 +52,7 @@ def _report(cases, **machine):
     return {"machine": machine, "cases": cases}
 
 
-def test_the_report_has_every_case_in_the_better_way_and_what_failed(tmp_path):
+def test_the_report_has_the_best_peer_of_every_case_and_the_failures(tmp_path):
     text = bench_report.write_report(_report([_case(), _case(64), _quantized(4)]), tmp_path, "some", True).read_text()
     assert "- fast: core new; fast 1.2; libfast.so.1\n- slow: absent, not there when the build was configured\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| 2048x768/rows8 "))
@@ -95,7 +95,7 @@ def test_the_script_records_and_updates_the_page(tmp_path):
     assert f"| {link} | 0.50 / 0.50 | 2.00 / 0.50 |  |  |  |  |  |\n" in text
 
 
-def test_the_tables_of_the_pages_are_those_of_what_is_recorded():
+def test_the_tables_of_the_pages_match_the_recorded_results():
     for page, headers in (("docs/performance.md", 2), ("README.md", 1)):
         text = (ROOT / page).read_text()
         folder = "../bench/results" if page.startswith("docs") else "bench/results"

@@ -61,7 +61,7 @@ echo "Linux $(uname -r) with $(grep -o 'amx_[a-z0-9]*' /proc/cpuinfo | tr '\n' '
 if grep -q amx_int8 /proc/cpuinfo; then
   grep '^amx ' /isas >/tmp/isas
   grep '^kernels_test \(AbsentIsa\|ArithmeticFor\|HostCpu\|Isa/ForcedIsa\|KernelsFor\|Probe\)\.' /programs >/tmp/programs
-  echo 'kernels_test *.TakeTheUnitOfTheIsa/*' >>/tmp/programs
+  echo 'kernels_test *.UseTheUnitOfTheIsa/*' >>/tmp/programs
 else
   grep -v '^amx ' /isas >/tmp/isas
   cp /programs /tmp/programs

@@ -1,5 +1,5 @@
-// Buffers that are not what a call needs: types, shapes, places, the workspace, and memory that operands share. Every
-// buffer lies between two unmapped pages: a byte that is read or written beyond it ends the process.
+// Tests calls with wrong buffers: types, shapes, addresses, the workspace, and shared memory. Every buffer lies between
+// two unmapped pages, so an access beyond it ends the process.
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,10 +20,11 @@ int64_t Elements(const host::Buffer& buffer) {
 
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
-// Spoils each buffer of one call of each target in turn; `spoil` returns false if there is nothing to spoil. The error
-// must name the operand, or, unless `named`, one that it no longer agrees with.
-void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
-                 bool named = true) {
+// Spoils each buffer of each custom call in turn, and expects an error with these texts. `spoil` returns false if a
+// buffer cannot be spoilt. If `named`, the error must also name the buffer. Otherwise it may name another operand that
+// no longer agrees with the buffer.
+void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
+                         bool named = true) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
     const host::Call good = call->call();
@@ -32,7 +33,7 @@ void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vec
     for (size_t i = 0; i < names.size(); ++i) {
       call->call() = good;
       if (!spoil(BufferAt(call->call(), i))) continue;
-      // With an index, lhs may have any number of rows.
+      // The call has a row_index, so lhs may have any number of rows.
       if (!named && names[i] == "lhs") continue;
       std::vector<std::string> all = texts;
       if (named) all.push_back(names[i]);
@@ -44,10 +45,10 @@ void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vec
   }
 }
 
-TEST(TypesTest, TypesOfNoFormatAreRefused) {
+TEST(TypesTest, UnsupportedTypesAreRefused) {
   for (auto type : {XLA_FFI_DataType_PRED, XLA_FFI_DataType_C64, XLA_FFI_DataType_U64, XLA_FFI_DataType_TOKEN,
                     XLA_FFI_DataType_F8E4M3}) {
-    RefusesEach(
+    ExpectEachIsRefused(
         [&](host::Buffer& b) {
           b.dtype = type;
           return Elements(b) > 0;
@@ -57,20 +58,20 @@ TEST(TypesTest, TypesOfNoFormatAreRefused) {
 }
 
 TEST(TypesTest, IntegersForFloatsAndFloatsForIntegersAreRefused) {
-  RefusesEach(
+  ExpectEachIsRefused(
       [](host::Buffer& b) {
         const bool is_size = FormatOfXla(b.dtype)->role == Role::kSizes;
         b.dtype = is_size ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_S32;
         return Elements(b) > 0;
       },
-      {}, /*named=*/false);  // the gradient of x decides how long the workspace must be
+      {}, /*named=*/false);  // The type of the gradient of x decides the length of the workspace.
 }
 
 TEST(ShapesTest, NegativeDimsAreRefused) {
   for (int64_t dim : {int64_t{-1}, kLowest}) {
-    RefusesEach(
+    ExpectEachIsRefused(
         [&](host::Buffer& b) {
-          for (int64_t& d : b.dims) d = dim;  // two of them have a positive product
+          for (int64_t& d : b.dims) d = dim;  // The product of two negative dims is positive.
           return !b.dims.empty();
         },
         {});
@@ -79,10 +80,11 @@ TEST(ShapesTest, NegativeDimsAreRefused) {
 
 TEST(ShapesTest, HugeDimsAreRefused) {
   for (int64_t dim : {kHighest, int64_t{1} << 61, int64_t{1} << 32}) {
-    RefusesEach(
+    ExpectEachIsRefused(
         [&](host::Buffer& b) {
           const bool workspace = b.dtype == XLA_FFI_DataType_S64 && b.dims.size() == 1 && b.dims[0] > 5;
-          if (b.dims.empty() || (workspace && dim < kHighest / 8)) return false;  // larger than needed is no error
+          // A workspace that is too large is no error.
+          if (b.dims.empty() || (workspace && dim < kHighest / 8)) return false;
           b.dims[0] = dim;
           return true;
         },
@@ -91,7 +93,7 @@ TEST(ShapesTest, HugeDimsAreRefused) {
 }
 
 TEST(ShapesTest, OtherRanksAreRefused) {
-  RefusesEach(
+  ExpectEachIsRefused(
       [](host::Buffer& b) {
         b.dims.insert(b.dims.begin(), {2, 1, 1, 1, 1, 1, 1, 1});
         return true;
@@ -99,8 +101,8 @@ TEST(ShapesTest, OtherRanksAreRefused) {
       {}, /*named=*/false);
 }
 
-TEST(PlacesTest, NullIsRefusedIfThereAreElements) {
-  RefusesEach(
+TEST(AddressesTest, NullIsRefusedIfThereAreElements) {
+  ExpectEachIsRefused(
       [](host::Buffer& b) {
         b.data = nullptr;
         return Elements(b) > 0;
@@ -108,9 +110,9 @@ TEST(PlacesTest, NullIsRefusedIfThereAreElements) {
       {"data is null"});
 }
 
-TEST(PlacesTest, EveryMisalignedStartIsRefused) {
+TEST(AddressesTest, EveryMisalignedStartIsRefused) {
   for (int64_t bytes : {1, 2, 4}) {
-    RefusesEach(
+    ExpectEachIsRefused(
         [&](host::Buffer& b) {
           if (Elements(b) == 0 || bytes % ElementBytes(b) == 0) return false;
           b.data = static_cast<char*>(b.data) - bytes;
@@ -120,8 +122,8 @@ TEST(PlacesTest, EveryMisalignedStartIsRefused) {
   }
 }
 
-TEST(PlacesTest, TheEndOfTheAddressSpaceIsRefused) {
-  RefusesEach(
+TEST(AddressesTest, TheEndOfTheAddressSpaceIsRefused) {
+  ExpectEachIsRefused(
       [](host::Buffer& b) {
         b.data = reinterpret_cast<void*>(~uintptr_t{15} + 8);
         return Elements(b) * ElementBytes(b) > 8;
@@ -129,8 +131,9 @@ TEST(PlacesTest, TheEndOfTheAddressSpaceIsRefused) {
       {"exceed the address space"});
 }
 
-// Each pair of a result and another buffer. With only one element in common, the result's first is the other's last.
-TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
+// Checks each pair of a result and another buffer. They begin at the same address, or share one element: the first of
+// the result is the last of the other buffer.
+TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
     const host::Call good = call->call();
@@ -146,7 +149,7 @@ TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
           other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
-          // The larger of them may lie upon others, too.
+          // The larger buffer may overlap others, too, so the error may name another pair.
           const host::Error error = call->Execute(&pool);
           EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
           const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };
@@ -170,7 +173,7 @@ const SharedMemory kLegal[] = {
     {"OutIsC", [](TestProblem& t) { t.AliasOutWithC(); }},
 };
 
-TEST(AliasTest, WhatIsReadMayShareMemoryAndOutMayBeC) {
+TEST(AliasTest, OperandsMayShareMemoryAndOutMayBeC) {
   host::ThreadPool pool(3);
   for (const SharedMemory& shared : kLegal) {
     SCOPED_TRACE(shared.name);
@@ -181,7 +184,7 @@ TEST(AliasTest, WhatIsReadMayShareMemoryAndOutMayBeC) {
   }
 }
 
-// out that is lhs or rhs, from its start, from its last element, from one element before.
+// out begins at the first element of lhs or rhs, at its last element, or one element before it.
 TEST(AliasTest, OutOverAnOperandIsRefusedInEveryMode) {
   for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/false)) {
     SpoiltGemm call(spec);

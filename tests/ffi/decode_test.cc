@@ -1,3 +1,4 @@
+// Tests how attributes and buffers of custom calls are decoded.
 #include "ffi/decode.h"
 
 #include <sys/mman.h>
@@ -17,7 +18,7 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-TEST(FormatsTest, HaveTheNumbersOfXla) {
+TEST(FormatsTest, HaveTheTypeNumbersOfXla) {
   for (const Format& format : kFormats) {
     std::ostringstream name;
     name << static_cast<ffi::DataType>(format.xla);
@@ -25,7 +26,7 @@ TEST(FormatsTest, HaveTheNumbersOfXla) {
   }
 }
 
-TEST(DecodeTest, OperandsInAnyOrder) {
+TEST(DecodeTest, TakesOperandsInAnyOrder) {
   PluginCall call({.groups = 1, .m = 2, .sizes = {2}, .c = true, .alpha = true});
   std::swap(call.call().args[8], call.call().args[9]);
   call.call().attributes["operands"] = std::string("alpha,c");
@@ -33,7 +34,7 @@ TEST(DecodeTest, OperandsInAnyOrder) {
   EXPECT_TRUE(call.IsRight());
 }
 
-TEST(DecodeAttributesTest, AbsentOnesAreTheDefaultsOfTheSchema) {
+TEST(DecodeAttributesTest, UsesTheDefaultsOfTheSchema) {
   GroupedGemmCall call;
   const XLA_FFI_Attrs none{XLA_FFI_Attrs_STRUCT_SIZE, nullptr, 0, nullptr, nullptr, nullptr};
   ASSERT_EQ(DecodeAttributes(ffi::Dictionary(&none), call), absl::OkStatus());
@@ -46,7 +47,7 @@ TEST(DecodeAttributesTest, AbsentOnesAreTheDefaultsOfTheSchema) {
   EXPECT_EQ(call.problem.names.lhs_first, "lhs_first");
 }
 
-TEST(BytesOfTest, AreNoneForShapesThatCannotBe) {
+TEST(BytesOfTest, IsZeroForImpossibleShapes) {
   const auto bytes = [](std::vector<int64_t> dims) {
     XLA_FFI_Buffer buffer{XLA_FFI_Buffer_STRUCT_SIZE,        nullptr,    XLA_FFI_DataType_F32, nullptr,
                           static_cast<int64_t>(dims.size()), dims.data()};
@@ -57,13 +58,12 @@ TEST(BytesOfTest, AreNoneForShapesThatCannotBe) {
   EXPECT_EQ(bytes({int64_t{1} << 31, int64_t{1} << 31, 1 << 4}), 0u);
 }
 
-// Advice is for whole huge pages within the range.
 TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
   constexpr size_t kHugePage = 2 << 20, kBytes = 5 * kHugePage;
   void* mapping = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapping, MAP_FAILED);
   char* begin = static_cast<char*>(mapping) + -reinterpret_cast<uintptr_t>(mapping) % kHugePage;
-  // The flags of the mapping that the address is in: "hg" is advice.
+  // Returns true if the flags of the mapping at the address have "hg", which stands for the advice.
   const auto is_advised = [](const char* address) {
     std::ifstream maps("/proc/self/smaps");
     bool inside = false;
@@ -82,7 +82,7 @@ TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
   AdviseHugePages(begin + 1, kHugePage / 2);
   EXPECT_FALSE(is_advised(begin + kHugePage));
   AdviseHugePages(begin + 64, 3 * kHugePage);
-  // Kernels that are built without huge pages refuse all advice about them.
+  // Linux refuses the advice if it is built without huge pages.
   const bool expected = std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").good();
   EXPECT_FALSE(is_advised(begin));
   EXPECT_EQ(is_advised(begin + kHugePage), expected);

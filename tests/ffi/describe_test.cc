@@ -1,4 +1,5 @@
-// raggemm_describe_json, as it is and in processes with variables set.
+// Tests raggemm_describe_json with and without environment variables, raggemm_tables_json, and the effect of the
+// variables on a custom call.
 #include "ffi/describe.h"
 
 #include <cstdlib>
@@ -42,9 +43,9 @@ Struct Parsed(const std::string& json) {
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// What `body` returns in a process of its own with these variables, of ours none else. The plugin is loaded there and
-// never in this process, for it reads the variables once.
-std::string With(const Variables& variables, absl::FunctionRef<std::string()> body) {
+// Runs `body` in a new process with these variables and no other variables of raggemm, and returns its result. The
+// plugin is loaded only in such processes, because it reads the variables once.
+std::string RunWith(const Variables& variables, absl::FunctionRef<std::string()> body) {
   return InChild(30, [&] {
     for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);
     for (const auto& [name, value] : variables) setenv(name, value, 1);
@@ -53,7 +54,7 @@ std::string With(const Variables& variables, absl::FunctionRef<std::string()> bo
 }
 
 Struct DescribedWith(const Variables& variables) {
-  return Parsed(With(variables, [] {
+  return Parsed(RunWith(variables, [] {
     char* text = ThePlugin().library.Find<char*()>("raggemm_describe_json")();
     std::string copy = text;
     ThePlugin().free_text(text);
@@ -67,7 +68,7 @@ std::vector<std::string> TextsOf(const Value& list) {
   return texts;
 }
 
-TEST(DescribeTest, SaysWhatThisIsAndHas) {
+TEST(DescribeTest, ReportsVersionsCpuAndLimits) {
   const Struct parsed = DescribedWith({});
   const auto& fields = parsed.fields();
   std::vector<std::string> names;
@@ -90,7 +91,7 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   EXPECT_THAT(TextsOf(fields.at("precisions")), ElementsAre("DEFAULT", "BF16_X3", "BF16_X6"));
 }
 
-// The row of that name in a table; empty where it has none.
+// Returns the row of that name in a table, or an empty struct if there is none.
 Struct RowOf(const Struct& description, const std::string& table, absl::string_view name) {
   for (const Value& row : description.fields().at(table).list_value().values()) {
     if (row.struct_value().fields().at("name").string_value() == name) return row.struct_value();
@@ -139,7 +140,7 @@ TEST(DescribeTablesTest, HasTheTables) {
   EXPECT_THAT(TextsOf(RowOf(parsed, "calls", "moe_mlp").fields().at("optional_results")), ElementsAre("up", "gate"));
 }
 
-// "isa | reason, both for f32 | the three variables | error", null as "-".
+// Returns "ISA of f32 | reason | RAGGEMM_ISA | RAGGEMM_THREADS | RAGGEMM_EXECUTOR | error", with "-" for null.
 std::string Summary(const Variables& variables) {
   const Struct parsed = DescribedWith(variables);
   const auto& fields = parsed.fields();
@@ -154,7 +155,7 @@ std::string Summary(const Variables& variables) {
       " | ");
 }
 
-TEST(DescribeTest, TheEnvironmentAndWhatIsWrongWithIt) {
+TEST(DescribeTest, ReportsTheEnvironmentAndItsErrors) {
   EXPECT_EQ(Summary({{"RAGGEMM_ISA", "scalar"}, {"RAGGEMM_THREADS", "2"}, {"RAGGEMM_EXECUTOR", "pool"}}),
             "SCALAR | RAGGEMM_ISA | scalar | 2 | pool | -");
   EXPECT_THAT(Summary({}), MatchesRegex("(AVX512|AVX2|NEON|SCALAR) [|] .*in the probe.* [|] - [|] - [|] - [|] -"));
@@ -167,7 +168,7 @@ TEST(DescribeTest, TheEnvironmentAndWhatIsWrongWithIt) {
                     HasSubstr("; RAGGEMM_THREADS: value \"-1\""), HasSubstr("; RAGGEMM_EXECUTOR: value \"gpu\"")));
 }
 
-TEST(DescribeTest, WhatComputesBf16AndWhy) {
+TEST(DescribeTest, ReportsHowBf16IsComputedAndWhy) {
   const auto summary = [](const Variables& variables) {
     const Struct parsed = DescribedWith(variables);
     const auto& bf16 = parsed.fields().at("bf16").struct_value().fields();
@@ -182,10 +183,10 @@ TEST(DescribeTest, WhatComputesBf16AndWhy) {
   EXPECT_THAT(summary({{"RAGGEMM_BF16_SUMS", "rows"}}), HasSubstr("RAGGEMM_BF16_SUMS: value \"rows\""));
 }
 
-// What the plugin computes is what is described, on a pool as under XLA.
+// A custom call on a pool, as under XLA, follows the environment variables and its attributes.
 TEST(EnvironmentTest, ReachesTheCustomCall) {
   const auto planned = [](const Variables& variables, const host::Attributes& attributes) {
-    return With(variables, [&]() -> std::string {
+    return RunWith(variables, [&]() -> std::string {
       host::ThreadPool pool(4);
       PluginCall call({.groups = 2, .m = 300, .n = 400, .k = 200, .sizes = {50, 200}});
       call.call().attributes.insert(attributes.begin(), attributes.end());

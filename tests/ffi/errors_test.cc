@@ -1,5 +1,5 @@
-// Ways to call the plugin wrongly: code and message, out untouched, and the next call works. buffers_test.cc and
-// sizes_test.cc have what can be wrong with every buffer and size, and here are the messages of each kind of error.
+// Tests the code and message of each kind of error of the plugin. out is not written with an error, and the next call
+// works. buffers_test.cc and sizes_test.cc cover wrong values of every buffer and size.
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 struct BadCall {
   const char* name;
   std::function<void(host::Call&)> spoil;
-  std::vector<std::string> messages;  // parts of the error's message
+  std::vector<std::string> messages;  // Parts of the error message.
 };
 
 std::string Text(const char* text) { return text; }
@@ -92,7 +92,7 @@ void ExpectErrors(absl::Span<const BadCall> table) {
 
 TEST(BadCallTest, Operands) { ExpectErrors(kBadOperands); }
 
-// Attributes already fail when the program is compiled, with the same message.
+// A wrong attribute fails with the same message when the program is compiled.
 TEST(BadCallTest, Attributes) {
   ExpectErrors(kBadAttributes);
   for (const BadCall& bad : kBadAttributes) {
@@ -105,7 +105,7 @@ TEST(BadCallTest, Attributes) {
   }
 }
 
-// Every attribute of every call, with a value of another kind.
+// Gives every attribute of every custom call values of other types.
 TEST(BadCallTest, AttributesOfOtherTypes) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
@@ -139,7 +139,7 @@ TEST(BadCallTest, NumbersOfOperandsAndResults) {
   }
 }
 
-TEST(IsaAttribute, OneThatTheCpuLacksIsAnErrorAndNoFallback) {
+TEST(IsaAttribute, IsAnErrorIfTheCpuLacksTheIsa) {
   PluginCall call(EveryOperand());
   for (Isa isa : AllIsas()) {
     call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
@@ -155,10 +155,10 @@ TEST(IsaAttribute, OneThatTheCpuLacksIsAnErrorAndNoFallback) {
   }
 }
 
-// ---- the attribute names: errors in the words of the caller ----
+// ---- the attribute `names`: errors use the caller's names of operands ----
 
-// For each slot the word `my.NAME`.
-std::string MyWords() {
+// Returns a value of the attribute that gives each operand NAME the name my.NAME.
+std::string MyNames() {
   std::string list;
   const auto add = [&list](const Slot& slot) {
     absl::StrAppend(&list, list.empty() ? "" : ",", slot.name, "=my.", slot.name);
@@ -169,7 +169,7 @@ std::string MyWords() {
   return list;
 }
 
-TEST(NamesTest, SlotsThatAreNotGivenKeepTheirNames) {
+TEST(NamesTest, OperandsOutsideTheListKeepTheirNames) {
   OperandNames names;
   ASSERT_EQ(ParseOperandNames("lhs_first=group_sizes,out_first=group_sizes,c=_1.x", names), absl::OkStatus());
   EXPECT_EQ(names.out_first, "group_sizes");
@@ -177,7 +177,7 @@ TEST(NamesTest, SlotsThatAreNotGivenKeepTheirNames) {
   EXPECT_EQ(names.rhs_last, "rhs_last");
 }
 
-TEST(NamesTest, WrongLists) {
+TEST(NamesTest, WrongListsAreErrors) {
   OperandNames names;
   const std::string longest(64, 'x'), entry = "c=" + longest;
   EXPECT_EQ(ParseOperandNames(entry, names), absl::OkStatus());
@@ -203,12 +203,12 @@ TEST(NamesTest, WrongLists) {
 }
 
 struct Mistake {
-  std::string message;  // all of it, in the caller's words
+  std::string message;  // The whole message, with the caller's names.
   std::function<void(host::Call&)> make;
 };
 
-// Errors of every kind, with a word for every slot: no operand has another name in any of them.
-TEST(NamesTest, EveryErrorUsesTheCallersWords) {
+// Every kind of error names operands only by the caller's names.
+TEST(NamesTest, EveryErrorUsesTheNamesOfTheCaller) {
   static int64_t sizes[] = {3, 4, 0, 6, 5}, negative[] = {3, -4, 0, 6, 2}, three[] = {3};
   const auto resize = [](host::Buffer& buffer, std::vector<int64_t> dims) { buffer.dims = std::move(dims); };
   const Mistake kMistakes[] = {
@@ -259,7 +259,7 @@ TEST(NamesTest, EveryErrorUsesTheCallersWords) {
   for (const Mistake& mistake : kMistakes) {
     SCOPED_TRACE(mistake.message);
     PluginCall call(EveryOperand());
-    call.call().attributes["names"] = MyWords();
+    call.call().attributes["names"] = MyNames();
     mistake.make(call.call());
     EXPECT_EQ(call.Run(nullptr).message, mistake.message);
     EXPECT_TRUE(call.OutIsUntouched());

@@ -1,3 +1,4 @@
+// Tests the handlers of the plugin with random calls, the text of a plan, and the version.
 #include "ffi/handlers.h"
 
 #include <random>
@@ -21,7 +22,8 @@ TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
   EXPECT_EQ(host::CheckVersion(ThePlugin().execute).message, "");
 }
 
-// Two thirds lie between two unmapped pages, each buffer flush with one of them; the others start anywhere.
+// In two thirds of the calls every buffer ends or begins at an unmapped page. In the others buffers begin at any
+// element.
 TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
   Random random(TestSeed());
   host::ThreadPool pool(2);

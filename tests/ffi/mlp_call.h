@@ -1,5 +1,4 @@
-// Calls of raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of the shipped plugin through the host, for MLPs from
-// tests/support.
+// Calls raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of the plugin through the host, for MLPs of tests/support.
 #ifndef RAGGEMM_TESTS_FFI_MLP_CALL_H_
 #define RAGGEMM_TESTS_FFI_MLP_CALL_H_
 
@@ -23,7 +22,7 @@ inline XLA_FFI_Handler* MlpHandler(const char* stage) {
   return ThePlugin().library.Find<XLA_FFI_Handler>(absl::StrCat("raggemm_moe_mlp_v1_", stage).c_str());
 }
 
-// An MLP, what must come out of it, and the call that computes it. All buffers are guarded.
+// An MLP, its expected result, and the call that computes it. All buffers are guarded.
 class MlpCall : public SpoiltCall {
  public:
   explicit MlpCall(const MlpSpec& spec)
@@ -47,7 +46,7 @@ class MlpCall : public SpoiltCall {
   testing::AssertionResult IsRight() const override {
     if (mlp_.OutBits() != expected_) return testing::AssertionFailure() << "out has other bits than the sequence";
     if (mlp_.SurroundingsIntact()) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << "bytes next to a buffer have changed";
+    return testing::AssertionFailure() << "bytes outside a buffer have changed";
   }
 
   bool SurroundingsIntact() const override { return mlp_.SurroundingsIntact(); }
@@ -63,7 +62,7 @@ class MlpCall : public SpoiltCall {
   host::Call call_;
 };
 
-// Gradients of an MLP, all that there are, and the call that computes them.
+// An MLP, the expected values of all its gradients, and the call that computes them.
 class MlpBackwardCall : public SpoiltCall {
  public:
   explicit MlpBackwardCall(const MlpSpec& spec)

@@ -1,5 +1,4 @@
-// The custom calls of expert MLPs through the shipped plugin: their bits and their attributes. handlers_test.cc has
-// random ones.
+// Tests the bits and attributes of the custom calls for expert MLPs. handlers_test.cc tests random calls.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -30,8 +29,8 @@ TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
-// One block of 64 columns is in memory as the matrix is.
-TEST(MoeMlpCall, TakesUpAndDownInColumnBlocksEachByItself) {
+// A matrix of 64 columns has the same memory layout as one column block.
+TEST(MoeMlpCall, TakesColumnBlocksOfUpAndOfDown) {
   for (const bool up : {false, true}) {
     for (const bool down : {false, true}) {
       MlpCall call({.hidden = 64, .intermediate = 64});
@@ -47,7 +46,7 @@ TEST(MoeMlpCall, TakesUpAndDownInColumnBlocksEachByItself) {
   }
 }
 
-TEST(MoeMlpCall, KeepsFirstProductsWhereResultsNameThem) {
+TEST(MoeMlpCall, KeepsFirstProductsThatResultsName) {
   MlpCall call({});
   const TestMlp& mlp = call.mlp();
   const FirstProducts first = FirstProductsOf(mlp, Gathered(mlp));
@@ -62,7 +61,7 @@ TEST(MoeMlpCall, KeepsFirstProductsWhereResultsNameThem) {
   }
 }
 
-TEST(MoeMlpCall, NamesWhatIsWrongWithAttributes) {
+TEST(MoeMlpCall, NamesWrongAttributes) {
   const auto expect = [](const char* name, host::Attribute value, const std::string& text) {
     MlpCall call({});
     call.call().attributes[name] = std::move(value);
@@ -71,11 +70,11 @@ TEST(MoeMlpCall, NamesWhatIsWrongWithAttributes) {
   expect("activation", {std::string("swish")}, "attribute activation: unknown value \"swish\"; allowed: SILU, GELU");
   expect("lhs_is_trans", {true}, "unknown attribute \"lhs_is_trans\"; allowed: activation, merged");
   expect("operands", {std::string("w_gates")}, "attribute operands: unknown entry \"w_gates\"");
-  expect("operands", {std::string("up")}, "attribute operands: unknown entry \"up\"");  // a result
+  expect("operands", {std::string("up")}, "attribute operands: unknown entry \"up\"");  // `up` is a result.
   expect("operands", {std::string("w_gate")}, "names 1 optional operands, got 5");
 }
 
-TEST(MoeMlpCall, FillsOutWithNaNWhereAsked) {
+TEST(MoeMlpCall, FillsOutWithNaNIfAsked) {
   MlpCall call({});
   call.call().attributes["on_error"] = std::string("NaN");
   static_cast<int32_t*>(call.mlp().row_tokens.array.data)[0] = 9;
@@ -101,7 +100,7 @@ TEST(MoeMlpBackwardCall, HasTheBitsOfTheLibrary) {
   }
 }
 
-TEST(MoeMlpBackwardCall, NamesWhatIsWrong) {
+TEST(MoeMlpBackwardCall, NamesWrongOperandsAndResults) {
   MlpBackwardCall slot({}), none({}), null({}), last({});
   slot.call().attributes["results"] = std::string("x,w_upp");
   ExpectError(slot, "attribute results: unknown entry \"w_upp\"; allowed: x, row_weights, w_up");
@@ -113,7 +112,7 @@ TEST(MoeMlpBackwardCall, NamesWhatIsWrong) {
   ExpectError(last, "out_gradient: unsupported element type C64");
 }
 
-TEST(MoeMlpBackwardCall, FillsGradientsWithNaNWhereAsked) {
+TEST(MoeMlpBackwardCall, FillsGradientsWithNaNIfAsked) {
   MlpBackwardCall call({});
   call.call().attributes["on_error"] = std::string("NAN");
   static_cast<int32_t*>(call.test().mlp.row_tokens.array.data)[0] = -1;

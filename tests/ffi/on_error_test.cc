@@ -1,4 +1,5 @@
-// What a call does that fails: RAISE says it to the host alone, LOG also to stderr, NaN to stderr and the consumers.
+// Tests the attribute on_error of calls that fail. RAISE returns the error to the host, LOG also writes it to stderr,
+// and NaN writes it to stderr, fills out with NaN and succeeds.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,20 +25,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Answer {
+// How a call ended.
+struct CallOutcome {
   host::Error error;
-  std::string written;  // to stderr
+  std::string written;  // Text on stderr.
 };
 
-// A call with its sizes, or whatever else, spoilt.
-Answer Ask(PluginCall& call, const std::string& on_error, host::TaskRunner* pool = nullptr) {
+// Runs a call with this value of on_error.
+CallOutcome RunWith(PluginCall& call, const std::string& on_error, host::TaskRunner* pool = nullptr) {
   call.call().attributes["on_error"] = on_error;
   testing::internal::CaptureStderr();
   host::Error error = call.Run(pool);
   return {std::move(error), testing::internal::GetCapturedStderr()};
 }
 
-// What the tests of errors have of the sizes of a router: the last of five, 2 of 17 rows, is too large by 1.
+// Error of SpoilSizes: the last of five groups has 5 instead of 2 rows, so the sum exceeds 17 rows by 1.
 constexpr char kTooLarge[] = "group 4 has size 5 and starts at 13, which exceeds the extent 17";
 
 void SpoilSizes(PluginCall& call) {
@@ -53,7 +55,8 @@ bool IsAllNaN(const Array& out) {
   return true;
 }
 
-// Every byte of out was 0xFF, which is NaN too: the one that is written is quiet and positive.
+// Returns true if out holds the NaN that the library writes, which is quiet and positive. Before the call every byte of
+// out is 0xFF, which is another NaN.
 bool IsTheWrittenNaN(const Array& out) {
   static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
   const auto bytes = SizeOf(out.dtype);
@@ -68,13 +71,13 @@ bool IsTheWrittenNaN(const Array& out) {
 TEST(OnErrorTest, RaiseWritesNothing) {
   PluginCall call(EveryOperand());
   SpoilSizes(call);
-  const Answer answer = Ask(call, "RAISE");
-  EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-  EXPECT_THAT(answer.error.message, HasSubstr(kTooLarge));
-  EXPECT_EQ(answer.written, "");
+  const CallOutcome outcome = RunWith(call, "RAISE");
+  EXPECT_EQ(outcome.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  EXPECT_THAT(outcome.error.message, HasSubstr(kTooLarge));
+  EXPECT_EQ(outcome.written, "");
   EXPECT_TRUE(call.OutIsUntouched());
 
-  call.call().attributes.erase("on_error");  // the default
+  call.call().attributes.erase("on_error");  // RAISE is the default.
   testing::internal::CaptureStderr();
   EXPECT_THAT(call.Run(nullptr).message, HasSubstr(kTooLarge));
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
@@ -83,10 +86,10 @@ TEST(OnErrorTest, RaiseWritesNothing) {
 TEST(OnErrorTest, LogWritesTheErrorOnce) {
   PluginCall call(EveryOperand());
   SpoilSizes(call);
-  const Answer answer = Ask(call, "LOG");
-  EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-  EXPECT_EQ(answer.error.message, absl::StrCat("lhs_first: ", kTooLarge));
-  EXPECT_EQ(answer.written, absl::StrCat("raggemm: ", answer.error.message, "\n"));
+  const CallOutcome outcome = RunWith(call, "LOG");
+  EXPECT_EQ(outcome.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  EXPECT_EQ(outcome.error.message, absl::StrCat("lhs_first: ", kTooLarge));
+  EXPECT_EQ(outcome.written, absl::StrCat("raggemm: ", outcome.error.message, "\n"));
   EXPECT_TRUE(call.OutIsUntouched());
 }
 
@@ -97,16 +100,17 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
     spec.out = dtype;
     PluginCall call(spec);
     SpoilSizes(call);
-    const Answer answer = Ask(call, "NaN");
-    EXPECT_EQ(answer.error.message, "");
-    EXPECT_EQ(answer.written, absl::StrCat("raggemm: lhs_first: ", kTooLarge, "; the result is NaN\n"));
+    const CallOutcome outcome = RunWith(call, "NaN");
+    EXPECT_EQ(outcome.error.message, "");
+    EXPECT_EQ(outcome.written, absl::StrCat("raggemm: lhs_first: ", kTooLarge, "; the result is NaN\n"));
     EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
     EXPECT_TRUE(call.SurroundingsIntact());
   }
 }
 
-// A program that is wrong is wrong on every device. The error that is found first is that of lhs; out is unsound, too.
-TEST(OnErrorTest, NaNIsNotForWrongProgramsAndNeverOverwritesAnInput) {
+// A wrong program is wrong on every device, so it must fail. In the last case out overlaps rhs, so it is not written,
+// although the error names lhs, which is checked first.
+TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
       {"names 5 optional operands", [](host::Call& c) { c.args.pop_back(); }},
@@ -115,13 +119,13 @@ TEST(OnErrorTest, NaNIsNotForWrongProgramsAndNeverOverwritesAnInput) {
   for (const auto& [message, spoil] : kWrong) {
     PluginCall call(EveryOperand());
     spoil(call.call());
-    EXPECT_THAT(Ask(call, "NaN").error.message, HasSubstr(message));
+    EXPECT_THAT(RunWith(call, "NaN").error.message, HasSubstr(message));
     EXPECT_TRUE(call.OutIsUntouched());
   }
 }
 
-// Failures that are no matter of sizes.
-TEST(OnErrorTest, NaNForAnyErrorOfDataAndShapes) {
+// Errors of pointers, shapes and the workspace give NaN, as errors of sizes do.
+TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   const std::pair<const char*, std::function<void(host::Call&)>> kBad[] = {
       {"lhs: data is null", [](host::Call& c) { c.args[0].data = nullptr; }},
       {"int64_workspace has", [](host::Call& c) { c.results[1].dims[0] = 3; }},
@@ -135,25 +139,25 @@ TEST(OnErrorTest, NaNForAnyErrorOfDataAndShapes) {
     SCOPED_TRACE(message);
     PluginCall call(EveryOperand());
     spoil(call.call());
-    const Answer answer = Ask(call, "NaN");
-    EXPECT_EQ(answer.error.message, "");
-    EXPECT_THAT(answer.written, HasSubstr(message));
+    const CallOutcome outcome = RunWith(call, "NaN");
+    EXPECT_EQ(outcome.error.message, "");
+    EXPECT_THAT(outcome.written, HasSubstr(message));
     EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
   }
 }
 
-// A job whose machine lacks what it asks for would compute NaN for ever.
-TEST(OnErrorTest, NaNIsNotForWhatTheMachineLacks) {
+// If the machine lacks an executor or an ISA, every call of the job would give NaN.
+TEST(OnErrorTest, NaNIsNotWrittenIfTheMachineLacksSomething) {
   PluginCall call(EveryOperand());
   call.call().attributes["executor"] = std::string("POOL");
-  const Answer answer = Ask(call, "NaN");
-  EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_FAILED_PRECONDITION);
-  EXPECT_THAT(answer.error.message, HasSubstr("executor: a pool is asked for"));
-  EXPECT_EQ(answer.written, absl::StrCat("raggemm: ", answer.error.message, "\n"));
+  const CallOutcome outcome = RunWith(call, "NaN");
+  EXPECT_EQ(outcome.error.code, XLA_FFI_Error_Code_FAILED_PRECONDITION);
+  EXPECT_THAT(outcome.error.message, HasSubstr("executor: a pool is asked for"));
+  EXPECT_EQ(outcome.written, absl::StrCat("raggemm: ", outcome.error.message, "\n"));
   EXPECT_TRUE(call.OutIsUntouched());
 }
 
-TEST(OnErrorTest, WhatIsThrownIsAnErrorToo) {
+TEST(OnErrorTest, ExceptionsAreErrorsToo) {
   ThrowingRunner no_memory([] { throw std::bad_alloc(); }), broken([] { throw std::runtime_error("broken"); }),
       odd([] { throw 7; });
   const std::tuple<ThrowingRunner*, const char*, XLA_FFI_Error_Code> kThrown[] = {
@@ -162,23 +166,23 @@ TEST(OnErrorTest, WhatIsThrownIsAnErrorToo) {
       {&odd, "raggemm: unknown exception", XLA_FFI_Error_Code_INTERNAL}};
   for (const auto& [runner, line, code] : kThrown) {
     PluginCall call(EveryOperand());
-    Answer answer = Ask(call, "NaN", runner);
-    EXPECT_EQ(answer.error.message, "");
-    EXPECT_EQ(answer.written, absl::StrCat(line, "; the result is NaN\n"));
+    CallOutcome outcome = RunWith(call, "NaN", runner);
+    EXPECT_EQ(outcome.error.message, "");
+    EXPECT_EQ(outcome.written, absl::StrCat(line, "; the result is NaN\n"));
     EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
-    answer = Ask(call, "LOG", runner);
-    EXPECT_EQ(answer.error.code, code);
-    EXPECT_EQ(answer.written, absl::StrCat(line, "\n"));
+    outcome = RunWith(call, "LOG", runner);
+    EXPECT_EQ(outcome.error.code, code);
+    EXPECT_EQ(outcome.written, absl::StrCat(line, "\n"));
     EXPECT_TRUE(call.OutIsUntouched());
-    EXPECT_EQ(Ask(call, "RAISE", runner).error.code, code);
+    EXPECT_EQ(RunWith(call, "RAISE", runner).error.code, code);
     host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, runner);
     const std::string plan = PlanText(frame.get());
     EXPECT_TRUE(absl::EndsWith(line, plan)) << plan;
   }
 }
 
-// Where out is no place to write to there is the error, as with LOG.
-TEST(OnErrorTest, NaNIsNotWrittenWhereOutIsUnsound) {
+// If out itself cannot be written, NaN acts like LOG.
+TEST(OnErrorTest, NaNIsNotWrittenIfOutIsUnsound) {
   static float elsewhere[17 * 12];
   const std::pair<const char*, std::function<void(host::Call&)>> kUnsound[] = {
       {"out: data is null", [](host::Call& c) { c.results[0].data = nullptr; }},
@@ -197,10 +201,10 @@ TEST(OnErrorTest, NaNIsNotWrittenWhereOutIsUnsound) {
     PluginCall call(EveryOperand());
     spoil(call.call());
     std::fill(std::begin(elsewhere), std::end(elsewhere), 3.0F);
-    const Answer answer = Ask(call, "NaN");
-    EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-    EXPECT_THAT(answer.error.message, HasSubstr(message));
-    EXPECT_EQ(answer.written, absl::StrCat("raggemm: ", answer.error.message, "\n"));
+    const CallOutcome outcome = RunWith(call, "NaN");
+    EXPECT_EQ(outcome.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    EXPECT_THAT(outcome.error.message, HasSubstr(message));
+    EXPECT_EQ(outcome.written, absl::StrCat("raggemm: ", outcome.error.message, "\n"));
     EXPECT_TRUE(call.OutIsUntouched());
     EXPECT_TRUE(std::all_of(std::begin(elsewhere), std::end(elsewhere), [](float x) { return x == 3; }));
   }

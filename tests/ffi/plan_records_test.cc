@@ -1,3 +1,4 @@
+// Tests raggemm_record_plans and raggemm_take_plans.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,33 +22,36 @@ std::string Take() {
   return copy;
 }
 
-// A call of a number of groups that tells it from others.
-void Call(int64_t groups) {
+// Runs a call. Its number of groups identifies its plan.
+void RunCall(int64_t groups) {
   PluginCall call({.groups = groups, .m = 4, .sizes = std::vector<int64_t>(groups, 0)});
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());
 }
 
-std::string Groups(int64_t groups) { return "problems x replicas x groups: 1 x 1 x " + std::to_string(groups) + "\n"; }
+// Returns the line of a plan with its number of groups.
+std::string GroupsLine(int64_t groups) {
+  return "problems x replicas x groups: 1 x 1 x " + std::to_string(groups) + "\n";
+}
 
-TEST(RecordPlansTest, AreThoseOfTheCallsWhileRecordingInTheirOrder) {
-  Call(3);
+TEST(RecordPlansTest, AreThoseOfTheCallsWhileRecordingInOrder) {
+  RunCall(3);
   Record(true);
-  Call(5);
-  Call(7);
+  RunCall(5);
+  RunCall(7);
   Record(false);
-  Call(9);
+  RunCall(9);
   const std::vector<std::string> plans = absl::StrSplit(Take(), "\n\n");
   ASSERT_EQ(plans.size(), 2u);
-  EXPECT_THAT(plans[0], HasSubstr(Groups(5)));
-  EXPECT_THAT(plans[1], HasSubstr(Groups(7)));
+  EXPECT_THAT(plans[0], HasSubstr(GroupsLine(5)));
+  EXPECT_THAT(plans[1], HasSubstr(GroupsLine(7)));
   EXPECT_EQ(Take(), "");
 }
 
 TEST(RecordPlansTest, IsTheTextOfThePlan) {
   PluginCall call(EveryOperand());
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  ASSERT_EQ(call.Run(nullptr).message, "");  // keeps pack buffers, which the plan counts
+  ASSERT_EQ(call.Run(nullptr).message, "");  // Leaves pack buffers, which the plan counts.
   const std::string text = PlanText(frame.get());
   EXPECT_THAT(text, HasSubstr("cpu: "));
   Record(true);
@@ -57,24 +61,24 @@ TEST(RecordPlansTest, IsTheTextOfThePlan) {
   EXPECT_EQ(Take(), text);
 }
 
-TEST(RecordPlansTest, PairsMayBeNestedAndOffsAreNotOwed) {
-  Record(false);  // nobody had asked
+TEST(RecordPlansTest, PairsMayBeNestedAndAnExtraOffHasNoEffect) {
+  Record(false);  // Nobody records yet.
   Record(true);
   Record(true);
   Record(false);
-  Call(5);
-  EXPECT_THAT(Take(), HasSubstr(Groups(5)));
+  RunCall(5);
+  EXPECT_THAT(Take(), HasSubstr(GroupsLine(5)));
   Record(false);
-  Call(7);
+  RunCall(7);
   EXPECT_EQ(Take(), "");
   Record(true);
-  Call(9);
+  RunCall(9);
   Record(false);
-  EXPECT_THAT(Take(), HasSubstr(Groups(9)));
+  EXPECT_THAT(Take(), HasSubstr(GroupsLine(9)));
 }
 
-// A call that fails before it has a plan leaves none.
-TEST(RecordPlansTest, NoneOfABadCall) {
+// A call that fails before it has a plan is not recorded.
+TEST(RecordPlansTest, HaveNoneOfABadCall) {
   PluginCall call(EveryOperand());
   call.call().args[0].data = nullptr;
   Record(true);

@@ -1,4 +1,4 @@
-// Calls of the shipped plugin through the host, for problems from tests/support.
+// Calls the plugin through the host, for problems of tests/support.
 #ifndef RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 #define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 
@@ -20,13 +20,13 @@
 
 namespace raggemm::test {
 
-// The plugin, loaded once and for the rest of the process: tasks may run after a test.
+// Returns the plugin. It is loaded once and never closed, because tasks may run after a test.
 inline const host::Plugin& ThePlugin() {
   static const auto* plugin = new host::Plugin(RAGGEMM_FFI_LIBRARY);
   return *plugin;
 }
 
-// The plan of the call in a frame, which may be spoilt or null; or what is wrong with it.
+// Returns the text of the plan of the call in a frame, or of its error.
 inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   char* text = ThePlugin().plan_text(frame);
   std::string copy = text;
@@ -34,7 +34,8 @@ inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   return copy;
 }
 
-// Ragged M with every optional operand: groups 1 to 3 of 5, sizes 3, 4, 0, 6, 2 in 17 rows.
+// Returns a ragged M problem with c, bias, alpha, beta and group_offset. It processes groups 1 to 3 of 5. The last two
+// of its 17 rows are in no group.
 inline ProblemSpec EveryOperand() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
@@ -51,7 +52,7 @@ inline ProblemSpec EveryOperand() {
           .local_groups = 3};
 }
 
-// Adds an activation, its gate, and an index of rows.
+// Returns EveryOperand with an activation, a gate and a row_index.
 inline ProblemSpec EveryOperandOfExperts() {
   ProblemSpec spec = EveryOperand();
   spec.activation = Activation::kSilu;
@@ -60,27 +61,28 @@ inline ProblemSpec EveryOperandOfExperts() {
   return spec;
 }
 
-// A call of the plugin that a test may spoil, and what may become of it.
+// A call of the plugin that a test may spoil, and checks of its outcome.
 class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;
   virtual host::Call& call() = 0;
-  // Returns whether the answer has the bits of the rule, and nothing beside a buffer was written.
+  // Returns success if all results are the expected ones, and nothing outside the buffers was written.
   virtual testing::AssertionResult IsRight() const = 0;
-  // Returns whether every byte of the answer is as Execute left it before it called the plugin.
+  // Returns true if every byte of the results is as Execute left it before it called the plugin.
   virtual bool OutIsUntouched() const = 0;
   virtual bool SurroundingsIntact() const = 0;
-  // Clears the answer, then executes. Run instantiates before that.
+  // Clears the results, then executes.
   virtual host::Error Execute(host::TaskRunner* pool) = 0;
+  // Instantiates the call, then executes it.
   virtual host::Error Run(host::TaskRunner* pool) = 0;
 
-  // Returns whether the call ended with the code, with these texts in its message, and with the answer as it was.
+  // Returns success if the call ended with the code and these texts in its message, and has written nothing.
   testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
                                      XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };
 
-// A problem, what must come out of it, and the call that computes it. All buffers are guarded, the workspace has
-// exactly the size that the plugin asks for.
+// A problem, its expected result, and the call that computes it. All buffers are guarded. The workspace has exactly the
+// size that the plugin asks for.
 class PluginCall : public SpoiltCall {
  public:
   explicit PluginCall(const ProblemSpec& spec) : PluginCall(TestProblem(spec), spec.cliff) {}
@@ -109,7 +111,7 @@ class PluginCall : public SpoiltCall {
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult same = HasBits(problem_.problem.out, expected_); !same) return same;
     if (SurroundingsIntact()) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << "bytes next to a buffer have changed";
+    return testing::AssertionFailure() << "bytes outside a buffer have changed";
   }
 
   bool SurroundingsIntact() const override {
@@ -129,7 +131,7 @@ class PluginCall : public SpoiltCall {
   host::Call call_;
 };
 
-// A pool of tests/support as XLA would have it.
+// Adapts a TaskPool of tests/support to the host's interface.
 class RunnerOf : public host::TaskRunner {
  public:
   explicit RunnerOf(TaskPool& pool) : pool_(pool) {}
@@ -142,7 +144,7 @@ class RunnerOf : public host::TaskRunner {
   TaskPool& pool_;
 };
 
-// A host whose API throws where it should return an error.
+// A host whose thread pool functions throw instead of returning an error.
 class ThrowingRunner : public host::TaskRunner {
  public:
   explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}

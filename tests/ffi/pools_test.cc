@@ -1,4 +1,4 @@
-// Pools that schedule as few pools do, and calls from everywhere at once. A hang ends with the stacks of all threads.
+// Tests pools that schedule tasks in unusual ways, and many calls at once. A deadline turns a hang into a failure.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 const std::string kExecutors[] = {"AUTO", "OPENMP", "POOL", "SERIAL"};
 
-// Large enough for several tiles on each of 4 threads.
+// Returns a problem with several tiles for each of 4 threads.
 ProblemSpec PoolSpec() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
@@ -36,7 +36,7 @@ ProblemSpec PoolSpec() {
           .beta = true};
 }
 
-// Starts a thread for each task, late.
+// Runs each task 30 ms later on a new thread.
 class LatePool : public host::TaskRunner {
  public:
   ~LatePool() override {
@@ -60,12 +60,12 @@ class EmptyPool : public host::TaskRunner {
   void Schedule(XLA_FFI_Task*, void*) override { ADD_FAILURE() << "there are no threads"; }
 };
 
-// A pool of tests/support, owned.
+// A TaskPool of tests/support as a pool of the host. Owns the TaskPool.
 template <typename Pool>
-class Owning : public host::TaskRunner {
+class OwningRunner : public host::TaskRunner {
  public:
   template <typename... Args>
-  explicit Owning(Args... args) : pool_(args...), runner_(pool_) {}
+  explicit OwningRunner(Args... args) : pool_(args...), runner_(pool_) {}
   int64_t num_threads() const override { return runner_.num_threads(); }
   void Schedule(XLA_FFI_Task* task, void* data) override { runner_.Schedule(task, data); }
 
@@ -77,18 +77,18 @@ class Owning : public host::TaskRunner {
 struct PoolCase {
   const char* name;
   std::function<std::unique_ptr<host::TaskRunner>()> make;
-  bool has_threads = true;  // false: asking for the pool is an error
-  bool fails = false;       // scheduling is an error
+  bool has_threads = true;  // False: a call that asks for the pool fails.
+  bool fails = false;       // True: scheduling a task fails.
 };
 
 const PoolCase kPools[] = {
     {"Absent", [] { return nullptr; }, false},
-    {"OfNone", [] { return std::make_unique<EmptyPool>(); }, false},
-    {"OfOne", [] { return std::make_unique<host::ThreadPool>(1); }},
-    {"OfFour", [] { return std::make_unique<host::ThreadPool>(4); }},
-    {"AtOnce", [] { return std::make_unique<Owning<InlinePool>>(4); }},
-    {"Reversed", [] { return std::make_unique<Owning<ThreadedPool>>(4, true); }},
-    {"Never", [] { return std::make_unique<Owning<KeepingPool>>(4); }},
+    {"NoThreads", [] { return std::make_unique<EmptyPool>(); }, false},
+    {"OneThread", [] { return std::make_unique<host::ThreadPool>(1); }},
+    {"FourThreads", [] { return std::make_unique<host::ThreadPool>(4); }},
+    {"AtOnce", [] { return std::make_unique<OwningRunner<InlinePool>>(4); }},
+    {"Reversed", [] { return std::make_unique<OwningRunner<ThreadedPool>>(4, true); }},
+    {"Never", [] { return std::make_unique<OwningRunner<KeepingPool>>(4); }},
     {"Late", [] { return std::make_unique<LatePool>(); }},
     {"ScheduleFails", [] { return std::make_unique<host::ThreadPool>(4); }, true, true},
 };
@@ -101,14 +101,14 @@ XLA_FFI_Error* FailToSchedule(XLA_FFI_ThreadPool_Schedule_Args*) {
   return frame.get()->api->XLA_FFI_Error_Create(&args);
 }
 
-TEST(PoolsTest, EveryExecutorIsRightOnEachOfThem) {
+TEST(PoolsTest, EveryExecutorIsRightOnEachPool) {
   SpoiltGemm call(PoolSpec());
   for (const PoolCase& one : kPools) {
     const Deadline deadline(20);
     for (const std::string& executor : kExecutors) {
       for (int64_t threads : {0, 3, 200}) {
         SCOPED_TRACE(testing::Message() << one.name << " " << executor << " " << threads);
-        if (executor == "OPENMP" && threads == 200) continue;  // these would be threads
+        if (executor == "OPENMP" && threads == 200) continue;  // OpenMP would start 200 threads.
         const auto pool = one.make();
         call.call().attributes["executor"] = executor;
         call.call().attributes["threads"] = threads;
@@ -128,7 +128,7 @@ TEST(PoolsTest, EveryExecutorIsRightOnEachOfThem) {
   EXPECT_EQ(host::LiveErrors(), 0);
 }
 
-// Tasks that start when the call is long over, its memory is gone and its frame is, too.
+// Tasks start after the call has ended and its buffers and frame are gone.
 TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   const Deadline deadline(20);
   const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -157,8 +157,8 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   EXPECT_TRUE(call.IsRight());
 }
 
-// Calls of one instance: the same attributes and operands, a result and a workspace for each.
-std::vector<std::unique_ptr<SpoiltGemm>> OneInstance(int count, const std::string& executor) {
+// Returns calls with the same attributes and operands. Each has its own results and workspace.
+std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std::string& executor) {
   std::vector<std::unique_ptr<SpoiltGemm>> calls;
   for (int i = 0; i < count; ++i) {
     calls.push_back(std::make_unique<SpoiltGemm>(PoolSpec()));
@@ -168,8 +168,8 @@ std::vector<std::unique_ptr<SpoiltGemm>> OneInstance(int count, const std::strin
   return calls;
 }
 
-// Handlers that run as tasks of the pool that they are given, as XLA calls them: all threads of the pool are in calls,
-// and more calls wait.
+// Runs the calls as tasks of the pool that they use, as XLA does. All threads of the pool are in calls, and more calls
+// wait.
 void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& calls) {
   struct Task {
     SpoiltGemm& call;
@@ -193,7 +193,7 @@ void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& c
 
 TEST(ManyCallsTest, FromThePoolItself) {
   for (const std::string& executor : kExecutors) {
-    const auto calls = OneInstance(4, executor);
+    const auto calls = CallsOfOneInstance(4, executor);
     for (int threads : {1, 5}) {
       SCOPED_TRACE(testing::Message() << executor << " " << threads);
       const Deadline deadline(20);

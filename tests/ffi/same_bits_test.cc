@@ -1,10 +1,10 @@
-// The guarantee of raggemm/grouped_gemm.h, attacked: one input has one result, bit by bit, whatever the ISA, executor,
-// threads, and floating point flags of the threads.
+// Tests the guarantee of raggemm/grouped_gemm.h: the bits of a result do not depend on the ISA, the executor, the
+// number of threads, or the floating point flags of the threads.
 //
-// The cases of edge.textproto and formats.textproto are compared with checksums that were recorded with the scalar ISA
-// on one thread (proto/cases/checksums.txt), on whatever machine that was: two ISAs that agree with it agree with each
-// other, and so do two machines. Other tests have the rule itself (support/bits_rule.h), which knows neither the
-// company of a row nor the order of the groups.
+// The results of edge.textproto and formats.textproto are compared with checksums in proto/cases/checksums.txt. These
+// were recorded on one machine with the scalar ISA on one thread. Two ISAs or machines that agree with the checksums
+// agree with each other. Other tests compare with the oracle (tests/support/bits_rule.h), which computes each row and
+// group alone.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -37,7 +37,7 @@ using proto::GroupedGemmCase;
 
 constexpr int64_t kThreads = 16;
 
-// By "name dtypes".
+// Returns the recorded checksums by "NAME DTYPES".
 std::map<std::string, uint64_t> ReadChecksums() {
   std::map<std::string, uint64_t> checksums;
   std::ifstream file(RAGGEMM_CASES_DIR "/checksums.txt");
@@ -49,7 +49,7 @@ std::map<std::string, uint64_t> ReadChecksums() {
   return checksums;
 }
 
-// A case as a call, and what it must give.
+// A case as a call, and the recorded checksum of its result.
 class RecordedCase {
  public:
   RecordedCase(const GroupedGemmCase& full, uint64_t recorded)
@@ -61,12 +61,12 @@ class RecordedCase {
 
   bool is_large() const { return multiply_adds_ > 1'000'000; }
 
-  // Empty if it gives its checksum.
-  std::string Run(const host::Attributes& how, host::TaskRunner& pool) {
+  // Runs the call. Returns "" if the result has the recorded checksum, else what is wrong.
+  std::string Run(const host::Attributes& execution, host::TaskRunner& pool) {
     const Array& out = made_.problem.out;
     if (out.data != nullptr) std::memset(out.data, 0xFF, BytesOf(out));
     host::Call call = host::MakeCall(made_.problem, absl::MakeSpan(workspace_));
-    call.attributes.insert(how.begin(), how.end());
+    call.attributes.insert(execution.begin(), execution.end());
     if (host::Error error = host::Execute(ThePlugin().execute, call, &pool); !error.ok()) return error.message;
     const uint64_t got = host::Checksum(out);
     return got == recorded_ ? "" : absl::StrCat(name_, ": ", absl::Hex(got), ", recorded ", absl::Hex(recorded_));
@@ -123,15 +123,15 @@ RecordedCases& Cases() {
   return all;
 }
 
-host::Attributes How(Isa isa, const std::string& executor, int64_t threads) {
-  host::Attributes how;
-  how["isa"] = absl::AsciiStrToUpper(IsaName(isa));
-  how["executor"] = executor;
-  how["threads"] = threads;
-  return how;
+host::Attributes Execution(Isa isa, const std::string& executor, int64_t threads) {
+  host::Attributes execution;
+  execution["isa"] = absl::AsciiStrToUpper(IsaName(isa));
+  execution["executor"] = executor;
+  execution["threads"] = threads;
+  return execution;
 }
 
-TEST(RecordedBits, OfEveryIsaExecutorAndNumberOfThreads) {
+TEST(RecordedBits, AreTheSameForEveryIsaExecutorAndNumberOfThreads) {
   host::ThreadPool pool(kThreads);
   for (Isa isa : HostIsas()) {
     for (const std::string executor : {"SERIAL", "OPENMP", "POOL"}) {
@@ -140,24 +140,24 @@ TEST(RecordedBits, OfEveryIsaExecutorAndNumberOfThreads) {
         for (RecordedCase& one : Cases().as_given) {
           if (one.is_large() && threads > 2 && threads < kThreads) continue;
           if (executor != "SERIAL" && !Sampled(threads > 2 ? 12 : 3)) continue;
-          EXPECT_EQ(one.Run(How(isa, executor, threads), pool), "");
+          EXPECT_EQ(one.Run(Execution(isa, executor, threads), pool), "");
         }
       }
     }
   }
 }
 
-TEST(RecordedBits, InOtherTypes) {
+TEST(RecordedBits, AreTheSameInOtherTypes) {
   host::ThreadPool pool(kThreads);
   for (Isa isa : HostIsas()) {
     for (RecordedCase& one : Cases().in_other_types) {
       if (!Sampled(8)) continue;
-      EXPECT_EQ(one.Run(How(isa, "POOL", 3), pool), "") << IsaName(isa);
+      EXPECT_EQ(one.Run(Execution(isa, "POOL", 3), pool), "") << IsaName(isa);
     }
   }
 }
 
-// The flags of the calling thread while it lives.
+// Sets hostile floating point flags on the calling thread during its lifetime.
 class HostileFlags {
  public:
   HostileFlags() : saved_(ThreadMode()) { SetThreadMode(kHostileMode); }
@@ -168,7 +168,7 @@ class HostileFlags {
   uint64_t saved_;
 };
 
-// Runs tasks on threads with hostile flags and counts those that come back with others.
+// Runs tasks on threads with hostile flags. Counts the tasks that return with other flags.
 class HostileRunner : public host::TaskRunner {
  public:
   HostileRunner(int threads, std::atomic<int>& changed) : changed_(changed), pool_(threads) {}
@@ -186,12 +186,12 @@ class HostileRunner : public host::TaskRunner {
   ThreadedPool pool_;
 };
 
-// OpenMP's team: one helper, which lives from region to region as long as no region has another size.
+// Threads of OpenMP's team: the caller and one helper. The helper stays for the next region if that has the same size.
 constexpr int kTeam = 2;
 #ifdef _OPENMP
-constexpr int kOthersOfTeam = kTeam - 1;
+constexpr int kHelpersOfTeam = kTeam - 1;
 #else
-constexpr int kOthersOfTeam = 0;
+constexpr int kHelpersOfTeam = 0;
 #endif
 
 void SetFlagsOfTeam(uint64_t flags) {
@@ -206,8 +206,9 @@ int HostileThreadsOfTeam() {
   return count;
 }
 
-TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
-  Cases();  // made with the usual flags
+// The flags of a thread have no effect on results, and a call leaves them as they are.
+TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
+  Cases();  // Makes the cases with the usual flags.
   const uint64_t usual = ThreadMode();
   std::atomic<int> changed = 0;
   auto pool = std::make_unique<HostileRunner>(4, changed);
@@ -220,17 +221,17 @@ TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
         bool kept;
         {
           const HostileFlags flags;
-          error = one.Run(How(isa, executor, executor == "POOL" ? 5 : kTeam), *pool);
+          error = one.Run(Execution(isa, executor, executor == "POOL" ? 5 : kTeam), *pool);
           kept = flags.AreStillThere();
         }
         EXPECT_EQ(error, "") << IsaName(isa) << " " << executor;
         EXPECT_TRUE(kept) << "of the caller, " << IsaName(isa) << " " << executor;
       }
-      EXPECT_EQ(HostileThreadsOfTeam(), kOthersOfTeam) << "all but the caller, " << IsaName(isa) << " " << executor;
+      EXPECT_EQ(HostileThreadsOfTeam(), kHelpersOfTeam) << "all but the caller, " << IsaName(isa) << " " << executor;
     }
   }
   SetFlagsOfTeam(usual);
-  pool.reset();  // runs what is left
+  pool.reset();  // Runs the remaining tasks.
   EXPECT_EQ(changed, 0);
 }
 

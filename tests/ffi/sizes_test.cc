@@ -1,5 +1,5 @@
-// What a router may write, and shapes without elements: sizes at every place of every array in every mode, and extents
-// that only an empty buffer can have.
+// Tests wrong sizes and offsets, which a router may write, at every position of every array in every mode. Also tests
+// huge extents of arrays without elements.
 #include <cstring>
 #include <deque>
 #include <string>
@@ -19,20 +19,20 @@ namespace {
 
 constexpr int64_t kWrong[] = {-1, 1000, kHighest, kLowest, int64_t{1} << 31, kHighest / 2};
 
-// Writes each wrong value, as the array's type has it, to one place, and expects an error with the texts. A value that
-// is_right says nothing is wrong with is left out.
+// Writes each wrong value to one element, in the type of the array, and expects an error with these texts. Skips values
+// for which is_right returns true.
 template <typename IsRight>
-void RefusesValues(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
-                   IsRight is_right) {
-  char* place = static_cast<char*>(array.data) + index * SizeOf(array.dtype);
+void ExpectValuesAreRefused(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
+                            IsRight is_right) {
+  char* element = static_cast<char*>(array.data) + index * SizeOf(array.dtype);
   const int64_t before = ToInteger(array, index);
   for (int64_t value : kWrong) {
-    std::memcpy(place, &value, SizeOf(array.dtype));
+    std::memcpy(element, &value, SizeOf(array.dtype));
     const int64_t sent = ToInteger(array, index);
     if (sent != before && !is_right(sent)) {
       EXPECT_TRUE(call.IsRefused(call.Execute(nullptr), texts)) << sent << " at " << index;
     }
-    std::memcpy(place, &before, SizeOf(array.dtype));
+    std::memcpy(element, &before, SizeOf(array.dtype));
   }
 }
 
@@ -53,7 +53,7 @@ TEST(SizesTest, EveryWrongSizeOfEveryGroupIsRefused) {
         const RaggedDims& dims = call.problem().problem.*slot.operand.*slot.dims;
         if (!dims.has_value()) continue;
         for (int64_t g = 0; g < spec.groups; ++g) {
-          RefusesValues(call, *dims, g, {std::string(slot.name), absl::StrCat("group ", g)}, Never);
+          ExpectValuesAreRefused(call, *dims, g, {std::string(slot.name), absl::StrCat("group ", g)}, Never);
         }
       }
       ExpectRight(call);
@@ -70,9 +70,9 @@ TEST(SizesTest, EveryWrongOffsetIsRefused) {
       if (may_shift) spec.local_groups = 2;
       SpoiltGemm call(spec, [&](TestProblem& t) { t.problem.group_offset = t.AddIntegers(dtype, {}, {limit}); });
       ExpectRight(call);
-      RefusesValues(call, *call.problem().problem.group_offset, 0,
-                    {"group_offset: value ", absl::StrCat(" at index 0, must be in [0, ", limit, "]")},
-                    [&](int64_t value) { return value >= 0 && value <= limit; });
+      ExpectValuesAreRefused(call, *call.problem().problem.group_offset, 0,
+                             {"group_offset: value ", absl::StrCat(" at index 0, must be in [0, ", limit, "]")},
+                             [&](int64_t value) { return value >= 0 && value <= limit; });
     }
   }
 }
@@ -85,11 +85,11 @@ TEST(SizesTest, EveryWrongSizeTokenAndOffsetOfAnMlpIsRefused) {
     const MoeMlpProblem& problem = call.mlp().problem;
     const auto is_zero = [](int64_t value) { return value == 0; };
     for (int64_t g = 0; g < spec.groups(); ++g) {
-      RefusesValues(call, problem.group_sizes, g, {"group_sizes: group "}, is_zero);
+      ExpectValuesAreRefused(call, problem.group_sizes, g, {"group_sizes: group "}, is_zero);
     }
-    RefusesValues(call, *problem.group_offset, 0, {"group_offset: value "}, is_zero);
-    for (int64_t row = 3; row < 13; ++row) {  // of the processed groups
-      RefusesValues(call, problem.row_tokens, row, {"row_tokens: value "}, is_zero);
+    ExpectValuesAreRefused(call, *problem.group_offset, 0, {"group_offset: value "}, is_zero);
+    for (int64_t row = 3; row < 13; ++row) {  // Rows of the processed groups.
+      ExpectValuesAreRefused(call, problem.row_tokens, row, {"row_tokens: value "}, is_zero);
     }
     ExpectRight(call);
   }
@@ -99,19 +99,19 @@ TEST(SizesTest, EveryWrongSizeTokenAndOffsetOfAnMlpIsRefused) {
 
 using Dims = std::vector<int64_t>;
 
-// Null buffers of these shapes, and arrays of sizes with these shapes and values.
+// A problem with null buffers of these shapes, and arrays of sizes with these values.
 struct EmptyProblem {
   const char* name;
   Dims lhs, rhs, out;
-  std::vector<const char*> ragged;  // the arrays that are set
+  std::vector<const char*> ragged;  // Names of the dims arrays that are set.
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // of each set array; none where the shape has no elements
+  std::vector<Dims> sizes;  // Values of each set array. Empty if sizes_shape has no elements.
   bool lhs_is_trans = false;
   bool packed = false;
-  const char* error = "";  // what it says where it is not legal
+  const char* error = "";  // Error of the call, or "" if the problem is legal.
 };
 
-// 2^60 elements of f32 are the largest power of two whose bytes can be counted.
+// 2^60 is the largest power of two for which the bytes of as many f32 fit into int64.
 constexpr int64_t kTwoTo62 = int64_t{1} << 62, kTwoTo60 = int64_t{1} << 60, kTwoTo59 = kTwoTo60 / 2,
                   kTwoTo40 = int64_t{1} << 40, kTwoTo30 = int64_t{1} << 30;
 
@@ -166,7 +166,7 @@ const EmptyProblem kEmpty[] = {
      true},
 };
 
-// As the plugin sees it: what `empty` says, with memory for the sizes only.
+// The call of an EmptyProblem. Only the sizes have memory.
 class EmptyCall {
  public:
   explicit EmptyCall(const EmptyProblem& empty) {
@@ -198,12 +198,12 @@ class EmptyCall {
 
 class EmptyTest : public testing::TestWithParam<EmptyProblem> {};
 
-TEST_P(EmptyTest, IsDoneAtOnce) {
+TEST_P(EmptyTest, TakesNoTime) {
   const Deadline deadline(5);
   host::ThreadPool pool(2);
   const EmptyCall empty(GetParam());
   const std::string expected = GetParam().error;
-  // Where there is no element a buffer may be anywhere, and at an odd address.
+  // A buffer without elements may have any address, even an odd one.
   for (uintptr_t address : {0, 1}) {
     host::Call call = empty.call();
     call.results[0].data = reinterpret_cast<void*>(address);
@@ -221,7 +221,8 @@ void PrintTo(const EmptyProblem& empty, std::ostream* os) { *os << empty.name; }
 INSTANTIATE_TEST_SUITE_P(Extents, EmptyTest, testing::ValuesIn(kEmpty),
                          [](const testing::TestParamInfo<EmptyProblem>& info) { return info.param.name; });
 
-// Extents of all operands together, so that they agree: nothing has elements. Beyond 2^40 no workspace is counted.
+// All operands have the same huge extents and no elements. Extents from 2^40 on are an error, because the size of the
+// workspace could overflow.
 TEST(EmptyMlpTest, HugeExtentsWithoutElements) {
   for (int64_t huge : {int64_t{1} << 32, int64_t{1} << 41, kHighest}) {
     std::vector<int64_t> workspace(1 << 16);

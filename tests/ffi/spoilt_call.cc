@@ -74,7 +74,7 @@ testing::AssertionResult SpoiltCall::IsRefused(const host::Error& error, const s
     }
   }
   if (!OutIsUntouched()) return testing::AssertionFailure() << "out has changed, with the error " << error.message;
-  if (!SurroundingsIntact()) return testing::AssertionFailure() << "bytes next to a buffer have changed";
+  if (!SurroundingsIntact()) return testing::AssertionFailure() << "bytes outside a buffer have changed";
   return testing::AssertionSuccess();
 }
 

@@ -1,4 +1,4 @@
-// A call of any custom call that a test may spoil, and the ways in which it may end.
+// Valid calls of every custom call, which tests spoil, and checks of how a spoilt call ends.
 #ifndef RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 #define RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 
@@ -21,25 +21,28 @@ namespace raggemm::test {
 
 inline constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
-// An operand or a result by one number: operands first.
+// Returns operand or result number i of a call. Operands come first.
 inline host::Buffer& BufferAt(host::Call& call, size_t i) {
   return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
 
-// A custom call of the plugin, as it describes itself, and a valid call of it with every optional operand.
+// A custom call of the plugin: its description, its attributes, and a function that makes a valid call with every
+// optional operand.
 struct Target {
   const CustomCall& description;
   const google::protobuf::Descriptor& attributes;
   std::unique_ptr<SpoiltCall> (*make)();
 
-  // Names of the call's operands, then of its results, by the description and the attributes.
+  // Returns the names of the call's operands and then of its results.
   std::vector<std::string> Names(const host::Call& call) const;
 };
+// Returns all custom calls of the plugin.
 absl::Span<const Target> AllTargets();
 
-// One valid problem of each mode, with sizes of zero, and rows outside all groups.
+// Returns one valid problem of each mode. Some sizes are zero, and some rows are in no group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
+// A call of raggemm_grouped_gemm_v1. `change` may change its problem.
 class SpoiltGemm : public PluginCall {
  public:
   explicit SpoiltGemm(
@@ -48,8 +51,9 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Right means: the bits of the rule, within the bound of the float64 reference, nothing written beside a buffer. With
-  // special values the bits alone: float64 overflows later.
+  // Checks that the result has the specified bits, that it is within the bound of the float64 reference, and that
+  // nothing outside the buffers was written. With special values the bound is left out, because float64 overflows later
+  // than the result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);
@@ -66,7 +70,8 @@ class SpoiltGemm : public PluginCall {
   Reference reference_;
 };
 
-// Every optional operand: weights of int8 with a gate, biases, scales and zeros. Of groups 1 to 3 of 5.
+// Returns an MLP with every optional operand: s8 weights with a gate, biases, scales and zero points. It processes
+// groups 1 to 3 of 5.
 MlpSpec EveryMlpOperand();
 
 }  // namespace raggemm::test

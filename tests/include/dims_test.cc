@@ -1,4 +1,4 @@
-// What the shape of an array can be made from, and that nothing of it has to be kept.
+// Tests Dims, the shape of an array: what it can be made from, and that it copies its source.
 #include <type_traits>
 #include <vector>
 
@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(DimsTest, AreACopy) {
+TEST(DimsTest, CopyTheirSource) {
   GroupedGemmProblem problem;
   std::vector<int64_t> kept = {4, 64, 32};
   problem.lhs.dims = {8, 64};
@@ -24,7 +24,7 @@ TEST(DimsTest, AreACopy) {
   EXPECT_THAT(problem.out.dims, ElementsAre(8, 32));
 }
 
-TEST(DimsTest, OfAnArrayThatIsMadeInOnePiece) {
+TEST(DimsTest, InitializeAnArrayInOneExpression) {
   const int64_t dims[] = {2, 3};
   EXPECT_THAT((Array{nullptr, DType::kF32, {}}).dims, IsEmpty());
   EXPECT_THAT((Array{nullptr, DType::kF32, {5}}).dims, ElementsAre(5));
@@ -32,10 +32,10 @@ TEST(DimsTest, OfAnArrayThatIsMadeInOnePiece) {
   EXPECT_THAT((Array{nullptr, DType::kF32, absl::MakeConstSpan(dims, 1)}).dims, ElementsAre(2));
 }
 
-// A number is no shape, though it could be a length.
-TEST(DimsTest, OfNothingElse) { EXPECT_FALSE((std::is_convertible_v<int64_t, Dims>)); }
+// A number could be the length of a vector, but it is not a shape.
+TEST(DimsTest, AreNotMadeFromANumber) { EXPECT_FALSE((std::is_convertible_v<int64_t, Dims>)); }
 
-TEST(DimsTest, MoreThanFitInAreKeptToo) {
+TEST(DimsTest, MayExceedTheInlineCapacity) {
   const std::vector<int64_t> many = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   EXPECT_EQ(absl::Span<const int64_t>(Dims(many)), absl::MakeConstSpan(many));
 }

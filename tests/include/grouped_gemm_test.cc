@@ -1,4 +1,4 @@
-// The public headers alone are enough to plan, print and compute.
+// Tests that the public headers alone are enough to plan, print and compute.
 #include "raggemm/grouped_gemm.h"
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace raggemm::test {
 namespace {
 
-// Two experts, three rows, of which the first belongs to expert 0: out = lhs x rhs[expert].
+// Two experts and three rows: out = lhs x rhs[expert]. The first row belongs to expert 0, the others to expert 1.
 class TwoExperts : public testing::Test {
  protected:
   TwoExperts() {

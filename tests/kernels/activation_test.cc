@@ -1,4 +1,5 @@
-// Activations of results, with a gate and without: by the rule of the bits, and within the bound of float64.
+// Tests activations of the result, with and without a gate: results have the specified bits and are within the error
+// bound of the float64 reference.
 #include "raggemm/activation.h"
 
 #include <cmath>
@@ -20,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Each with a gate and, where it may be, without.
+// Returns the problem with each activation, with a gate and, unless the activation needs one, without.
 std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
   std::vector<ProblemSpec> all;
   for (int i = 0; i < kActivationCount; ++i) {
@@ -44,7 +45,7 @@ void ExpectBitsWithOutAsC(const ProblemSpec& spec) {
   }
 }
 
-TEST(ActivationTest, OfEveryModeStorageAndType) {
+TEST(ActivationTest, IsRightInEveryModeStorageAndType) {
   int turn = 0;
   for (RaggedMode mode : kAllModes) {
     for (const ProblemSpec& stored : StorageVariants(ThreeGroups(mode))) {
@@ -59,7 +60,7 @@ TEST(ActivationTest, OfEveryModeStorageAndType) {
   }
 }
 
-// What is added, in every combination; what is in no group is c's, or zero, whatever the gate there.
+// Checks every combination of alpha, beta, c and bias. Rows in no group keep c, or are zero, whatever the gate holds.
 TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (int bits = 0; bits < 16; ++bits) {
@@ -76,8 +77,9 @@ TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   }
 }
 
-// All of one chain, in place, swept, of many panels, of several column tiles; bf16 by both rules, quantized, split.
-TEST(ActivationTest, OfEveryWayToCompute) {
+// These extents use every strategy, one or several KC blocks, and one or several tiles of columns. bf16, quantized and
+// split f32 operands have cases of their own.
+TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
   for (int64_t m : {1, 4, 70}) {
     for (int64_t n : {1, 33, 600}) {
       for (int64_t k : {1, 100, 300}) {
@@ -86,7 +88,8 @@ TEST(ActivationTest, OfEveryWayToCompute) {
         if (n != 33) spec.gate = DType::kF32;
         if (!Sampled(4)) continue;
         ExpectRight(spec);
-        if (k != 100) continue;  // of which the oracle takes long
+        // The oracle is slow for bf16, so one length of k is enough.
+        if (k != 100) continue;
         spec.lhs = spec.rhs = spec.out = DType::kBF16;
         for (ArithmeticId sums : kBf16Rules) {
           spec.bf16_sums = sums;
@@ -110,8 +113,8 @@ TEST(ActivationTest, OfEveryWayToCompute) {
   ExpectRight(split);
 }
 
-// Without products it is that of c, bias or zero.
-TEST(ActivationTest, OfEmptyContractions) {
+// Without products, out is the activation of c, bias or zero.
+TEST(ActivationTest, AppliesToEmptyContractions) {
   for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (bool added : {false, true}) {
       ProblemSpec spec = activated;
@@ -125,7 +128,7 @@ TEST(ActivationTest, OfEmptyContractions) {
   for (const ProblemSpec& spec : WithActivations(ThreeGroups(RaggedMode::kRaggedK))) ExpectRight(spec);
 }
 
-TEST(ActivationTest, OfShardsAndBatches) {
+TEST(ActivationTest, IsRightForShardsAndBatches) {
   for (ProblemSpec spec : WithActivations({.problems = 2, .replicas = 2, .groups = 3, .m = 20, .n = 30, .k = 10})) {
     spec.sizes = {4, 5, 1, 2, 0, 9, 3, 3, 2, 0, 0, 0};
     ExpectRight(spec);
@@ -136,8 +139,8 @@ TEST(ActivationTest, OfShardsAndBatches) {
   }
 }
 
-// NaN and infinities go where the definition has them.
-TEST(ActivationTest, OfSpecialValues) {
+// NaN and infinities give what the definition of each activation gives for them.
+TEST(ActivationTest, PropagatesSpecialValues) {
   for (ProblemSpec spec : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     spec.special_values = spec.c = spec.bias = true;
     EXPECT_TRUE(GivesExpectedBits(spec)) << Describe(spec);

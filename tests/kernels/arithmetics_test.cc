@@ -1,5 +1,5 @@
-// Every arithmetic in every mode, storage and register tile, on every ISA of the host. The operands are random here:
-// the tests of each arithmetic have its special values.
+// Tests every arithmetic in every mode, storage and register tile, on every ISA of the host. Operands are random here.
+// The tests of each arithmetic cover its special values.
 #include <cstdint>
 #include <vector>
 
@@ -11,7 +11,8 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem of one group for each rule of bf16, each way to split f32, and each two types of bytes.
+// Returns one problem of one group for each bf16_sums rule, each precision that splits f32, and each pair of 8-bit
+// types.
 std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   std::vector<ProblemSpec> specs;
   for (ArithmeticId rule : kBf16Rules) {
@@ -34,8 +35,8 @@ std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   return specs;
 }
 
-// Each extent is beside the edges of tiles, strips, blocks and chains.
-TEST(ArithmeticsOfEveryIsa, EveryModeAndStorage) {
+// Extents are at and next to the edges of tiles, panels, blocks and accumulation chains.
+TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   for (RaggedMode mode : kAllModes) {
     for (int64_t k : {1, 2, 3, 5, 8, 31, 33, 64, 130, 257}) {
       for (ProblemSpec spec : EveryArithmetic(40, 70, k)) {
@@ -57,8 +58,8 @@ TEST(ArithmeticsOfEveryIsa, EveryModeAndStorage) {
   }
 }
 
-// Heights and widths of every register tile, in place and packed.
-TEST(ArithmeticsOfEveryIsa, TileEdges) {
+// Covers the height and width of every register tile. rhs is packed or read in its stored layout.
+TEST(ArithmeticsOnEveryIsa, TileEdges) {
   for (ProblemSpec spec : EveryArithmetic(0, 1, 35)) {
     if (spec.out != DType::kS32) spec.out = DType::kBF16;
     spec.sizes.clear();
@@ -74,8 +75,7 @@ TEST(ArithmeticsOfEveryIsa, TileEdges) {
   }
 }
 
-// Each replica starts a block of its own.
-TEST(ArithmeticsOfEveryIsa, Replicas) {
+TEST(ArithmeticsOnEveryIsa, EachReplicaBeginsANewBlock) {
   for (ProblemSpec spec : EveryArithmetic(5, 33, 400)) {
     spec.mode = RaggedMode::kRaggedK;
     spec.replicas = 4;
@@ -84,8 +84,8 @@ TEST(ArithmeticsOfEveryIsa, Replicas) {
   }
 }
 
-// Other numbers of threads have other blocks and tiles.
-TEST(ArithmeticsOfEveryIsa, EveryNumberOfThreads) {
+// The number of threads changes blocks and tiles, but no bits.
+TEST(ArithmeticsOnEveryIsa, EveryNumberOfThreads) {
   for (ProblemSpec spec : EveryArithmetic(300, 70, 300)) {
     spec.groups = 3;
     spec.sizes = {1, 260, 30};

@@ -1,4 +1,4 @@
-// The rules for bf16 with bf16, on every ISA of the host, against an oracle that knows no flushing hardware.
+// Tests each bf16_sums rule on every ISA of the host. The oracle uses no hardware that flushes denormals.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -19,9 +19,9 @@ const char* NameOf(ArithmeticId rule) { return kArithmetics[static_cast<int>(rul
 class Bf16Rules : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Bf16Rules);
 
-class Bf16RulesOfEveryIsa : public testing::Test {
+class Bf16RulesOnEveryIsa : public testing::Test {
  protected:
-  // The values of lhs and rhs are what fill(random) gives, as bits.
+  // Fills lhs and rhs with the bit patterns that fill(random) returns, and checks the result of each rule.
   template <typename Fill>
   void ExpectBits(const ProblemSpec& spec, Fill fill) {
     Random random(TestSeed() + spec.k);
@@ -45,56 +45,57 @@ ProblemSpec Bf16Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
   return spec;
 }
 
-// A number with an exponent field from `least` on, of `count`.
-uint64_t Number(Random& random, int64_t least, int64_t count) {
+// Returns a bf16 with random sign and fraction, and an exponent field in [least, least + count).
+uint64_t RandomBf16(Random& random, int64_t least, int64_t count) {
   const uint64_t sign_and_fraction = random.Next() & 0x807f;
   return sign_and_fraction | static_cast<uint64_t>(least + random.Below(count)) << 7;
 }
 
-TEST_F(Bf16RulesOfEveryIsa, NumbersOfManyMagnitudes) {
+TEST_F(Bf16RulesOnEveryIsa, NumbersOfManyMagnitudes) {
   for (int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 600}) {
-    ExpectBits(Bf16Spec(17, 70, k), [](Random& random) { return Number(random, 117, 20); });
+    ExpectBits(Bf16Spec(17, 70, k), [](Random& random) { return RandomBf16(random, 117, 20); });
     if (HasFatalFailure()) return;
   }
 }
 
-// Products, chains and totals about the smallest normal number, down to zeros of both signs.
-TEST_F(Bf16RulesOfEveryIsa, NumbersWhoseProductsVanish) {
+// Products, chains and totals are close to the smallest normal number, or flush to zeros of either sign.
+TEST_F(Bf16RulesOnEveryIsa, NumbersWhoseProductsVanish) {
   for (int64_t k : {1, 2, 5, 16, 31, 33, 258, 290}) {
     for (int64_t field : {60, 62, 64}) {
-      ExpectBits(Bf16Spec(29, 66, k), [&](Random& random) { return Number(random, field, 4); });
+      ExpectBits(Bf16Spec(29, 66, k), [&](Random& random) { return RandomBf16(random, field, 4); });
       if (HasFatalFailure()) return;
     }
   }
 }
 
-TEST_F(Bf16RulesOfEveryIsa, DenormalOperandsAreZeros) {
+TEST_F(Bf16RulesOnEveryIsa, DenormalOperandsAreZeros) {
   for (int64_t k : {1, 3, 40}) {
-    ExpectBits(Bf16Spec(9, 40, k), [](Random& random) { return Number(random, 0, 2) ^ (random.Coin() ? 0x7000 : 0); });
+    ExpectBits(Bf16Spec(9, 40, k),
+               [](Random& random) { return RandomBf16(random, 0, 2) ^ (random.Coin() ? 0x7000 : 0); });
   }
 }
 
-// Zeros, infinities and NaN of both signs among numbers.
-TEST_F(Bf16RulesOfEveryIsa, SpecialValues) {
+// Zeros, infinities, NaN and denormals of both signs stand among ordinary numbers.
+TEST_F(Bf16RulesOnEveryIsa, SpecialValues) {
   constexpr uint16_t kSpecial[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffff, 1, 0x8001, 0x3f80, 0x7f7f};
   for (int64_t k : {1, 2, 3, 33, 300}) {
     for (int64_t rarity : {2, 50, 2000}) {
       ExpectBits(Bf16Spec(15, 37, k), [&](Random& random) -> uint64_t {
-        return random.Below(rarity) == 0 ? kSpecial[random.Below(10)] : Number(random, 120, 10);
+        return random.Below(rarity) == 0 ? kSpecial[random.Below(10)] : RandomBf16(random, 120, 10);
       });
     }
   }
 }
 
-// Hundreds of thousands of single products.
-TEST_F(Bf16RulesOfEveryIsa, AnyBits) {
+// Checks hundreds of thousands of products of random bit patterns, one or two for each sum.
+TEST_F(Bf16RulesOnEveryIsa, AnyBits) {
   for (int64_t k : {1, 2}) {
     ExpectBits(Bf16Spec(300, 300, k), [](Random& random) { return random.Next(); });
-    ExpectBits(Bf16Spec(300, 300, k), [](Random& random) { return Number(random, 60, 8); });
+    ExpectBits(Bf16Spec(300, 300, k), [](Random& random) { return RandomBf16(random, 60, 8); });
   }
 }
 
-// What follows the sum keeps denormals.
+// Sums flush denormals. Alpha, c, bias and the final rounding keep them.
 TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
   for (DType out : {DType::kF32, DType::kBF16}) {
     ProblemSpec spec = Bf16Spec(5, 20, 2, out);
@@ -114,7 +115,7 @@ TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
   }
 }
 
-TEST_F(Bf16RulesOfEveryIsa, AreWithinTheBound) {
+TEST_F(Bf16RulesOnEveryIsa, AreWithinTheBound) {
   for (ArithmeticId rule : kBf16Rules) {
     for (int64_t k : {30, 700, 5000}) {
       ProblemSpec spec = Bf16Spec(20, 40, k);

@@ -1,5 +1,5 @@
-// rhs in column blocks: the bits of the rule whatever the extents, strips that keep to their block, what is fetched,
-// and what is refused. Behind the last column stands anything.
+// Tests rhs in column blocks: results for every type and extent, prefetches, and errors. The padding after the last
+// column holds arbitrary values.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -27,7 +27,7 @@
 namespace raggemm::test {
 namespace {
 
-// Groups of 0 to 40 rows: one row tile, and several.
+// Returns a problem with groups of 0 to 40 rows, which are one or several register tiles.
 ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
   return {.groups = 8,
           .m = 75,
@@ -38,7 +38,7 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// In caches and not, where other recipes are chosen.
+// Checks the bits with tile plans for an rhs that fits into the L2 cache, and for one that does not.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);
@@ -48,7 +48,7 @@ void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}
   }
 }
 
-TEST(ColumnBlocksOfEveryIsa, OfEveryTypeAndExtent) {
+TEST(ColumnBlocksOnEveryIsa, EveryTypeAndExtent) {
   for (DType rhs : kAllFloats) {
     for (int64_t k : {1, 31, 257}) {
       for (int64_t n : {1, 33, 64, 300}) {
@@ -65,11 +65,11 @@ TEST(ColumnBlocksOfEveryIsa, OfEveryTypeAndExtent) {
   }
 }
 
-TEST(ColumnBlocksOfEveryIsa, WithoutExtents) {
+TEST(ColumnBlocksOnEveryIsa, ExtentsOfZero) {
   for (auto [n, k] : {std::pair{0, 40}, {40, 0}, {0, 0}}) ExpectBits(BlockedSpec(n, k, 64));
 }
 
-TEST(ColumnBlocksOfEveryIsa, OfBf16ByEachRuleAndOfSplitF32) {
+TEST(ColumnBlocksOnEveryIsa, Bf16ByEachRuleAndSplitF32) {
   for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : {Precision::kDefault, Precision::kBf16X3, Precision::kBf16X6}) {
       for (int64_t k : {1, 33, 300}) {
@@ -86,7 +86,7 @@ TEST(ColumnBlocksOfEveryIsa, OfBf16ByEachRuleAndOfSplitF32) {
   }
 }
 
-TEST(ColumnBlocksOfEveryIsa, OfIntegers) {
+TEST(ColumnBlocksOnEveryIsa, Integers) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {
       ProblemSpec spec = BlockedSpec(100, 130, 64);
@@ -98,8 +98,9 @@ TEST(ColumnBlocksOfEveryIsa, OfIntegers) {
   }
 }
 
-// Rows of any number of columns, within a byte too, with scales of sums, of elements, and none.
-TEST(ColumnBlocksOfEveryIsa, OfQuantizedWeights) {
+// Covers scales that are applied to sums, scales that are applied to elements, and no scales. With 131 columns the last
+// byte of a row may be partly used.
+TEST(ColumnBlocksOnEveryIsa, QuantizedWeights) {
   const std::vector<int64_t> scales[] = {{}, {0}, {0, 1}, {32, 1}, {64, 0}, {1, 1}};
   for (DType rhs : kAllQuantized) {
     for (const std::vector<int64_t>& scale : scales) {
@@ -118,7 +119,7 @@ TEST(ColumnBlocksOfEveryIsa, OfQuantizedWeights) {
   }
 }
 
-TEST(ColumnBlocksOfEveryIsa, WithProblemsReplicasAndAnOffset) {
+TEST(ColumnBlocksOnEveryIsa, WithProblemsReplicasAndAnOffset) {
   ProblemSpec spec = BlockedSpec(100, 70, 64);
   spec.problems = 2;
   spec.replicas = 3;
@@ -130,7 +131,7 @@ TEST(ColumnBlocksOfEveryIsa, WithProblemsReplicasAndAnOffset) {
   ExpectBits(spec);
 }
 
-TEST(ColumnBlocksOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
+TEST(ColumnBlocksOnEveryIsa, ThreadsThatDivideTheColumns) {
   for (int64_t block_cols : {32, 256}) {
     ProblemSpec spec = BlockedSpec(600, 300, block_cols);
     spec.group_offset = 3;
@@ -141,61 +142,61 @@ TEST(ColumnBlocksOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
 
 class ColumnBlocks : public IsaTest {
  protected:
-  void Make(const ProblemSpec& spec, int64_t threads = 1) {
+  void MakeScheduleOf(const ProblemSpec& spec, int64_t threads = 1) {
     problem_ = std::make_unique<TestProblem>(spec);
     workspace_.resize(1000);
     Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
-    plan_ = MakeSchedule(problem_->problem, options, absl::MakeSpan(workspace_)).value();
+    schedule_ = MakeSchedule(problem_->problem, options, absl::MakeSpan(workspace_)).value();
   }
 
   std::unique_ptr<TestProblem> problem_;
   std::vector<int64_t> workspace_;
-  Schedule plan_;
+  Schedule schedule_;
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 
-// Few rows go through a tile's blocks in the order of memory, and fetch what is at a distance, each byte once.
-TEST_P(ColumnBlocks, AreReadAndFetchedFromEndToEnd) {
-  Make({.groups = 1,
-        .m = 1,
-        .n = 1024,
-        .k = 1024,
-        .sizes = {1},
-        .rhs_layout = Layout::kColumnBlocks,
-        .block_cols = 256});
-  ASSERT_EQ(plan_.work.gemm_tiles, 1);
-  const TileTask place(plan_, 0);
-  Prefetcher fetch(plan_, place, 0);
+// A tile of few rows reads its blocks in the order of memory. It prefetches at a fixed distance ahead, each line once.
+TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
+  MakeScheduleOf({.groups = 1,
+                  .m = 1,
+                  .n = 1024,
+                  .k = 1024,
+                  .sizes = {1},
+                  .rhs_layout = Layout::kColumnBlocks,
+                  .block_cols = 256});
+  ASSERT_EQ(schedule_.work.gemm_tiles, 1);
+  const TileTask task(schedule_, 0);
+  Prefetcher prefetcher(schedule_, task, 0);
   Block block;
-  int64_t at = 0, fetched = -1;
-  ASSERT_TRUE(FirstBlock(plan_.tile, place, block));
+  int64_t at = 0, last_prefetched = -1;
+  ASSERT_TRUE(FirstBlock(schedule_.tile, task, block));
   for (bool more = true; more;) {
     EXPECT_EQ(block.rhs.IndexOf(block.k, block.col), at);
     at += block.steps * block.cols;
     Block next = block;
-    more = NextBlock(plan_.tile, place, next);
-    fetch.StartBlock(block, more ? &next : nullptr);
+    more = NextBlock(schedule_.tile, task, next);
+    prefetcher.StartBlock(block, more ? &next : nullptr);
     Panel panel;
     for (int64_t col = 0; col < block.cols; col += panel.cols) {
-      panel = NextPanel(plan_.tile, place, block.cols - col);
-      Prefetch& prefetch = *fetch.For(Prefetcher::Work::kKernel);
+      panel = NextPanel(schedule_.tile, task, block.cols - col);
+      Prefetch& prefetch = *prefetcher.For(Prefetcher::Work::kKernel);
       for (; prefetch.count > 0; --prefetch.count, prefetch.line += 64) {
         const int64_t line = (prefetch.line - block.rhs.data) / 64;
-        if (fetched >= 0) {
-          EXPECT_EQ(line, fetched + 1);
+        if (last_prefetched >= 0) {
+          EXPECT_EQ(line, last_prefetched + 1);
         }
-        fetched = line;
+        last_prefetched = line;
       }
     }
     block = next;
   }
   EXPECT_EQ(at, 1024 * 1024);
-  EXPECT_EQ(fetched, 1024 * 1024 * 4 / 64 - 1);
+  EXPECT_EQ(last_prefetched, 1024 * 1024 * 4 / 64 - 1);
 }
 
 struct BadBlocks {
   std::function<void(GroupedGemmProblem&)> spoil;
-  std::vector<std::string> message;  // parts of it
+  std::vector<std::string> message;  // Parts of the error message.
 };
 
 TEST(BadColumnBlocks, AreRefused) {
@@ -234,7 +235,7 @@ TEST(BadColumnBlocks, AreRefused) {
   }
 }
 
-TEST(BadColumnBlocks, OfOtherModesAreRefused) {
+TEST(BadColumnBlocks, AreRefusedInOtherModes) {
   for (RaggedMode mode : {RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     TestProblem test({.mode = mode, .groups = 2, .m = 8, .n = 9, .k = 10, .sizes = {3, 4}});
     test.problem.rhs.layout = Layout::kColumnBlocks;
@@ -242,7 +243,7 @@ TEST(BadColumnBlocks, OfOtherModesAreRefused) {
   }
 }
 
-// [G,K,N] in blocks of so many columns, ones behind the last.
+// Copies x, [G,K,N], to column blocks of `width` columns. Fills the padding after the last column with ones.
 Array PutInBlocks(const Array& x, int64_t width, FloatTensor& to) {
   const int64_t k = x.dims[1], n = x.dims[2], blocks = to.array.dims[1];
   for (int64_t i = 0; i < ElementCount(to.array); ++i) {
@@ -253,28 +254,28 @@ Array PutInBlocks(const Array& x, int64_t width, FloatTensor& to) {
   return to.array;
 }
 
-TEST_P(ColumnBlocks, AsWeightsOfAnMlp) {
+TEST_P(ColumnBlocks, GiveAnMlpTheBitsOfStridedWeights) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
     for (DType weights : {DType::kF32, DType::kBF16}) {
-      for (int which : {1, 2, 3}) {
+      for (int blocked : {1, 2, 3}) {
         MlpSpec spec;
         spec.gate = gate;
         spec.x = spec.weights = weights;
         TestMlp mlp(spec);
         const auto expected = SequenceBits(mlp);
-        const auto place_for = [&](const Array& x, int64_t width) {
+        const auto make_blocks = [&](const Array& x, int64_t width) {
           const int64_t blocks = (x.dims[2] + width - 1) / width;
           return FloatTensor(weights, {x.dims[0], blocks, x.dims[1], width});
         };
-        FloatTensor up = place_for(mlp.problem.w_up, 32), gated = place_for(mlp.w_gate.array, 64),
-                    down = place_for(mlp.problem.w_down, 128);
+        FloatTensor up = make_blocks(mlp.problem.w_up, 32), gated = make_blocks(mlp.w_gate.array, 64),
+                    down = make_blocks(mlp.problem.w_down, 128);
         MoeMlpProblem& problem = mlp.problem;
-        if (which & 1) {
+        if (blocked & 1) {
           problem.up_layout = Layout::kColumnBlocks;
           problem.w_up = PutInBlocks(problem.w_up, 32, up);
           if (problem.w_gate) problem.w_gate = PutInBlocks(*problem.w_gate, 64, gated);
         }
-        if (which & 2) {
+        if (blocked & 2) {
           problem.down_layout = Layout::kColumnBlocks;
           problem.w_down = PutInBlocks(problem.w_down, 128, down);
         }
@@ -285,7 +286,7 @@ TEST_P(ColumnBlocks, AsWeightsOfAnMlp) {
   }
 }
 
-TEST(BadColumnBlocks, OfAnMlpAreRefused) {
+TEST(BadColumnBlocks, AreRefusedInAnMlp) {
   TestMlp mlp({});
   mlp.problem.up_layout = Layout::kColumnBlocks;
   EXPECT_THAT(mlp.Run({}).message(), testing::HasSubstr("w_up: shape is [4,40,24], must have 4 axes"));

@@ -1,4 +1,4 @@
-// What the environment says where a call says nothing, and what it may not say.
+// Tests the environment variables that are defaults of calls, and the errors of wrong values.
 #include "raggemm/environment.h"
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 namespace raggemm::test {
 namespace {
 
-TEST(DefaultIsaTest, OfTheVariableInAnyCaseOrThePreferredOne) {
+TEST(DefaultIsaTest, IsTheVariableInAnyCaseOrThePreferredIsa) {
   const Cpu all = CpuUpTo(AllIsas().front());
   for (const Arithmetic& arithmetic : kArithmetics) {
     for (Isa widest : AllIsas()) {
@@ -33,13 +33,13 @@ TEST(DefaultIsaTest, OfTheVariableInAnyCaseOrThePreferredOne) {
   }
 }
 
-TEST(DefaultIsaTest, NamesWhatIsUsable) {
+TEST(DefaultIsaTest, NamesTheUsableIsasInItsError) {
   const absl::Status unknown = DefaultIsa({.isa = "a\nb"}, CpuUpTo(Isa::kScalar), kArithmetics[0]).status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(unknown.message(), "RAGGEMM_ISA: value \"a\\nb\" is unknown or not usable here; usable: AUTO, SCALAR");
 }
 
-TEST(DefaultBf16SumsTest, OfTheVariable) {
+TEST(DefaultBf16SumsTest, IsTheVariable) {
   EXPECT_EQ(DefaultBf16Sums({}).value(), std::nullopt);
   EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "auto"}).value(), std::nullopt);
   EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "Tiles"}).value(), ArithmeticId::kTiles);
@@ -48,7 +48,7 @@ TEST(DefaultBf16SumsTest, OfTheVariable) {
             "RAGGEMM_BF16_SUMS: value \"rows\" is unknown or not usable here; usable: AUTO, FMA, PAIRS, TILES, MMLA");
 }
 
-TEST(DefaultExecutorTest, OfTheVariableOrThePoolOrOpenMp) {
+TEST(DefaultExecutorTest, IsTheVariableElseThePoolElseOpenMp) {
   EXPECT_EQ(DefaultExecutor({}, true).value(), Executor::kPool);
   EXPECT_EQ(DefaultExecutor({}, false).value(), Executor::kOpenMp);
   EXPECT_EQ(DefaultExecutor({.executor = "AUTO"}, true).value(), Executor::kPool);
@@ -63,7 +63,7 @@ TEST(DefaultExecutorTest, OfTheVariableOrThePoolOrOpenMp) {
             "RAGGEMM_EXECUTOR: value \"gpu\" is unknown or not usable here; usable: AUTO, OPENMP, POOL, SERIAL");
 }
 
-TEST(DefaultThreadsTest, ANumberOrAll) {
+TEST(DefaultThreadsTest, IsANumberOrAll) {
   EXPECT_EQ(DefaultThreads({}).value(), 0);
   EXPECT_EQ(DefaultThreads({.threads = "0"}).value(), 0);
   EXPECT_EQ(DefaultThreads({.threads = "256"}).value(), 256);
@@ -75,15 +75,16 @@ TEST(DefaultThreadsTest, ANumberOrAll) {
   }
 }
 
-// The best that has kernels of its own for f32, and the one above the last, or the same where there is one alone.
+// Returns the best ISA with its own f32 kernels.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
+// Returns the ISA next above the scalar one, or the scalar ISA if there is no other.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }
 
 struct Variables {
   const char *isa = nullptr, *threads = nullptr, *executor = nullptr;
 };
 
-// In a process with these variables: the plan with these options, as "ISA EXECUTOR THREADS", or its error.
+// Makes a plan in a process with these variables. Returns "EXECUTOR ISA THREADS", or the error.
 std::string PlannedWith(const Variables& variables, Options options) {
   return InChild(20, [&]() -> std::string {
     for (const auto& [name, value] : {std::pair{"RAGGEMM_ISA", variables.isa},
@@ -96,7 +97,8 @@ std::string PlannedWith(const Variables& variables, Options options) {
     std::vector<int64_t> workspace(1000);
     const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!plan.ok()) return plan.status().ToString();
-    setenv("RAGGEMM_ISA", "nonsense", 1);  // read once: too late
+    // The variable was read before, so its new value has no effect.
+    setenv("RAGGEMM_ISA", "nonsense", 1);
     const absl::StatusOr<Schedule> again = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";
     return std::string(NameOf(plan->threads.executor)) + " " + IsaName(plan->tile.kernels.isa) + " " +
@@ -115,7 +117,7 @@ TEST(EnvironmentTest, IsTheDefaultOfEveryCall) {
   EXPECT_EQ(PlannedWith({.threads = "2", .executor = "openmp"}, {.pool = &pool}), "openmp " + best + " 2");
 }
 
-TEST(EnvironmentTest, WhatACallSaysComesFirst) {
+TEST(EnvironmentTest, YieldsToTheOptionsOfACall) {
   const std::string second = IsaName(Second());
   const Options all{.executor = Executor::kOpenMp, .isa = Isa::kScalar, .threads = 4};
   EXPECT_EQ(PlannedWith({.isa = second.c_str(), .threads = "3", .executor = "serial"}, all), "openmp scalar 4");
@@ -124,7 +126,7 @@ TEST(EnvironmentTest, WhatACallSaysComesFirst) {
             "serial " + second + " 1");
 }
 
-TEST(EnvironmentTest, WhatIsWrongFailsTheCallsThatNeedIt) {
+TEST(EnvironmentTest, FailsTheCallsThatNeedAWrongVariable) {
   EXPECT_THAT(PlannedWith({.isa = "mmx"}, {}),
               ::testing::StartsWith("FAILED_PRECONDITION: RAGGEMM_ISA: value \"mmx\" is unknown"));
   EXPECT_THAT(PlannedWith({.threads = "many"}, {}),

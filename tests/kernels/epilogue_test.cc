@@ -1,4 +1,4 @@
-// c, alpha, beta and bias, and what out may be.
+// Tests c, alpha, beta and bias with one value per call, group or replica, and out in the memory of c.
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -31,7 +31,7 @@ TEST_P(Epilogue, OutMayBeC) {
   }
 }
 
-TEST(EpilogueOfEveryIsa, ParametersPerReplica) {
+TEST(EpilogueOnEveryIsa, ParametersOfACallAGroupOrAReplica) {
   ProblemSpec spec{.problems = 2, .replicas = 3, .groups = 2, .m = 9, .n = 20, .k = 10};
   spec.sizes = {4, 5, 1, 2, 0, 9, 3, 3, 2, 0, 0, 0};
   spec.c = spec.bias = spec.alpha = spec.beta = true;

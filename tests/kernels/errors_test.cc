@@ -1,4 +1,5 @@
-// Numbers that are no enumerators, wherever a caller may put one: an error, and nothing is written.
+// Tests enum values out of range, in every field of a problem and its options. Each is an error, and nothing is
+// written.
 #include "kernels/check/errors.h"
 
 #include <utility>
@@ -13,18 +14,18 @@
 namespace raggemm::test {
 namespace {
 
-// Numbers that `count` enumerators do not have: the first one behind them, and others.
+// Calls expect(value, error) for values out of the range of `count` enumerators.
 template <typename Expect>
-void ExpectOf(absl::string_view name, int count, Expect expect) {
+void ForEachBadValue(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {
     expect(value, absl::InvalidArgumentError(absl::StrCat(name, ": value ", value, ", must be less than ", count)));
   }
 }
 
-TEST(Enumerators, OfAProblemThatThereAreNot) {
+TEST(Enumerators, OutOfRangeAreErrorsInAProblem) {
   using Problem = GroupedGemmProblem;
   const auto expect = [](absl::string_view name, int count, auto spoil) {
-    ExpectOf(name, count, [&](int value, const absl::Status& error) {
+    ForEachBadValue(name, count, [&](int value, const absl::Status& error) {
       TestProblem test({.groups = 2, .m = 4, .sizes = {1, 3}});
       test.ClearOut();
       Options options = {.executor = Executor::kSerial};
@@ -37,30 +38,30 @@ TEST(Enumerators, OfAProblemThatThereAreNot) {
   expect("precision", 3, [](Problem& p, Options&, int i) { p.precision = static_cast<Precision>(i); });
   expect("isa", static_cast<int>(IsaRows().size()), [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });
   expect("executor", 4, [](Problem&, Options& o, int i) { o.executor = static_cast<Executor>(i); });
-  const auto expect_of = [&](absl::string_view name, auto spoil) {
+  const auto expect_dtype = [&](absl::string_view name, auto spoil) {
     expect(absl::StrCat(name, ": dtype"), kDTypes,
            [&](Problem& p, Options&, int i) { spoil(p).dtype = static_cast<DType>(i); });
   };
   for (const MatrixSlot& slot : kMatrixSlots) {
-    expect_of(slot.name, [&](Problem& p) -> Array& { return p.*slot.operand; });
+    expect_dtype(slot.name, [&](Problem& p) -> Array& { return p.*slot.operand; });
   }
   for (const DimsSlot& slot : kDimsSlots) {
-    expect_of(slot.name, [&](Problem& p) -> Array& { return (p.*slot.operand.*slot.dims).emplace(); });
+    expect_dtype(slot.name, [&](Problem& p) -> Array& { return (p.*slot.operand.*slot.dims).emplace(); });
   }
   for (const OperandSlot& slot : kOperandSlots) {
-    expect_of(slot.name, [&](Problem& p) -> Array& { return (p.*slot.operand).emplace(); });
+    expect_dtype(slot.name, [&](Problem& p) -> Array& { return (p.*slot.operand).emplace(); });
   }
-  ExpectOf("out: dtype", kDTypes, [](int value, const absl::Status& error) {
+  ForEachBadValue("out: dtype", kDTypes, [](int value, const absl::Status& error) {
     TestProblem test({.sizes = {1}});
     test.problem.out.dtype = static_cast<DType>(value);
     EXPECT_EQ(FillOutWithNaN(test.problem, {}), error);
   });
 }
 
-TEST(Enumerators, OfAnMlpThatThereAreNot) {
+TEST(Enumerators, OutOfRangeAreErrorsInAnMlp) {
   using Problem = MoeMlpProblem;
   const auto expect = [](absl::string_view name, int count, auto spoil) {
-    ExpectOf(name, count, [&](int value, const absl::Status& error) {
+    ForEachBadValue(name, count, [&](int value, const absl::Status& error) {
       TestMlp mlp({});
       Options options = {.executor = Executor::kSerial};
       spoil(mlp.problem, options, value);
@@ -85,7 +86,7 @@ TEST(Enumerators, OfAnMlpThatThereAreNot) {
     expect(absl::StrCat(slot.name, ": dtype"), kDTypes,
            [&](Problem& p, Options&, int i) { (p.*slot.operand).emplace().dtype = static_cast<DType>(i); });
   }
-  ExpectOf("out: dtype", kDTypes, [](int value, const absl::Status& error) {
+  ForEachBadValue("out: dtype", kDTypes, [](int value, const absl::Status& error) {
     TestMlp mlp({});
     mlp.problem.out.dtype = static_cast<DType>(value);
     EXPECT_EQ(MoeMlp(mlp.problem), error);

@@ -1,5 +1,5 @@
-// Results with the plans of other CPUs: each CPU that was measured, and CPUs that nobody measured. Options.cpu is a
-// value, so every host runs the plans of all of them, with the instruction sets that the host has.
+// Tests results with the plans of other CPUs: each measured CPU, and CPUs that nobody measured. The CPU is an option of
+// a call, so every host can run the plans of all CPUs with the instruction sets that it has.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -28,8 +28,8 @@ class EveryCpuTest : public testing::TestWithParam<Cpu> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, EveryCpuTest, testing::ValuesIn(EveryCpu()),
                          [](const testing::TestParamInfo<Cpu>& info) { return absl::StrCat(info.index); });
 
-// Without an ISA in the options, so that the CPU chooses it.
-TEST_P(EveryCpuTest, GivesTheBitsOfTheRule) {
+// The options name no ISA, so the CPU decides.
+TEST_P(EveryCpuTest, GivesTheSpecifiedBits) {
   Random random(TestSeed());
   for (int i = 0; i < 60; ++i) {
     TestProblem test(RandomSpec(random));

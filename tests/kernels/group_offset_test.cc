@@ -1,4 +1,4 @@
-// A shard of the groups gives the bits that all of them give.
+// Tests that a call for a shard of the groups gives the bits of a call for all groups.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -13,8 +13,8 @@
 namespace raggemm::test {
 namespace {
 
-// Without an offset it is zero. With the last groups, no row is behind those that they write.
-TEST(GroupOffsetOfEveryIsa, OfTheFirstAndOfTheLastGroups) {
+// The offset is 0 if none is given. No row follows the rows of the last groups.
+TEST(GroupOffsetOnEveryIsa, SelectsTheFirstOrTheLastGroups) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     for (bool c : {false, true}) {
       ProblemSpec spec{.mode = mode, .groups = 4, .m = 18, .n = 10, .k = 18, .sizes = {3, 4, 5, 6}, .c = c};
@@ -26,8 +26,8 @@ TEST(GroupOffsetOfEveryIsa, OfTheFirstAndOfTheLastGroups) {
   }
 }
 
-// [P,R], a different one for each replica, in every dtype.
-TEST(GroupOffsetOfEveryIsa, OfEachReplica) {
+// An offset of shape [P,R], in every type of sizes.
+TEST(GroupOffsetOnEveryIsa, MayDifferBetweenReplicas) {
   for (DType dtype : kAllSizesTypes) {
     ProblemSpec spec{.problems = 2, .replicas = 2, .groups = 4, .m = 12, .n = 10, .k = 7};
     spec.sizes = {3, 0, 4, 5, 1, 2, 3, 4, 2, 2, 2, 2, 0, 0, 5, 6};
@@ -39,7 +39,7 @@ TEST(GroupOffsetOfEveryIsa, OfEachReplica) {
   }
 }
 
-// What an offset of these values and shape says; empty where it is accepted.
+// Returns the error for a group_offset of this shape and these values, or "" if there is none.
 std::string ErrorOf(RaggedMode mode, DType dtype, const std::vector<int64_t>& dims,
                     const std::vector<int64_t>& values) {
   ProblemSpec spec{.mode = mode, .problems = 1, .replicas = 2, .groups = 4, .m = 20, .n = 20, .k = 20};
@@ -66,8 +66,8 @@ TEST(GroupOffsetErrors, NameValueAndLimit) {
   EXPECT_EQ(ErrorOf(n, DType::kS32, {}, {0}), "");
 }
 
-// Its batches are groups to a uniform problem, so that an offset for each of them may come.
-TEST(GroupOffsetErrors, UniformLooksAtEveryValue) {
+// The batch elements of a uniform problem are its groups, so a caller may give one offset for each of them.
+TEST(GroupOffsetErrors, CoverEveryValueInAUniformProblem) {
   const RaggedMode uniform = RaggedMode::kUniform;
   for (DType dtype : kAllSizesTypes) {
     EXPECT_EQ(ErrorOf(uniform, dtype, {}, {0}), "");

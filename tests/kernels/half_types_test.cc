@@ -1,4 +1,4 @@
-// Every ISA's reading of, and rounding to, types of 16 bits.
+// Tests how every ISA widens from and rounds to the 16-bit types.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -17,7 +17,8 @@ constexpr int64_t kPatterns = 1 << 16;
 
 class HalfTypes : public IsaTest {
  protected:
-  static std::vector<const KernelRow*> Rows() {
+  // Returns the kernel rows of the ISA that sum in a float type.
+  static std::vector<const KernelRow*> FloatRows() {
     std::vector<const KernelRow*> rows;
     for (const KernelRow& row : RowOf(GetParam()).kernels) {
       if (IsMatrix(ArithmeticOf(row).sum)) rows.push_back(&row);
@@ -27,7 +28,7 @@ class HalfTypes : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(HalfTypes);
 
-// Every bit pattern of a 16-bit type.
+// Returns a tensor of all bit patterns of a 16-bit type.
 Tensor AllPatterns(DType dtype) {
   Tensor patterns(dtype, {kPatterns});
   for (int64_t bits = 0; bits < kPatterns; ++bits) {
@@ -38,10 +39,10 @@ Tensor AllPatterns(DType dtype) {
 
 bool Same(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); }
 
-TEST_P(HalfTypes, ReadEveryPattern) {
+TEST_P(HalfTypes, WidenEveryPatternExactly) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     const Tensor patterns = AllPatterns(dtype);
-    for (const KernelRow* row : Rows()) {
+    for (const KernelRow* row : FloatRows()) {
       const DType compute = ArithmeticOf(*row).sum;
       const Tensor widened(compute, {kPatterns + row->vector});
       KernelsOf(*row, dtype)
@@ -60,7 +61,8 @@ TEST_P(HalfTypes, ReadEveryPattern) {
   }
 }
 
-// Halfway between neighbours, and the next numbers of the compute type below and above: the hardest to round.
+// Returns the value halfway between two neighbours of the type, or (nudge -1 or 1) the number of the compute type next
+// to it. These values are the hardest to round.
 double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
   const double next = ToDouble(patterns, std::min(i + 1, kPatterns - 1));
   const double half = RoundTo(compute, ToDouble(patterns, i) / 2 + next / 2);
@@ -69,10 +71,10 @@ double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
                                 : std::nextafter(half, nudge * HUGE_VAL);
 }
 
-TEST_P(HalfTypes, RoundEveryCase) {
+TEST_P(HalfTypes, RoundValuesBetweenNeighboursCorrectly) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     const Tensor patterns = AllPatterns(dtype);
-    for (const KernelRow* row : Rows()) {
+    for (const KernelRow* row : FloatRows()) {
       const DType compute = ArithmeticOf(*row).sum;
       for (int nudge : {-1, 0, 1}) {
         const Tensor total(compute, {kPatterns + row->vector}), out(dtype, {kPatterns});

@@ -1,4 +1,4 @@
-// Bytes with bytes, on every ISA of the host, against an oracle of 64 bits: exact modulo 2^32.
+// Tests that 8-bit integer products are exact modulo 2^32 on every ISA of the host. The oracle computes with 64 bits.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -26,18 +26,18 @@ ProblemSpec IntegerSpec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
 class IntegerProducts : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(IntegerProducts);
 
-// No ISA leaves them to its base, but the one that is for bf16 alone, and AMX where its tiles are.
-TEST_P(IntegerProducts, TakeTheUnitOfTheIsa) {
+// Every ISA has its own integer kernels, except those that add bf16 alone, and AMX on a CPU without 8-bit tiles.
+TEST_P(IntegerProducts, UseTheUnitOfTheIsa) {
   const TestProblem test(IntegerSpec(DType::kU8, DType::kS8, 3, 33, 100));
   std::vector<int64_t> workspace(1000);
   const std::string plan = ToString(MakePlan(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value());
-  const bool is_of_bf16 = IsaName(GetParam()) == "avx512_bf16" || IsaName(GetParam()) == "neon_bf16";
-  const bool own = !is_of_bf16 && !(IsaName(GetParam()) == "amx" && HostLacksTilesOfBytes());
+  const bool is_bf16_only = IsaName(GetParam()) == "avx512_bf16" || IsaName(GetParam()) == "neon_bf16";
+  const bool own = !is_bf16_only && !(IsaName(GetParam()) == "amx" && HostLacksTilesOfBytes());
   EXPECT_EQ(plan.find(IsaName(GetParam()) + "\nblocking: ") != std::string::npos, own) << plan;
 }
 
-// A beta whose bits would be the -0 of a float.
-TEST_P(IntegerProducts, ReadCWhereBetaIsTheLowestNumber) {
+// The bits of this beta are those of -0.0f, but as an integer it is not zero, so c must be read.
+TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   ProblemSpec spec = IntegerSpec(DType::kS8, DType::kS8, 2, 3, 1);
   spec.c = spec.beta = true;
   const TestProblem test(spec);
@@ -48,8 +48,8 @@ TEST_P(IntegerProducts, ReadCWhereBetaIsTheLowestNumber) {
   EXPECT_TRUE(HasBits(test.problem.out, want));
 }
 
-// No oracle: the exact values.
-void ExpectOfEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
+// Checks that every ISA gives these exact values. Uses no oracle.
+void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
   for (Isa isa : HostIsas()) {
     test.ClearOut();
     ASSERT_TRUE(GroupedGemm(test.problem, {.executor = Executor::kSerial, .isa = isa}).ok());
@@ -57,8 +57,8 @@ void ExpectOfEveryIsa(TestProblem& test, const std::vector<double>& want, const 
   }
 }
 
-// Every product of two bytes, alone, and as the first, last and each other one of a sum.
-TEST(IntegerProductsOfEveryIsa, OfEveryTwoBytes) {
+// Checks the product of every pair of bytes, alone and at every position of a sum of up to five products.
+TEST(IntegerProductsOnEveryIsa, EveryPairOfBytes) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {
       for (int64_t k : {1, 2, 3, 4, 5}) {
@@ -66,8 +66,8 @@ TEST(IntegerProductsOfEveryIsa, OfEveryTwoBytes) {
           TestProblem test(IntegerSpec(lhs, rhs, 256, 256, k));
           const GroupedGemmProblem& problem = test.problem;
           for (int64_t i = 0; i < 256 * k; ++i) {
-            const bool counts = i % k == at;
-            StoreRounded(problem.lhs, i, counts ? static_cast<double>(i / k) : 0);
+            const bool is_at = i % k == at;
+            StoreRounded(problem.lhs, i, is_at ? static_cast<double>(i / k) : 0);
             StoreRounded(problem.rhs, i, i / 256 == at ? static_cast<double>(i % 256) : 255);
           }
           std::vector<double> want;
@@ -77,15 +77,15 @@ TEST(IntegerProductsOfEveryIsa, OfEveryTwoBytes) {
               want.push_back(static_cast<double>(a * (rhs == DType::kS8 ? static_cast<int8_t>(j) : j)));
             }
           }
-          ExpectOfEveryIsa(test, want, absl::StrCat(NameOf(lhs), NameOf(rhs), k, at));
+          ExpectOnEveryIsa(test, want, absl::StrCat(NameOf(lhs), NameOf(rhs), k, at));
         }
       }
     }
   }
 }
 
-// All elements at the ends of their range, over contractions whose sums pass 2^31 and 2^32.
-TEST(IntegerProductsOfEveryIsa, WrapAround) {
+// All elements are at an end of their range. Sums over these lengths of k pass 2^31 and 2^32.
+TEST(IntegerProductsOnEveryIsa, WrapAround) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {
       for (int64_t k : {256, 33'026, 70'000, 140'003}) {
@@ -100,14 +100,14 @@ TEST(IntegerProductsOfEveryIsa, WrapAround) {
           };
           const int64_t a = fill(problem.lhs, ends & 1), b = fill(problem.rhs, ends & 2);
           const std::vector<double> want(ElementCount(problem.out), static_cast<int32_t>(a * b * k));
-          ExpectOfEveryIsa(test, want, absl::StrCat(NameOf(lhs), NameOf(rhs), k, " ", ends));
+          ExpectOnEveryIsa(test, want, absl::StrCat(NameOf(lhs), NameOf(rhs), k, " ", ends));
         }
       }
     }
   }
 }
 
-TEST(IntegerProductsOfEveryIsa, MisalignedStartsAndSpecialValues) {
+TEST(IntegerProductsOnEveryIsa, MisalignedStartsAndSpecialValues) {
   ProblemSpec spec = IntegerSpec(DType::kS8, DType::kS8, 24, 64, 64);
   spec.groups = 3;
   spec.sizes = {1, 7, 16};

@@ -1,4 +1,4 @@
-// Kernels that there are, those that this CPU has, and proof that a forced ISA is the one that computes.
+// Tests which kernels exist, which of them this CPU can run, and that a forced ISA is the one that computes.
 #include "kernels/target/isa.h"
 
 #include <sys/mman.h>
@@ -46,26 +46,28 @@ TEST(HostCpu, HasTheCachesThatTheSystemShows) {
   EXPECT_EQ(HostCpu().l2_bytes_per_cycle, 2 * lanes);
 }
 
-// Names, arithmetics and the layout of what is packed.
-TEST(IsaRows, SayWhatTheirKernelsAre) {
+// Checks the names, arithmetics and packed layouts in the table of ISAs.
+TEST(IsaRows, DescribeTheirKernels) {
   for (const IsaRow& isa : IsaRows()) {
     EXPECT_EQ(&RowOf(isa.isa), &isa);
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      const int64_t word = row.row_step == 2 ? 8 : 4;  // of units for two rows and two columns
+      // Bytes of a word. Units that multiply two rows by two columns take 8.
+      const int64_t word = row.row_step == 2 ? 8 : 4;
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
           << NameOf(row);
       EXPECT_EQ(PackedBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  EXPECT_EQ(PackedBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
+  // Steps of k are rounded up to whole words of two bf16 or four bytes.
+  EXPECT_EQ(PackedBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);
   EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
-// An instruction set of some kernels leaves the others to another one.
-TEST(KernelsFor, AreThereForEveryArithmetic) {
+// An ISA that lacks kernels for an arithmetic uses those of another ISA.
+TEST(KernelsFor, ExistForEveryArithmetic) {
   for (Isa isa : AllIsas()) {
     for (const Arithmetic& arithmetic : kArithmetics) {
       EXPECT_EQ(&ArithmeticOf(KernelsFor(isa, arithmetic)), &arithmetic) << IsaName(isa) << arithmetic.name;
@@ -73,7 +75,7 @@ TEST(KernelsFor, AreThereForEveryArithmetic) {
   }
 }
 
-TEST(ArithmeticFor, IsThatOfTheOperands) {
+TEST(ArithmeticFor, FollowsTheTypesOfTheOperands) {
   const auto name = [](DType lhs, DType rhs, DType out, std::optional<ArithmeticId> sums) {
     GroupedGemmProblem problem;
     problem.lhs.dtype = lhs, problem.rhs.dtype = rhs, problem.out.dtype = out, problem.bf16_sums = sums;
@@ -100,7 +102,7 @@ TEST(ArithmeticFor, IsThatOfTheOperands) {
   EXPECT_EQ(name(DType::kS8, DType::kS8, f64, pairs), "f64");
 }
 
-TEST(ArithmeticFor, IsThatOfTheUnitWhereNothingNamesIt) {
+TEST(ArithmeticFor, IsThatOfTheUnitUnlessARuleIsNamed) {
   const auto name = [](const Environment& environment, Isa isa) {
     const ChosenArithmetic chosen = DefaultBf16Arithmetic(environment, CpuUpTo(isa)).value();
     return absl::StrCat(chosen.arithmetic->name, ", ", chosen.because);
@@ -129,7 +131,7 @@ TEST_P(ForcedIsa, IsInThePlan) {
   EXPECT_NE(ToString(plan).find("isa: " + IsaName(GetParam()) + "\n"), std::string::npos) << ToString(plan);
 }
 
-TEST(Probe, MeasuresWhatTheHostHas) {
+TEST(Probe, MeasuresTheKernelsThatTheHostCanRun) {
   for (Isa isa : AllIsas()) {
     for (const Arithmetic& arithmetic : kArithmetics) {
       const bool has = HostHas(isa) && OwnKernelsFor(isa, arithmetic) != nullptr;
@@ -139,7 +141,7 @@ TEST(Probe, MeasuresWhatTheHostHas) {
   EXPECT_NE(ToString(HostCpu()).find('*'), std::string::npos);
 }
 
-// Every function of an ISA that the tables name.
+// Returns every function that the tables name for an ISA.
 std::vector<void*> CodeOf(const IsaRow& isa) {
   std::vector<void*> code;
   const auto add = [&code](auto* function) {
@@ -163,8 +165,8 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// Puts an instruction that no CPU has at the start of a function. For a process that is about to end. Of code TSan has
-// no shadow.
+// Writes an illegal instruction at the start of a function. Only for a process that is about to end. TSan has no shadow
+// memory for code, so the function is not instrumented.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
   const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / bytes * bytes;
@@ -172,15 +174,17 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
 #ifdef __x86_64__
   const unsigned char illegal[] = {0x0f, 0x0b};
 #else
-  const unsigned char illegal[] = {0, 0, 0, 0};  // of aarch64
+  const unsigned char illegal[] = {0, 0, 0, 0};  // aarch64
 #endif
   std::memcpy(function, illegal, sizeof(illegal));
   __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
-// Exits with 0 where the result is right, although (with the forced ISA poisoned: if) nothing poisoned was executed.
+// Computes with the forced ISA after poisoning its own functions (`poison_forced`) or those of all other ISAs. Exits
+// with 0 if the result is right. A call of a poisoned function kills the process.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
-  HostCpu();  // its probe runs every ISA, once
+  // The probe runs every ISA once, so it must run before any function is poisoned.
+  HostCpu();
   for (const IsaRow& isa : IsaRows()) {
     if ((isa.isa == forced) != poison_forced) continue;
     for (void* function : CodeOf(isa)) Poison(function);

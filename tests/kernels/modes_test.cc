@@ -1,5 +1,5 @@
-// Every mode in every storage and mix of dtypes: within the tolerance of the float64 reference, and with the bits of
-// the rule.
+// Tests every mode in every storage and mix of types. Results have the specified bits and are within the error bound of
+// the float64 reference.
 #include <cstdint>
 #include <vector>
 
@@ -14,7 +14,7 @@
 namespace raggemm::test {
 namespace {
 
-// Four groups, one of them empty, and rows (columns, k) after the last.
+// Returns a problem of four groups, one of them empty. Rows, columns or steps of k are left after the last group.
 ProblemSpec ModeSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 23, .n = 37, .k = 29, .sizes = {9, 0, 5, 7}};
   if (mode == RaggedMode::kAllRagged) {
@@ -46,7 +46,7 @@ TEST_F(Modes, EveryStorageAndMixOfDTypes) {
   }
 }
 
-// The sizes of problem 0 for all its replicas, then those of problem 1: the same in reverse.
+// Returns the sizes for all replicas of two problems. Problem 1 has the sizes of problem 0 in reverse order.
 std::vector<int64_t> ForTwoProblems(const std::vector<int64_t>& sizes, int64_t replicas) {
   std::vector<int64_t> all;
   for (int r = 0; r < replicas; ++r) all.insert(all.end(), sizes.begin(), sizes.end());
@@ -95,7 +95,7 @@ TEST_F(Modes, EveryOptionalOperand) {
   }
 }
 
-// Each replica begins a chain: 5000 of one row each are a sum of 5000 roundings.
+// Each replica begins an accumulation chain, so 5000 replicas of one row each are rounded 5000 times.
 TEST_F(Modes, ErrorsOfManyReplicasAreWithinTheBound) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 5000, .n = 2};
   spec.sizes.assign(spec.replicas, 1);

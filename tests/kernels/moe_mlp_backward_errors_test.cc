@@ -1,4 +1,5 @@
-// Bad gradients of expert MLPs, and results of both calls that overlap: a clear error, and nothing is written.
+// Tests errors of wrong gradient operands of expert MLPs, and of results that overlap other memory in both calls.
+// Nothing is written with an error.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -48,7 +49,7 @@ TEST(MoeMlpBackwardErrors, NameTheGradient) {
               [](MoeMlpBackwardProblem& p) { p.gradients.w_up = p.forward.w_up; });
 }
 
-TEST(MoeMlpBackwardErrors, OfEveryShapeAndTypeThatIsNotTheOperands) {
+TEST(MoeMlpBackwardErrors, CoverEveryShapeAndTypeThatDiffersFromTheOperand) {
   for (const MlpGradientSlot& slot : kMlpGradientSlots) {
     const std::string text = absl::StrCat("gradient of ", slot.name, ": is ");
     const TestMlpBackward call({});
@@ -67,7 +68,7 @@ TEST(MoeMlpBackwardErrors, OfEveryShapeAndTypeThatIsNotTheOperands) {
   }
 }
 
-// ---- memory that overlaps ----
+// ---- overlapping memory ----
 
 struct Operand {
   std::string name;
@@ -88,8 +89,8 @@ std::vector<Operand> OperandsOf(const MoeMlpProblem& problem) {
 
 char* LastByte(const Array& array) { return static_cast<char*>(array.data) + BytesOf(array) - 1; }
 
-// Results that begin at the last element of another array.
-void MoveTo(Array& result, const Array& other) {
+// Moves a result so that it begins at the last element of another array, or at its first if that element is smaller.
+void MoveOnto(Array& result, const Array& other) {
   result.data = LastByte(other) + 1 - SizeOf(other.dtype);
   if (SizeOf(result.dtype) > SizeOf(other.dtype)) result.data = other.data;
 }
@@ -110,7 +111,8 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
   EXPECT_TRUE(before == after) << one << " and " << other;
 }
 
-// Each smaller than the unmapped page behind it, so that what is moved to one of them reaches no other.
+// Returns a call with operands that are all smaller than a page. An unmapped page follows each operand, so a result
+// that is moved onto one operand reaches no other operand.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }
@@ -130,31 +132,32 @@ TEST(MoeMlpBackwardErrors, NoGradientOverlapsAnythingElse) {
   for (const Operand& other : others) all.push_back(other.array);
   const auto run = [&] { return MoeMlpBackward(call.problem, {}, absl::MakeSpan(workspace)); };
   for (const MlpGradientSlot& slot : kMlpGradientSlots) {
-    std::vector<Operand> beside = others;
+    std::vector<Operand> others_of_slot = others;
     for (const MlpGradientSlot& other : kMlpGradientSlots) {
-      if (&other != &slot) beside.push_back({std::string(other.name), *(gradients.*other.gradient)});
+      if (&other != &slot) others_of_slot.push_back({std::string(other.name), *(gradients.*other.gradient)});
     }
-    beside.push_back({"int64_workspace", {workspace.data(), DType::kS64, {static_cast<int64_t>(workspace.size())}}});
-    for (const Operand& other : beside) {
+    others_of_slot.push_back(
+        {"int64_workspace", {workspace.data(), DType::kS64, {static_cast<int64_t>(workspace.size())}}});
+    for (const Operand& other : others_of_slot) {
       call.problem.gradients = gradients;
-      MoveTo(*(call.problem.gradients.*slot.gradient), other.array);
+      MoveOnto(*(call.problem.gradients.*slot.gradient), other.array);
       ExpectOverlap(all, std::string(slot.name), other.name, run);
     }
   }
 }
 
-// A call that wants no gradient, too, reads what it is given, and writes its workspace.
-TEST(MoeMlpBackwardErrors, AreFoundWhereNoGradientIsWanted) {
-  for (bool of_workspace : {false, true}) {
+// A call that wants no gradient still checks its operands and its workspace.
+TEST(MoeMlpBackwardErrors, AreFoundIfNoGradientIsWanted) {
+  for (bool bad_workspace : {false, true}) {
     TestMlpBackward call({});
     call.problem.gradients = {};
     std::vector<int64_t> workspace(static_cast<size_t>(MoeMlpBackwardWorkspaceSize(call.Extents())));
-    if (!of_workspace) call.problem.forward.x.data = nullptr;
+    if (!bad_workspace) call.problem.forward.x.data = nullptr;
     const absl::Status status =
-        MoeMlpBackward(call.problem, {}, {of_workspace ? nullptr : workspace.data(), workspace.size()});
+        MoeMlpBackward(call.problem, {}, {bad_workspace ? nullptr : workspace.data(), workspace.size()});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
-                testing::HasSubstr(of_workspace ? "int64_workspace: data is null" : "x: data is null"));
+                testing::HasSubstr(bad_workspace ? "int64_workspace: data is null" : "x: data is null"));
   }
   TestMlpBackward call({});
   call.problem.gradients = {};
@@ -183,14 +186,14 @@ TEST(MoeMlpErrors, NoResultOverlapsAnythingElse) {
     for (const Operand& other : all) {
       if (other.name == name) continue;
       const Array before = *result;
-      MoveTo(*result, other.array);
+      MoveOnto(*result, other.array);
       ExpectOverlap(arrays, name, other.name, run);
       *result = before;
     }
   }
 }
 
-TEST(MoeMlpBackwardErrors, WorkspacesThatCannotBeAreMinusOne) {
+TEST(MoeMlpBackwardErrors, ImpossibleWorkspaceSizesAreMinusOne) {
   EXPECT_EQ(MoeMlpBackwardWorkspaceSize({-1, 1, 1, 1, 1}), -1);
   EXPECT_EQ(MoeMlpBackwardWorkspaceSize({int64_t{1} << 30, int64_t{1} << 30, 1, 1, 1}), -1);
   EXPECT_EQ(MoeMlpBackwardWorkspaceSize({1, int64_t{1} << 40, int64_t{1} << 40, int64_t{1} << 20, 1}), -1);

@@ -1,4 +1,5 @@
-// The gradients of the expert MLP: against float64, and against its own steps one by one, bit for bit.
+// Tests the gradients of the expert MLP. They are close to a float64 oracle, and have the bits of the sequence of
+// separate products and sums (GradientSequenceBits).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -25,31 +26,32 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-// activation(x), and its derivative.
-std::pair<double, double> Exact(Activation activation, double x) {
-  const auto of_sigmoid = [&](double z, double slope) {
+// Returns activation(x) and its derivative.
+std::pair<double, double> ActivationAndDerivative(Activation activation, double x) {
+  // Returns x * sigmoid(z) and its derivative. `slope` is the derivative of z.
+  const auto times_sigmoid = [&](double z, double slope) {
     const double s = 1 / (1 + std::exp(-z));
     return std::pair{x * s, s + x * s * (1 - s) * slope};
   };
   switch (activation) {
     case Activation::kSilu:
-      return of_sigmoid(x, 1);
+      return times_sigmoid(x, 1);
     case Activation::kGelu: {
       const double cdf = .5 * std::erfc(-x / std::sqrt(2.));
       return {x * cdf, cdf + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI)};
     }
     case Activation::kGeluTanh: {
       const double c = std::sqrt(8 / M_PI);
-      return of_sigmoid(c * (x + .044715 * x * x * x), c * (1 + 3 * .044715 * x * x));
+      return times_sigmoid(c * (x + .044715 * x * x * x), c * (1 + 3 * .044715 * x * x));
     }
     case Activation::kRelu:
       return {std::max(x, 0.), x > 0 ? 1 : 0};
     default:
-      return of_sigmoid(1.702 * x, 1.702);
+      return times_sigmoid(1.702 * x, 1.702);
   }
 }
 
-// By the definition, in float64, in the order of kMlpGradientSlots; those that are not there are empty.
+// Computes all gradients in float64 by the definition. They are in the order of kMlpGradientSlots.
 class Oracle {
  public:
   explicit Oracle(const TestMlp& mlp) : mlp_(mlp), spec_(mlp.spec), inner_(spec_.intermediate), hidden_(spec_.hidden) {
@@ -77,25 +79,30 @@ class Oracle {
     return spec_.down_is_trans ? (g * hidden_ + h) * inner_ + j : (g * inner_ + j) * hidden_ + h;
   }
   double Weight(int64_t row) const { return mlp_.OutputWeight(row); }
-  double& At(int gradient, int64_t i) { return gradients[gradient][static_cast<size_t>(i)]; }
+  // Indices of kMlpGradientSlots.
+  enum Slot : uint8_t { kX, kRowWeights, kUp, kGate, kDown, kUpBias, kGateBias, kDownBias };
 
-  // Multiplies x and a column of w_up or w_gate.
-  double First(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t row, int64_t j) const {
+  double& At(Slot slot, int64_t i) { return gradients[slot][static_cast<size_t>(i)]; }
+
+  // Returns element j of a row of the first product, by w_up or w_gate.
+  double FirstProduct(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t row, int64_t j) const {
     const int64_t token = mlp_.TokenOf(row);
     double sum = 0;
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
     return mlp_.InputWeight(row) * sum + (spec_.biases ? bias.At(g * mlp_.columns + j) : 0);
   }
-  void AddFirst(int first, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
+  // Adds what the gradient of one element of the first product contributes to the gradients of its operands. `slot` is
+  // kUp or kGate.
+  void AddFirstGradients(Slot slot, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
     const int64_t token = mlp_.TokenOf(row);
     const double weight = mlp_.InputWeight(row);
     for (int64_t h = 0; h < hidden_; ++h) {
       const double x = mlp_.x.At(token * hidden_ + h), product = w.At(AtUp(g, h, j)) * gradient;
-      At(first, AtUp(g, h, j)) += weight * x * gradient;
-      At(0, token * hidden_ + h) += weight * product;
-      if (spec_.weight_on == WeightOn::kInput) At(1, row) += x * product;
+      At(slot, AtUp(g, h, j)) += weight * x * gradient;
+      At(kX, token * hidden_ + h) += weight * product;
+      if (spec_.weight_on == WeightOn::kInput) At(kRowWeights, row) += x * product;
     }
-    At(first + 3, g * mlp_.columns + j) += gradient;  // b_up, b_gate
+    At(slot == kUp ? kUpBias : kGateBias, g * mlp_.columns + j) += gradient;
   }
 
   void AddRow(int64_t g, int64_t row) {
@@ -106,10 +113,10 @@ class Oracle {
       const bool separate = spec_.gate == Gate::kSeparate;
       const int64_t gate_at = spec_.gate == Gate::kInterleaved ? 2 * j : j;
       const int64_t up_at = spec_.gate == Gate::kInterleaved ? 2 * j + 1 : spec_.gate == Gate::kHalves ? inner_ + j : j;
-      double u = First(mlp_.w_up, mlp_.b_up, g, row, up_at), slope = 1;
+      double u = FirstProduct(mlp_.w_up, mlp_.b_up, g, row, up_at), slope = 1;
       double v = !mlp_.IsGated() ? u
-                 : separate      ? First(mlp_.w_gate, mlp_.b_gate, g, row, j)
-                                 : First(mlp_.w_up, mlp_.b_up, g, row, gate_at);
+                 : separate      ? FirstProduct(mlp_.w_gate, mlp_.b_gate, g, row, j)
+                                 : FirstProduct(mlp_.w_up, mlp_.b_up, g, row, gate_at);
       double u_slope = mlp_.IsGated() ? 1 : 0;
       if (spec_.activation == Activation::kSwigluOai) {
         slope = v > 7 ? 0 : 1;
@@ -117,25 +124,27 @@ class Oracle {
         v = std::min(v, 7.);
         u = std::clamp(u, -7., 7.) + 1;
       }
-      const auto [activated, derivative] = Exact(spec_.activation, v);
+      const auto [activated, derivative] = ActivationAndDerivative(spec_.activation, v);
       const double factor = mlp_.IsGated() ? u : 1, a = activated * factor, da = Weight(row) * e;
-      if (spec_.weight_on == WeightOn::kOutput) At(1, row) += a * e;
+      if (spec_.weight_on == WeightOn::kOutput) At(kRowWeights, row) += a * e;
       for (int64_t h = 0; h < hidden_; ++h) {
-        At(4, AtDown(g, j, h)) += a * Weight(row) * mlp_.out.At(token * hidden_ + h);
+        At(kDown, AtDown(g, j, h)) += a * Weight(row) * mlp_.out.At(token * hidden_ + h);
       }
       const double dv = da * factor * derivative * slope, du = da * activated * u_slope;
       if (!mlp_.IsGated()) {
-        AddFirst(2, mlp_.w_up, g, row, j, dv);
+        AddFirstGradients(kUp, mlp_.w_up, g, row, j, dv);
       } else {
-        AddFirst(2, mlp_.w_up, g, row, up_at, du);
-        if (separate) AddFirst(3, mlp_.w_gate, g, row, j, dv);
-        if (!separate) AddFirst(2, mlp_.w_up, g, row, gate_at, dv);
+        AddFirstGradients(kUp, mlp_.w_up, g, row, up_at, du);
+        if (separate) AddFirstGradients(kGate, mlp_.w_gate, g, row, j, dv);
+        if (!separate) AddFirstGradients(kUp, mlp_.w_up, g, row, gate_at, dv);
       }
     }
     for (int64_t h = 0; h < hidden_; ++h) {
       const double e = mlp_.out.At(token * hidden_ + h);
-      At(7, g * hidden_ + h) += Weight(row) * e;
-      if (spec_.biases && spec_.weight_on == WeightOn::kOutput) At(1, row) += e * mlp_.b_down.At(g * hidden_ + h);
+      At(kDownBias, g * hidden_ + h) += Weight(row) * e;
+      if (spec_.biases && spec_.weight_on == WeightOn::kOutput) {
+        At(kRowWeights, row) += e * mlp_.b_down.At(g * hidden_ + h);
+      }
     }
   }
 
@@ -173,7 +182,7 @@ class MoeMlpBackwardTest : public IsaTest {
       }
     }
   }
-  static Options On(int64_t threads) {
+  static Options WithThreads(int64_t threads) {
     return {.executor = threads == 1 ? Executor::kSerial : Executor::kOpenMp, .isa = GetParam(), .threads = threads};
   }
 };
@@ -190,19 +199,19 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
       spec.row_weights = i % 4 != 3;
       spec.weight_on = i % 2 == 0 ? WeightOn::kInput : WeightOn::kOutput;
       TestMlpBackward call(spec);
-      ASSERT_EQ(call.Run(On(1)), absl::OkStatus());
+      ASSERT_EQ(call.Run(WithThreads(1)), absl::OkStatus());
       ExpectClose(call, 2e-5);
       spec.x = spec.weights = spec.out = DType::kBF16;
       spec.biases = i % 2 == 0;
       TestMlpBackward halves(spec);
-      ASSERT_EQ(halves.Run(On(2)), absl::OkStatus());
+      ASSERT_EQ(halves.Run(WithThreads(2)), absl::OkStatus());
       ExpectClose(halves, 3e-2);
     }
   }
 }
 
-// The bits of the definition, step by step: of every type that is rounded on the way, of rows longer than what is
-// gathered at once, by each rule of sums of bf16.
+// Covers every type that an intermediate result is rounded to, rows that are gathered in several parts, and each
+// bf16_sums rule.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   const DType f32 = DType::kF32, bf16 = DType::kBF16, f16 = DType::kF16;
   std::vector<MlpSpec> specs = {{.x = bf16, .weights = bf16, .out = f32},
@@ -216,17 +225,17 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   for (size_t i = 0; i < specs.size(); ++i) {
     SCOPED_TRACE(i);
     TestMlpBackward call(specs[i]);
-    const FloatTensor& weights =
-        call.mlp.row_weights;  // of many magnitudes: the order of sums is seen in the sums then
+    // Weights of many magnitudes: the order of a sum then changes its bits.
+    const FloatTensor& weights = call.mlp.row_weights;
     for (int64_t r = 0; r < call.mlp.rows; ++r) {
       StoreRounded(weights.array, r, std::ldexp(weights.At(r), static_cast<int>(r % 16) - 12));
     }
-    ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
+    ASSERT_EQ(call.Run(WithThreads(2)), absl::OkStatus());
     ExpectSequence(call);
   }
 }
 
-// Groups of several chunks, whose sums go on in the gradients or in f32 memory of their own; each rule of sums.
+// Sums of a group continue from chunk to chunk. They are kept in the gradients if these are f32, else in f32 buffers.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (DType weights : {DType::kF32, DType::kBF16}) {
     for (ArithmeticId rule : kBf16Rules) {
@@ -240,32 +249,32 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
         TestMlpBackward call(spec);
         SCOPED_TRACE(testing::Message() << NameOf(weights) << " " << static_cast<int>(rule));
         ASSERT_LT(ChunkRowsOf(call.Extents()), call.mlp.rows);
-        ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
+        ASSERT_EQ(call.Run(WithThreads(2)), absl::OkStatus());
         ExpectSequence(call);
       }
     }
   }
 }
 
-// All rows are one chunk if that takes less memory than the sums of weights.
+// All rows are one chunk if that takes less memory than separate sums of the gradients of weights.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
   MlpSpec spec = {.tokens = 50, .hidden = 90, .intermediate = 80, .sizes = {2100}, .out = DType::kBF16};
   spec.x = spec.weights = DType::kBF16;
   TestMlpBackward call(spec);
   ASSERT_EQ(ChunkRowsOf(call.Extents()), call.mlp.rows + spec.behind);
-  ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
+  ASSERT_EQ(call.Run(WithThreads(2)), absl::OkStatus());
   ExpectSequence(call);
 }
 
-// Random calls, and those with what the forward call kept.
-TEST_P(MoeMlpBackwardTest, HasTheSameBitsEverywhere) {
+// Checks random calls with and without the first products that the forward call kept.
+TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceForRandomSpecs) {
   const uint32_t seed = std::random_device()();
   std::mt19937 random(seed);
   for (int i = 0; i < 15; ++i) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", call " << i);
     const MlpSpec spec = RandomMlpSpec(random);
     TestMlpBackward call(spec);
-    ASSERT_EQ(call.Run(On(1 + i % 3)), absl::OkStatus());
+    ASSERT_EQ(call.Run(WithThreads(1 + i % 3)), absl::OkStatus());
     ExpectSequence(call);
     if (HasFailure()) return;
     const std::vector<uint64_t> expected = call.Bits();
@@ -277,17 +286,17 @@ TEST_P(MoeMlpBackwardTest, HasTheSameBitsEverywhere) {
     forward.out = out.array;
     forward.up = up.array;
     if (forward.w_gate) forward.gate = gate.array;
-    ASSERT_EQ(MoeMlp(forward, On(2)), absl::OkStatus());
+    ASSERT_EQ(MoeMlp(forward, WithThreads(2)), absl::OkStatus());
     call.problem.forward.up = forward.up;
     call.problem.forward.gate = forward.gate;
-    ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
+    ASSERT_EQ(call.Run(WithThreads(2)), absl::OkStatus());
     ASSERT_EQ(call.Bits(), expected);
   }
 }
 
-TEST_P(MoeMlpBackwardTest, ComputesWhatIsWanted) {
+TEST_P(MoeMlpBackwardTest, ComputesEachGradientAlone) {
   TestMlpBackward all({.x = DType::kBF16, .weights = DType::kBF16});
-  ASSERT_EQ(all.Run(On(1)), absl::OkStatus());
+  ASSERT_EQ(all.Run(WithThreads(1)), absl::OkStatus());
   for (const MlpGradientSlot& slot : kMlpGradientSlots) {
     SCOPED_TRACE(slot.name);
     TestMlpBackward one({.x = DType::kBF16, .weights = DType::kBF16});
@@ -297,15 +306,16 @@ TEST_P(MoeMlpBackwardTest, ComputesWhatIsWanted) {
     std::vector<uint64_t> expected;
     for (int64_t i = 0; i < ElementCount(gradient); ++i) expected.push_back(BitsOf(gradient, i));
     std::memset(gradient.data, 0x55, static_cast<size_t>(BytesOf(gradient)));
-    ASSERT_EQ(one.Run(On(1)), absl::OkStatus());
+    ASSERT_EQ(one.Run(WithThreads(1)), absl::OkStatus());
     for (int64_t i = 0; i < ElementCount(gradient); ++i) {
       ASSERT_EQ(BitsOf(gradient, i), expected[static_cast<size_t>(i)]);
     }
   }
 }
 
-// What is at the limits of activations exactly, a float before and behind them, and beyond: u and v are the weights.
-TEST_P(MoeMlpBackwardTest, GradientsAtLimitsOfActivations) {
+// Checks arguments exactly at the limits of activations, one float below and above them, and beyond. x is 1, so u and v
+// are the weights.
+TEST_P(MoeMlpBackwardTest, IsRightAtTheLimitsOfActivations) {
   const float below = std::nextafter(7.0F, 0.0F), above = std::nextafter(7.0F, 8.0F), least = 0x1p-149F;
   const float values[] = {0, -0.0F, least, -least, 1, -1, below, 7, above, 9, -below, -7, -above, -9};
   const auto count = static_cast<int64_t>(std::size(values)), inner = count * count;
@@ -329,7 +339,7 @@ TEST_P(MoeMlpBackwardTest, GradientsAtLimitsOfActivations) {
         if (halves || interleaved) StoreRounded(mlp.w_up.array, halves ? i : 2 * i, v);
         if (gate == Gate::kSeparate) StoreRounded(mlp.w_gate.array, i, v);
       }
-      ASSERT_EQ(call.Run(On(1)), absl::OkStatus());
+      ASSERT_EQ(call.Run(WithThreads(1)), absl::OkStatus());
       ExpectClose(call, 2e-5);
     }
   }

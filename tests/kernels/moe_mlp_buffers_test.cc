@@ -1,4 +1,4 @@
-// The workspace of an expert MLP and of its gradients: each array has room of its own, and nothing is beside it.
+// Tests the workspace of an expert MLP and of its gradients: its arrays do not overlap, and no access leaves it.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -27,7 +27,7 @@ struct Region {
   bool is_aligned = true;
 };
 
-// By hand, what kernels/mlp/workspace.h says of them.
+// Returns the arrays with the sizes that kernels/mlp/workspace.h states, computed separately.
 std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
   const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? ChunkRowsOf(e) : rows;
   const int64_t size = is_backward ? e.element_bytes : 4;
@@ -53,7 +53,8 @@ std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool 
     regions.push_back({pass.d, 4 * in_pass * e.hidden});
   }
   if (!is_backward) return regions;
-  regions[4].bytes = std::max(regions[4].bytes, 4 * rows * e.hidden);  // d, too
+  // In gradients d has the memory of `up`.
+  regions[4].bytes = std::max(regions[4].bytes, 4 * rows * e.hidden);
   regions.push_back({b.a_gradient, 4 * rows * e.intermediate});
   regions.push_back({b.out_gradient, size * rows * e.hidden});
   regions.push_back({b.weighted, size * all * e.hidden});
@@ -70,7 +71,7 @@ std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool 
   return regions;
 }
 
-TEST(MlpBuffersTest, EachHasRoomOfItsOwn) {
+TEST(MlpBuffersTest, DoNotOverlap) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(random() % (most + 1)); };
   for (int i = 0; i < 400; ++i) {
@@ -102,8 +103,8 @@ TEST(MlpBuffersTest, EachHasRoomOfItsOwn) {
   }
 }
 
-// Memory that ends, or begins, where the workspace does, at every distance from a line of 64 bytes.
-TEST(MlpBuffersTest, NothingIsBesideThem) {
+// The workspace ends or begins at an unmapped page, at each multiple of 8 bytes from the start of a cache line.
+TEST(MlpBuffersTest, StayWithinTheWorkspace) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const std::vector<Isa> isas = HostIsas();
   for (size_t i = 0; i < 48; ++i) {

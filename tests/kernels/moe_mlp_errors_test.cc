@@ -1,4 +1,4 @@
-// Bad expert MLPs: a clear error, and out untouched.
+// Tests errors of wrong expert MLPs. out is not written with an error.
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -96,12 +96,12 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   expect("b_gate: shape is [4,23]", [](MoeMlpProblem& p) { p.b_gate->dims = {4, 23}; });
   expect("b_up: shape is [3,24]", [](MoeMlpProblem& p) { p.b_up->dims = {3, 24}; });
   expect("w_gate: dtype is bf16, must be the f32 of w_up", [](MoeMlpProblem& p) { p.w_gate->dtype = DType::kBF16; });
-  for (const auto& [name, factor] :
+  for (const auto& [name, quant_param] :
        {std::pair{"gate_scale", &MoeMlpProblem::gate_scale}, {"gate_zero", &MoeMlpProblem::gate_zero}}) {
-    expect(absl::StrCat(name, ": is given without w_gate"), [factor = factor](MoeMlpProblem& p) {
+    expect(absl::StrCat(name, ": is given without w_gate"), [quant_param = quant_param](MoeMlpProblem& p) {
       p.w_gate.reset();
       p.b_gate.reset();
-      p.*factor = p.b_up;
+      p.*quant_param = p.b_up;
     });
   }
   expect("activation: swiglu_oai needs a gate", [](MoeMlpProblem& p) {
@@ -111,8 +111,8 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   });
 }
 
-// Nothing has been planned of products that have no rows.
-TEST(MoeMlpErrors, AreFoundWhereNoRowIsComputed) {
+// Products without rows are not planned, so the shapes of biases are checked apart from them.
+TEST(MoeMlpErrors, AreFoundIfNoRowIsComputed) {
   const auto expect = [](const std::string& text, auto spoil) {
     TestMlp mlp({.sizes = {0, 0, 0, 0}});
     spoil(mlp.problem);
@@ -123,7 +123,7 @@ TEST(MoeMlpErrors, AreFoundWhereNoRowIsComputed) {
   expect("b_down: shape is [4,39]", [](MoeMlpProblem& p) { p.b_down->dims = {4, 39}; });
 }
 
-TEST(MoeMlpErrors, OfTheIntermediateExtentNameWhoseItIs) {
+TEST(MoeMlpErrors, NameTheOperandThatTheIntermediateExtentComesFrom) {
   const auto expect = [](const std::string& text, Merged merged, const Dims& up,
                          std::optional<Dims> gate = std::nullopt) {
     TestMlp mlp({.gate = gate ? Gate::kSeparate : Gate::kNone, .biases = false});
@@ -152,7 +152,7 @@ TEST(MoeMlpErrors, NameTypesOfWeights) {
   }
 }
 
-TEST(MoeMlpErrors, WorkspacesThatCannotBeAreMinusOne) {
+TEST(MoeMlpErrors, ImpossibleWorkspaceSizesAreMinusOne) {
   EXPECT_EQ(MoeMlpWorkspaceSize({-1, 1, 1, 1, 1}), -1);
   EXPECT_EQ(MoeMlpWorkspaceSize({int64_t{1} << 30, int64_t{1} << 30, 1, 1, 1}), -1);
   EXPECT_EQ(MoeMlpWorkspaceSize({1, 1, 1, 1, std::numeric_limits<int64_t>::max()}), -1);

@@ -1,4 +1,4 @@
-// The first products that an expert MLP keeps for its gradients: what is written where, what is read, what is refused.
+// Tests the first products that an expert MLP keeps for its gradients: their values, their use and their errors.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -24,7 +24,7 @@ std::vector<uint64_t> BitsOfAll(const Array& array) {
   return bits;
 }
 
-// Room for what is kept, full of NaN.
+// Buffers for the kept products, filled with NaN.
 struct Kept {
   explicit Kept(const TestMlp& mlp)
       : up(DType::kF32, {mlp.rows + mlp.spec.behind, mlp.columns}),
@@ -47,11 +47,11 @@ struct Kept {
 class MoeMlpKept : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(MoeMlpKept);
 
-// Also behind the groups, and of groups that others have the weights of: zeros, whatever was there.
-TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosBeside) {
+// Rows after the last group, and rows of groups without weights here, become zero.
+TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   const auto expect = [](const FloatTensor& kept, const FloatTensor& product) {
     std::vector<uint64_t> expected = BitsOfAll(product.array);
-    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // with zeros
+    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // Adds zeros.
     EXPECT_EQ(BitsOfAll(kept.array), expected);
   };
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves}) {
@@ -75,8 +75,8 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosBeside) {
   }
 }
 
-// Gradients are of what was kept, whatever the operands are by now, and leave it as it is.
-TEST_P(MoeMlpKept, IsWhatGradientsAreOf) {
+// Gradients read the kept products, even if other operands would give other products. They do not write them.
+TEST_P(MoeMlpKept, IsReadByGradients) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kInterleaved}) {
     const MlpSpec spec = {.gate = gate};
     TestMlp other({.gate = gate, .seed = 8});
@@ -87,10 +87,10 @@ TEST_P(MoeMlpKept, IsWhatGradientsAreOf) {
 
     TestMlpBackward call(spec);
     ASSERT_EQ(call.Run(With(GetParam())), absl::OkStatus());
-    const std::vector<uint64_t> of_its_own = call.Bits();
+    const std::vector<uint64_t> without_kept = call.Bits();
     kept.GiveTo(call.problem.forward);
     ASSERT_EQ(call.Run(With(GetParam())), absl::OkStatus());
-    EXPECT_NE(call.Bits(), of_its_own);
+    EXPECT_NE(call.Bits(), without_kept);
     EXPECT_EQ(BitsOfAll(kept.up.array), up);
     EXPECT_EQ(BitsOfAll(kept.gate.array), gates);
   }
@@ -126,7 +126,7 @@ TEST(MoeMlpKeptErrors, NameWhatIsWrong) {
   }
 }
 
-TEST(MoeMlpKept, IsFilledWithNaNAsOutIs) {
+TEST(MoeMlpKept, IsFilledWithNaNLikeOut) {
   TestMlp mlp({.x = DType::kBF16, .out = DType::kBF16});
   const Kept kept(mlp);
   kept.GiveTo(mlp.problem);

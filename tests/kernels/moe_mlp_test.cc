@@ -1,4 +1,5 @@
-// The expert MLP: against its own products one by one, bit for bit; against float64.
+// Tests the expert MLP. Results have the bits of the sequence of separate steps (SequenceBits): gather, products,
+// activation, product, sums of tokens. They are also within the error bound of a float64 reference.
 #include "raggemm/moe_mlp.h"
 
 #include <algorithm>
@@ -59,7 +60,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// Whole groups and parts of one in a chunk; groups without rows; tokens without rows and with many.
+// A piece of 256 rows holds whole groups or a part of one. Some groups have no rows. Tokens have no rows or many.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {100, 157, 100, 600}, {0, 0, 0, 0}}) {
@@ -69,7 +70,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// Several passes, of which one ends within the rows of a token; with the first products kept.
+// With row_slots a call takes several passes, and a pass may end within the rows of a token.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
     MlpSpec spec = {.tokens = 5, .hidden = 24, .intermediate = 9, .sizes = {8000, 0, 3, 9000}, .local = 3, .offset = 1};
@@ -84,12 +85,12 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   }
 }
 
-// Loops over tokens that several threads take parts of.
+// There are so many tokens that threads divide the loops over them.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
   ExpectSequence({.tokens = 900, .hidden = 72, .intermediate = 9, .sizes = {7, 2}}, 3);
 }
 
-// Each product by the rule of its own sums, which differ in last bits.
+// The rules of bf16_sums give results that differ in the last bits.
 TEST_P(MoeMlpTest, HasTheBitsOfEachRuleOfBf16) {
   for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
     for (ArithmeticId rule : kBf16Rules) {
@@ -114,19 +115,19 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceForRandomCalls) {
   }
 }
 
-TEST_P(MoeMlpTest, LooksAtNoTokenOfOtherGroups) {
+TEST_P(MoeMlpTest, ReadsNoTokenOfOtherGroups) {
   TestMlp mlp({.local = 1, .offset = 2});
   for (int64_t r : {0, 2, 10, 11}) static_cast<int32_t*>(mlp.row_tokens.array.data)[r] = -1;
   EXPECT_EQ(mlp.Run({.isa = GetParam()}), absl::OkStatus());
 }
 
-TEST_P(MoeMlpTest, MakesAWorkspaceOfItsOwn) {
+TEST_P(MoeMlpTest, AllocatesAWorkspaceIfNoneIsGiven) {
   TestMlp mlp({});
   ASSERT_EQ(MoeMlp(mlp.problem, {.isa = GetParam()}), absl::OkStatus());
   EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
 }
 
-// What the definition says, in float64. The bound is near the error: it must not be what makes this pass.
+// Compares with the definition in float64. The bounds are small, and results that differ by 1e-2 fail.
 TEST_P(MoeMlpTest, IsWithinBoundOfTheDefinition) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
     for (int i = 0; i < kActivationCount; ++i) {
@@ -152,13 +153,13 @@ TEST_P(MoeMlpTest, KeepsNaNInTheTokenThatHasIt) {
   for (int64_t h = 0; h < mlp.spec.hidden; ++h) {
     EXPECT_TRUE(std::isnan(mlp.out.At(h)));
     EXPECT_TRUE(std::isfinite(mlp.out.At(mlp.spec.hidden + h)));
-    EXPECT_EQ(BitsOf(mlp.out.array, 2 * mlp.spec.hidden + h), 0);  // of a token without rows
+    EXPECT_EQ(BitsOf(mlp.out.array, 2 * mlp.spec.hidden + h), 0);  // This token has no rows.
   }
 }
 
 // ---- activations ----
 
-// Takes some floats of every exponent and both signs, and the special ones.
+// Returns floats of every exponent and both signs, and special values.
 std::vector<float> Arguments() {
   std::mt19937 random(11);
   std::vector<float> all = {0.0F, -0.0F, 1e-45F, -1e-45F, INFINITY, -INFINITY, NAN};
@@ -176,10 +177,10 @@ TEST_P(MoeMlpTest, ActivationsHaveScalarBitsAndTheStatedError) {
   for (int i = 0; i < kActivationCount; ++i) {
     SCOPED_TRACE(kActivations[i]);
     const ActivationArgs args = {static_cast<int64_t>(x.size()), x.data(), nullptr, false, out.data()};
-    ActivationArgs of_scalar = args;
-    of_scalar.out = scalar.data();
+    ActivationArgs scalar_args = args;
+    scalar_args.out = scalar.data();
     KernelsOf(KernelsFor(GetParam(), kArithmetics[0]), DType::kF32).activate[i](args);
-    KernelsOf(KernelsFor(Isa::kScalar, kArithmetics[0]), DType::kF32).activate[i](of_scalar);
+    KernelsOf(KernelsFor(Isa::kScalar, kArithmetics[0]), DType::kF32).activate[i](scalar_args);
     const auto activation = static_cast<Activation>(i);
     double worst = 0;
     for (size_t j = 0; j < x.size(); ++j) {
@@ -194,8 +195,8 @@ TEST_P(MoeMlpTest, ActivationsHaveScalarBitsAndTheStatedError) {
       const double ulp = std::max(std::ldexp(1.0, std::ilogb(std::max(std::abs(exact), 1e-300)) - 23), 0x1p-149);
       const double exponent = RoundedExponent(activation, x[j]);
       const double limit = activation == Activation::kGelu ? 8 : 3 + 2 * std::min(exponent, 110.0);
-      const double of_denormals = std::abs(x[j]) * 0x1p-149;
-      worst = std::max(worst, std::abs(out[j] - exact) / (ulp * limit + of_denormals));
+      const double denormal_error = std::abs(x[j]) * 0x1p-149;
+      worst = std::max(worst, std::abs(out[j] - exact) / (ulp * limit + denormal_error));
     }
     EXPECT_LE(worst, 1);
     RecordProperty(kActivations[i], std::to_string(worst));

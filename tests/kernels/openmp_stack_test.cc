@@ -1,3 +1,4 @@
+// Tests how the stack size of OpenMP's threads is read from environment variables.
 #include "kernels/threads/openmp_stack.h"
 
 #include <cstdlib>
@@ -16,9 +17,9 @@ class OpenMpStackTest : public testing::Test {
   }
 };
 
-TEST_F(OpenMpStackTest, NothingIsTheDefault) { EXPECT_EQ(OpenMpStackSize(), 0); }
+TEST_F(OpenMpStackTest, IsZeroIfNoVariableIsSet) { EXPECT_EQ(OpenMpStackSize(), 0); }
 
-TEST_F(OpenMpStackTest, UnitsAndSpaces) {
+TEST_F(OpenMpStackTest, ParsesUnitsAndSpaces) {
   constexpr size_t kMiB = 1 << 20;
   const std::pair<const char*, size_t> sizes[] = {
       {"100G", 102400 * kMiB}, {"512M", 512 * kMiB}, {"512m", 512 * kMiB}, {"4096", 4 * kMiB}, {"4096k", 4 * kMiB},
@@ -30,14 +31,14 @@ TEST_F(OpenMpStackTest, UnitsAndSpaces) {
   }
 }
 
-TEST_F(OpenMpStackTest, InvalidOnesDoNotCount) {
+TEST_F(OpenMpStackTest, IgnoresInvalidSizes) {
   for (const char* text : {"", " ", "M", "2MB", "2 M M", "2T", "2.5M", "-1", "18446744073709551616", "17179869184G"}) {
     setenv("OMP_STACKSIZE", text, 1);
     EXPECT_EQ(OpenMpStackSize(), 0) << text;
   }
 }
 
-TEST_F(OpenMpStackTest, TheFirstValidOneCounts) {
+TEST_F(OpenMpStackTest, TakesTheFirstValidVariable) {
   setenv("OMP_STACKSIZE_ALL", "3B", 1);
   EXPECT_EQ(OpenMpStackSize(), 3);
   setenv("GOMP_STACKSIZE", "2B", 1);

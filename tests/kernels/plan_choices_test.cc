@@ -1,6 +1,6 @@
-// Compares the plans of some calls on several CPUs with plan_choices.txt, a line for each. Nothing is computed, so every
-// host plans for every CPU. A line that differs is a plan that changed: a failure prints both lines. To accept them,
-// run this test with RAGGEMM_RECORD=1 in the environment, which rewrites the file.
+// Compares the plans of some calls on several CPUs with plan_choices.txt, which has one line for each plan. Nothing is
+// computed, so every host can plan for every CPU. A changed plan fails the test, which prints the old line and the new
+// one. To accept the changes, run this test with RAGGEMM_RECORD=1 in the environment. It then rewrites the file.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -30,12 +30,13 @@ namespace {
 
 constexpr int kThreads = 8;
 
+// Returns the line of a plan: kernels, blocking, threads and the plan of the first tile.
 std::string Summary(const Schedule& plan) {
-  const TileTask place(plan, 0);
+  const TileTask task(plan, 0);
   return absl::StrCat(NameOf(plan.tile.kernels.isa), ", ", plan.tile.kernels.arithmetic->name, ", ",
                       plan.tile.blocking.m, "x", plan.tile.blocking.n, " blocks, ", plan.threads.count, " threads, ",
-                      plan.work.gemm_tiles, " tiles, ", RowOf(place.plan.mode).name, " ", place.blocks.k, "x",
-                      place.blocks.n, place.blocks.k_inner ? " along k" : "");
+                      plan.work.gemm_tiles, " tiles, ", RowOf(task.plan.mode).name, " ", task.blocks.k, "x",
+                      task.blocks.n, task.blocks.k_inner ? " along k" : "");
 }
 
 struct PlanCase {
@@ -43,13 +44,15 @@ struct PlanCase {
   ProblemSpec spec;
 };
 
-// Experts with `rows` rows in the mean: some with none, some with twice as many.
+// Returns a problem with `rows` rows for each expert in the mean. A quarter of the experts have no rows, and a quarter
+// have twice as many.
 ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
   ProblemSpec spec{.groups = experts, .m = experts * rows, .n = n, .k = k};
   for (int64_t g = 0; g < experts; ++g) spec.sizes.push_back(rows * (g % 4 == 1 ? 0 : g % 4 == 2 ? 2 : 1));
   return spec;
 }
 
+// Returns products of 128 experts of 2048x768 with few and many rows, in several types.
 std::vector<PlanCase> Forward() {
   struct Types {
     DType lhs, rhs;
@@ -92,6 +95,7 @@ std::vector<PlanCase> OtherModes() {
   return cases;
 }
 
+// Returns one line for each case and CPU: all measured CPUs, and unknown CPUs with the best ISA and with none.
 std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);
@@ -123,7 +127,7 @@ TEST(PlanChoicesTest, AreAsRecorded) {
   const std::vector<std::string> want = absl::StrSplit(recorded, '\n'), got = absl::StrSplit(lines, '\n');
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    // Some CPUs have AMX tiles of bf16 but none of bytes, and plan other kernels for AMX.
+    // On CPUs with bf16 tiles but no 8-bit tiles, AMX has other kernels.
     if (HostLacksTilesOfBytes() && absl::StrContains(got[i], "amx")) continue;
     EXPECT_EQ(got[i], want[i]);
   }

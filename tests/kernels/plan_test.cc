@@ -1,4 +1,4 @@
-// A plan is a pure function of shapes, sizes, thread count and CPU, made without reading a single element.
+// Tests plans. A plan depends on shapes, sizes, the number of threads and the CPU alone, and reads no element.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 
 class PlanTest : public testing::Test {
  protected:
-  absl::StatusOr<Schedule> Make(const GroupedGemmProblem& problem, const Options& options) {
+  absl::StatusOr<Schedule> MakeScheduleOf(const GroupedGemmProblem& problem, const Options& options) {
     workspace_.resize(100000);
     return MakeSchedule(problem, options, absl::MakeSpan(workspace_));
   }
@@ -36,12 +36,13 @@ ProblemSpec PlanSpec(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// The tiles, then the slices to fill, are cut into one range for each thread: none left out, none twice.
+// Gemm tiles and the fill tiles after them are divided into one range for each thread. Every tile is in exactly one
+// range.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(PlanSpec(mode));
     for (int64_t threads = 1; threads <= 128; ++threads) {
-      const Schedule plan = Make(test.problem, WithThreads(threads)).value();
+      const Schedule plan = MakeScheduleOf(test.problem, WithThreads(threads)).value();
       EXPECT_LE(plan.threads.count, threads);
       EXPECT_GE(plan.threads.count, 1);
       EXPECT_EQ(FirstTile(plan, 0), 0);
@@ -55,11 +56,11 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   }
 }
 
-// No thread has much more than its share: one tile, and the rounding of a range to whole tiles.
+// The cost of a thread's range exceeds an equal share by at most two tiles: ranges consist of whole tiles.
 TEST_F(PlanTest, RangesHaveEqualCost) {
   const TestProblem test(PlanSpec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
-    const Schedule plan = Make(test.problem, WithThreads(threads)).value();
+    const Schedule plan = MakeScheduleOf(test.problem, WithThreads(threads)).value();
     ASSERT_EQ(plan.threads.count, threads);
     std::vector<double> cost_of_tile;
     for (int64_t u = 0; u < plan.work.gemms; ++u) {
@@ -79,23 +80,22 @@ TEST_F(PlanTest, RangesHaveEqualCost) {
   }
 }
 
-// As decoding has them: few experts with a row, among many without.
+// Decoding has few experts with a row among many without rows.
 TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
   ProblemSpec spec{.groups = 64, .m = 8, .n = 410, .k = 390, .sizes = std::vector<int64_t>(64)};
   std::fill_n(spec.sizes.begin(), 8, 1);
   const TestProblem test(spec);
-  const Schedule plan = Make(test.problem, WithThreads(2)).value();
+  const Schedule plan = MakeScheduleOf(test.problem, WithThreads(2)).value();
   ASSERT_EQ(plan.threads.count, 2);
   EXPECT_EQ(FirstTile(plan, 1), plan.work.gemm_tiles / 2) << ToString(plan);
 }
 
-// Facts that a reader looks for.
-TEST_F(PlanTest, Prints) {
+TEST_F(PlanTest, PrintsModeTypesAndExtents) {
   ProblemSpec spec = PlanSpec(RaggedMode::kRaggedM);
   spec.rhs = DType::kBF16;
   const TestProblem test(spec);
   const Options options{.executor = Executor::kOpenMp, .isa = Isa::kScalar, .threads = 2};
-  const std::string text = ToString(Make(test.problem, options).value());
+  const std::string text = ToString(MakeScheduleOf(test.problem, options).value());
   for (const char* part : {"mode: ragged M", "isa: scalar", "executor: openmp", "bf16", "f32", "400", "410", "390",
                            "threads: 2", "problems x replicas x groups: 1 x 1 x 9"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
@@ -104,45 +104,45 @@ TEST_F(PlanTest, Prints) {
 
 TEST_F(PlanTest, PrintsThatOperandsArePacked) {
   const TestProblem test(PlanSpec(RaggedMode::kAllRagged));
-  const std::string text = ToString(Make(test.problem, {.isa = Isa::kScalar}).value());
+  const std::string text = ToString(MakeScheduleOf(test.problem, {.isa = Isa::kScalar}).value());
   for (const char* name : {"lhs", "rhs", "out"}) {
     const size_t at = text.find(absl::StrCat("\n", name, ": "));
     EXPECT_NE(text.substr(at, text.find('\n', at + 1) - at).find(" packed"), std::string::npos) << text;
   }
 }
 
-// Addresses that are never read, for operands far too large to have.
-Array Huge(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
+// Returns an array that is too large to exist. Plans never read its address.
+Array HugeArray(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
   return {reinterpret_cast<void*>(address), dtype, dims};
 }
 
-TEST_F(PlanTest, ExtentsBeyond32Bits) {
+TEST_F(PlanTest, TakesExtentsBeyond32Bits) {
   const int64_t k64 = int64_t{1} << 32;
   int64_t sizes[] = {k64 / 2 + 1, 0, k64 / 2 - 1};
   const int64_t groups[] = {3}, lhs[] = {k64, 4096}, rhs[] = {3, 4096, 70000}, out[] = {k64, 70000};
   GroupedGemmProblem problem;
-  static_cast<Array&>(problem.lhs) = Huge(uintptr_t{1} << 56, DType::kBF16, lhs);
-  static_cast<Array&>(problem.rhs) = Huge(uintptr_t{1} << 57, DType::kF32, rhs);
-  static_cast<Array&>(problem.out) = Huge(uintptr_t{1} << 58, DType::kF32, out);
+  static_cast<Array&>(problem.lhs) = HugeArray(uintptr_t{1} << 56, DType::kBF16, lhs);
+  static_cast<Array&>(problem.rhs) = HugeArray(uintptr_t{1} << 57, DType::kF32, rhs);
+  static_cast<Array&>(problem.out) = HugeArray(uintptr_t{1} << 58, DType::kF32, out);
   problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
-  const Schedule plan = Make(problem, WithThreads(8)).value();
+  const Schedule plan = MakeScheduleOf(problem, WithThreads(8)).value();
   EXPECT_GT(plan.work.gemm_tiles, k64 / plan.tile.blocking.m);
   for (int64_t t = 0; t < plan.threads.count; ++t) EXPECT_LT(FirstTile(plan, t), FirstTile(plan, t + 1));
   EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
 }
 
-// What a call has for each thread is in arrays of kMaxThreads.
-TEST_F(PlanTest, APoolOfMoreThreadsThanThereMayBe) {
+// A call keeps the state of its threads in arrays of kMaxThreads, so a larger pool is not used as a whole.
+TEST_F(PlanTest, UsesAtMostTheMaximumOfThreadsOfAPool) {
   int64_t sizes[] = {1 << 20};
   const int64_t groups[] = {1}, lhs[] = {1 << 20, 4096}, rhs[] = {1, 4096, 4096}, out[] = {1 << 20, 4096};
   GroupedGemmProblem problem;
-  static_cast<Array&>(problem.lhs) = Huge(uintptr_t{1} << 56, DType::kF32, lhs);
-  static_cast<Array&>(problem.rhs) = Huge(uintptr_t{1} << 57, DType::kF32, rhs);
-  static_cast<Array&>(problem.out) = Huge(uintptr_t{1} << 58, DType::kF32, out);
+  static_cast<Array&>(problem.lhs) = HugeArray(uintptr_t{1} << 56, DType::kF32, lhs);
+  static_cast<Array&>(problem.rhs) = HugeArray(uintptr_t{1} << 57, DType::kF32, rhs);
+  static_cast<Array&>(problem.out) = HugeArray(uintptr_t{1} << 58, DType::kF32, out);
   problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
   for (int threads : {static_cast<int>(kMaxThreads), static_cast<int>(kMaxThreads) + 1, 5000}) {
     InlinePool pool(threads);
-    const Schedule plan = Make(problem, {.executor = Executor::kPool, .pool = &pool}).value();
+    const Schedule plan = MakeScheduleOf(problem, {.executor = Executor::kPool, .pool = &pool}).value();
     EXPECT_EQ(plan.threads.count, kMaxThreads) << "of a pool of " << threads;
   }
 }

@@ -1,4 +1,4 @@
-// Bad shapes, dtypes and pointers: a clear error, out untouched, and the next call works.
+// Tests errors of wrong shapes, types and optional operands. out is not written with an error, and the next call works.
 #include "kernels/check/problem.h"
 
 #include <cstdint>
@@ -21,24 +21,27 @@ struct BadInput {
   const char* name;
   ProblemSpec spec;
   std::function<void(TestProblem&)> spoil;
-  std::vector<std::string> message;  // parts of it
+  std::vector<std::string> message;  // Parts of the error message.
 };
 
 void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 
+// Returns a ragged M problem with all parameters of the epilogue.
 ProblemSpec RaggedM() {
   return {
       .groups = 3, .m = 12, .n = 5, .k = 7, .sizes = {4, 3, 5}, .c = true, .bias = true, .alpha = true, .beta = true};
 }
 
-ProblemSpec Of(RaggedMode mode) {
+// Returns a problem of three groups in this mode.
+ProblemSpec ThreeGroupsOf(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 3, .m = 12, .n = 13, .k = 14, .sizes = {4, 3, 5}};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {2, 3, 4};
   return StorageVariants(spec).front();
 }
 
+// Returns two problems of three groups with these sizes.
 ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
-  ProblemSpec spec = Of(mode);
+  ProblemSpec spec = ThreeGroupsOf(mode);
   spec.problems = 2;
   spec.sizes = std::move(sizes);
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = spec.sizes;
@@ -46,7 +49,7 @@ ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
 }
 
 ProblemSpec WithTwoReplicas(RaggedMode mode) {
-  ProblemSpec spec = Of(mode);
+  ProblemSpec spec = ThreeGroupsOf(mode);
   spec.replicas = 2;
   spec.sizes = {4, 3, 5, 1, 2, 3};
   return spec;
@@ -68,6 +71,7 @@ TEST_P(BadProblem, IsRefused) {
   EXPECT_EQ(GroupedGemm(good), absl::OkStatus());
 }
 
+// Replaces an operand by one of another shape.
 void Reshape(TestProblem& test, Array& array, const std::vector<int64_t>& dims) {
   array = test.AddRandom(array.dtype, dims);
 }
@@ -84,11 +88,11 @@ const BadInput kModes[] = {
      {"lhs_first", "lhs_last", "out_first", "RaggedMode in raggemm/problem.h lists the five modes"}},
     {"TransposedOut", RaggedM(), [](TestProblem& t) { t.problem.out.is_trans = true; }, {"out", "is_trans"}},
     {"StridedAllRagged",
-     Of(RaggedMode::kAllRagged),
+     ThreeGroupsOf(RaggedMode::kAllRagged),
      [](TestProblem& t) { t.problem.lhs.layout = Layout::kStrided; },
      {"lhs", "PACKED"}},
     {"MatrixAllRagged",
-     Of(RaggedMode::kAllRagged),
+     ThreeGroupsOf(RaggedMode::kAllRagged),
      [](TestProblem& t) {
        Reshape(t, t.problem.rhs, {5, 5});
      },
@@ -153,31 +157,31 @@ const BadInput kShapes[] = {
      },
      {"N", "rhs", "6", "out", "5"}},
     {"OtherRowsOfRaggedK",
-     Of(RaggedMode::kRaggedK),
+     ThreeGroupsOf(RaggedMode::kRaggedK),
      [](TestProblem& t) {
        Reshape(t, t.problem.rhs, {15, 13});
      },
      {"K", "14", "15"}},
     {"OtherUniformGroups",
-     Of(RaggedMode::kUniform),
+     ThreeGroupsOf(RaggedMode::kUniform),
      [](TestProblem& t) {
        Reshape(t, t.problem.rhs, {4, 14, 13});
      },
      {"rhs", "4", "3"}},
     {"OtherUniformOut",
-     Of(RaggedMode::kUniform),
+     ThreeGroupsOf(RaggedMode::kUniform),
      [](TestProblem& t) {
        Reshape(t, t.problem.out, {2, 12, 13});
      },
      {"out", "2", "3"}},
     {"MoreOutThanGroups",
-     Of(RaggedMode::kRaggedK),
+     ThreeGroupsOf(RaggedMode::kRaggedK),
      [](TestProblem& t) {
        Reshape(t, t.problem.out, {4, 12, 13});
      },
      {"out", "4", "3"}},
     {"LhsGroupsOfRaggedN",
-     Of(RaggedMode::kRaggedN),
+     ThreeGroupsOf(RaggedMode::kRaggedN),
      [](TestProblem& t) {
        Reshape(t, t.problem.lhs, {4, 12, 14});
      },
@@ -237,13 +241,13 @@ const BadInput kOptionalOperands[] = {
      },
      {"bias", "[2,5]", "3"}},
     {"BiasOfRaggedN",
-     Of(RaggedMode::kRaggedN),
+     ThreeGroupsOf(RaggedMode::kRaggedN),
      [](TestProblem& t) {
        t.problem.bias = t.AddRandom(DType::kF32, {3, 13});
      },
      {"bias"}},
     {"BiasOfAllRagged",
-     Of(RaggedMode::kAllRagged),
+     ThreeGroupsOf(RaggedMode::kAllRagged),
      [](TestProblem& t) {
        t.problem.bias = t.AddRandom(DType::kF32, {3, 3});
      },
@@ -258,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(OptionalOperand, BadProblem, testing::ValuesIn(kOptiona
 
 TEST(ResolveShapes, InfersModeAndExtents) {
   for (RaggedMode mode : kAllModes) {
-    for (const ProblemSpec& spec : StorageVariants(Of(mode))) {
+    for (const ProblemSpec& spec : StorageVariants(ThreeGroupsOf(mode))) {
       const TestProblem test(spec);
       const absl::StatusOr<Checked> plan = ResolveShapes(test.problem);
       ASSERT_TRUE(plan.ok()) << plan.status();

@@ -1,4 +1,4 @@
-// Bad quantized operands: what each message says.
+// Tests the error messages of wrong quantized operands, scales and zero points.
 #include <cstdint>
 #include <string>
 
@@ -50,7 +50,7 @@ TEST(BadQuantizedProblem, IsRefused) {
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_scale: shape is [1,6]; with ragged N there is one value for all"));
 }
 
-TEST(BadQuantizedProblem, FactorsOfOtherShapes) {
+TEST(BadQuantizedProblem, NamesTheShapeOfItsScales) {
   ProblemSpec spec = OneGroup(DType::kBF16, DType::kS8, 6, 6, 8);
   spec.groups = 3;
   spec.sizes = {1, 2, 3};
@@ -67,15 +67,15 @@ TEST(BadQuantizedProblem, FactorsOfOtherShapes) {
   expect({2}, "rhs_scale: ");
 }
 
-// Groups may end anywhere: no blocks of several rows.
-TEST(BadQuantizedProblem, BlocksAcrossGroups) {
+// A group may end at any row, so a block of scales must not have several rows of lhs.
+TEST(BadQuantizedProblem, MayNotHaveBlocksAcrossGroups) {
   ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
   spec.lhs_scale = {1, 1};
   const auto spoil = [](TestProblem& test) { test.problem.lhs_scale->dims = {3, 1}; };
   EXPECT_EQ(ErrorOf(spec, spoil), "lhs_scale: axis 0 of shape [3,1] is 3, must be 1 or 6");
 }
 
-TEST(BadQuantizedProblem, BlocksOfPackedGroups) {
+TEST(BadQuantizedProblem, MayNotHaveBlocksOfPackedGroups) {
   ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
   spec.lhs_flipped = true;
   spec.lhs_layout = Layout::kPacked;

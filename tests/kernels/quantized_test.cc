@@ -1,4 +1,4 @@
-// Quantized operands, on every ISA of the host, against an oracle that expands by hand.
+// Tests quantized operands on every ISA of the host. The oracle dequantizes them with code of its own.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -21,8 +21,8 @@ namespace {
 class Quantized : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Quantized);
 
-// Each code times one: as it is, and as a bf16.
-TEST_P(Quantized, EveryCode) {
+// Multiplies each code of each format by 1, with lhs of bf16, f32 and f64.
+TEST_P(Quantized, EveryCodeHasItsValue) {
   for (DType format : kAllQuantized) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kF64}) {
       const int64_t codes = int64_t{1} << FormatOf(format).bits;
@@ -43,7 +43,7 @@ TEST_P(Quantized, EveryCode) {
   }
 }
 
-// Sums of integers that s32 may not hold are none of integers.
+// k is so long that an s32 sum could overflow. The products are summed as floats instead.
 TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   constexpr int64_t kSteps = 140'000;
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, kSteps));
@@ -54,7 +54,6 @@ TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(ToDouble(test.problem.out, i) / (16384.0 * kSteps), 1, 1e-5);
 }
 
-// An element that is no number stays in its row.
 TEST_P(Quantized, NaNStaysInItsRow) {
   for (DType format : {DType::kF8E4M3FN, DType::kF8E5M2}) {
     const TestProblem test(OneGroup(format, DType::kS8, 5, 40, 70));
@@ -64,10 +63,10 @@ TEST_P(Quantized, NaNStaysInItsRow) {
   }
 }
 
-// ---- all ISAs ----
+// ---- bits on every ISA ----
 
-// Whoever computes: blocks and tiles are others with other numbers of threads.
-TEST(QuantizedOfEveryIsa, AndEveryNumberOfThreads) {
+// The number of threads changes blocks and tiles, but no bits.
+TEST(QuantizedOnEveryIsa, IsRightWithEveryNumberOfThreads) {
   ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 300, 130, 320);
   spec.groups = 3;
   spec.sizes = {1, 260, 30};
@@ -75,7 +74,7 @@ TEST(QuantizedOfEveryIsa, AndEveryNumberOfThreads) {
   EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
 }
 
-TEST(QuantizedOfEveryIsa, IsWithinTheBound) {
+TEST(QuantizedOnEveryIsa, IsWithinTheBound) {
   for (DType format : kAllQuantized) {
     for (DType lhs : {DType::kBF16, DType::kF32, format}) {
       if (format == DType::kF8E5M2 && lhs == format) continue;
@@ -94,6 +93,7 @@ TEST(QuantizedOfEveryIsa, IsWithinTheBound) {
   }
 }
 
+// Returns a problem of three groups in each mode, with the types and parameters of `base`.
 std::vector<ProblemSpec> EveryMode(const ProblemSpec& base) {
   std::vector<ProblemSpec> specs;
   for (RaggedMode mode : kAllModes) {
@@ -113,10 +113,11 @@ std::vector<ProblemSpec> EveryMode(const ProblemSpec& base) {
 
 bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || FormatOf(spec.lhs).bits < 8; }
 
-TEST(QuantizedOfEveryIsa, EveryFormatModeAndStorage) {
+TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   for (DType format : kAllQuantized) {
     for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
-      const bool is_float = partner != DType::kBF16 && IsMatrix(partner);  // alike for all formats, but for packing
+      // With an f16 or f64 partner, all formats take the same path except for packing, so two formats are enough.
+      const bool is_float = partner != DType::kBF16 && IsMatrix(partner);
       if (is_float && format != DType::kS4 && format != DType::kF8E5M2 && partner != DType::kF32) continue;
       for (bool swapped : {false, true}) {
         ProblemSpec base;
@@ -131,7 +132,7 @@ TEST(QuantizedOfEveryIsa, EveryFormatModeAndStorage) {
             if (!Sampled(16)) continue;
             const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
                                  spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
-            if (divides && IsSubByte(spec)) continue;  // refused
+            if (divides && IsSubByte(spec)) continue;  // This is an error: a group could begin within a byte.
             ASSERT_TRUE(GivesExpectedBits(spec));
           }
         }
@@ -140,8 +141,8 @@ TEST(QuantizedOfEveryIsa, EveryFormatModeAndStorage) {
   }
 }
 
-// Scales and zeros of every shape.
-TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
+// Checks scales and zero points of every shape.
+TEST(QuantizedOnEveryIsa, EveryShapeOfScalesAndZeros) {
   const std::vector<std::vector<int64_t>> shapes = {{0},    {1},     {0, 0}, {0, 1},     {1, 0},    {32, 1},
                                                     {1, 1}, {32, 8}, {8, 4}, {32, 1, 0}, {0, 1, 0}, {96, 2}};
   for (const std::vector<int64_t>& shape : shapes) {
@@ -159,7 +160,7 @@ TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
           if (!Sampled(12)) continue;
           ASSERT_TRUE(GivesExpectedBits(spec));
           ProblemSpec mxfp4 = spec;
-          mxfp4.rhs = DType::kF4E2M1FN;  // whose scales of powers of two kernels read
+          mxfp4.rhs = DType::kF4E2M1FN;  // Kernels read power-of-two scales of this format themselves.
           if (type == DType::kF8E8M0FNU) {
             ASSERT_TRUE(GivesExpectedBits(mxfp4));
           }
@@ -172,8 +173,8 @@ TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
   }
 }
 
-// 2^-127, which f32 has no normal number for.
-TEST(QuantizedOfEveryIsa, TheSmallestScale) {
+// The smallest scale is 2^-127, which is denormal in f32.
+TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   ProblemSpec spec = OneGroup(DType::kF32, DType::kS8, 2, 2, 2);
   spec.rhs_scale = {1};
   spec.scale_type = DType::kF8E8M0FNU;
@@ -183,8 +184,8 @@ TEST(QuantizedOfEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// Both operands with scales: of rows, columns, blocks of k, and of elements.
-TEST(QuantizedOfEveryIsa, BothOperands) {
+// lhs and rhs are quantized. Their scales are per row, column or block of k, or apply to elements.
+TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
       for (const std::vector<int64_t>& rhs : {std::vector<int64_t>{0, 1}, {64, 1}, {64, 64}, {1}}) {
@@ -207,8 +208,8 @@ TEST(QuantizedOfEveryIsa, BothOperands) {
   }
 }
 
-// A scale of each step of a ragged contraction, over replicas.
-TEST(QuantizedOfEveryIsa, GradientsOfWeights) {
+// Each step of a ragged K has a scale, and the replicas are summed.
+TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   for (bool flipped : {false, true}) {
     ProblemSpec spec = OneGroup(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
     spec.mode = RaggedMode::kRaggedK;
@@ -225,8 +226,8 @@ TEST(QuantizedOfEveryIsa, GradientsOfWeights) {
   }
 }
 
-// Heights and widths of every register tile; buffers end with a page.
-TEST(QuantizedOfEveryIsa, TileEdges) {
+// Covers the height and width of every register tile. Buffers end at an unmapped page.
+TEST(QuantizedOnEveryIsa, TileEdges) {
   for (DType format : kAllQuantized) {
     const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
     ProblemSpec spec = OneGroup(DType::kBF16, format, 0, 1, 36);
@@ -241,13 +242,14 @@ TEST(QuantizedOfEveryIsa, TileEdges) {
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }
-    // Widest strips of few rows, of steps of which the last is none of a pair: nothing is read behind it.
+    // Few rows use the widest panels. The last of 37 steps has no partner in a pair, and nothing after it is read.
     for (int64_t m = 1; m <= 8; ++m) ASSERT_TRUE(GivesExpectedBits(OneGroup(DType::kBF16, format, m, 128, 37)));
   }
 }
 
-// Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
-TEST(QuantizedOfEveryIsa, LargeTiles) {
+// In tiles of many rows the panels of lhs are packed again for each block of columns. In tiles of few rows all of them
+// are packed at once.
+TEST(QuantizedOnEveryIsa, LargeTiles) {
   for (DType lhs : {DType::kBF16, DType::kU8}) {
     for (int64_t block : {64, 160, 640}) {
       for (bool flipped : {false, true}) {
@@ -263,8 +265,8 @@ TEST(QuantizedOfEveryIsa, LargeTiles) {
   }
 }
 
-// Matrices of one row or column, which lie in memory alike in both storages.
-TEST(QuantizedOfEveryIsa, RowsAndColumns) {
+// A matrix of one row or column has the same layout with and without transposition.
+TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   for (int64_t n : {1, 8}) {
     for (int64_t m : {1, 3}) {
       for (int64_t k : {1, 64}) {
@@ -289,8 +291,9 @@ TEST(QuantizedOfEveryIsa, RowsAndColumns) {
   }
 }
 
-// Blocks of few steps, of panels that are no power of two.
-TEST(QuantizedOfEveryIsa, WideTiles) {
+// Few rows and many columns give blocks of rhs with few steps of k. Sums are rescaled after 96, 160 or 224 steps, which
+// are no powers of two.
+TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
       for (int64_t block : {96, 160, 224}) {
@@ -304,9 +307,10 @@ TEST(QuantizedOfEveryIsa, WideTiles) {
   }
 }
 
-// Blocks of more steps than a panel, where what begins a sum is not what begins a panel; and of lengths that cut none,
-// where each element has its scale, and kernels that read scales themselves do not.
-TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
+// Scale blocks of 288 and 544 steps are longer than a KC block, so not every KC block begins a sum. Blocks of 16, 48
+// and 80 steps are no multiple of 32, so scales apply to elements. Kernels that read power-of-two scales themselves
+// must not be used for these.
+TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},
                                  {DType::kS8, DType::kU8},
@@ -329,9 +333,10 @@ TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
   }
 }
 
-// From 2^-127, which is no normal number, to 2^127, and NaN: beside each other, or where all are such as kernels take
-// for normal numbers, or just not. No sums of both signs, of which infinities would make NaN.
-TEST(QuantizedOfEveryIsa, EndsOfPowersOfTwo) {
+// Scales go from 2^-127, which is denormal in f32, to 2^127 and NaN. They stand next to each other, or all of them are
+// just inside or just outside the range in which kernels assume normal products. All products are positive, because
+// infinities of both signs would sum to NaN.
+TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};
   for (DType rhs : {DType::kS8, DType::kU4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
@@ -358,8 +363,8 @@ TEST(QuantizedOfEveryIsa, EndsOfPowersOfTwo) {
   }
 }
 
-// f64 out: nothing on the way is narrower, neither sums of integers nor elements.
-TEST(QuantizedOfEveryIsa, OfF64) {
+// If out is f64, elements and sums are not narrower, and integers are not summed in s32.
+TEST(QuantizedOnEveryIsa, F64Results) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kS8, DType::kS8},
                                  {DType::kU8, DType::kS4},
                                  {DType::kBF16, DType::kS8},
@@ -386,17 +391,18 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
   EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
 }
 
-// grouped_gemm.h: bf16 beside bf16 and quantized elements, but for f64; bytes where both are integers.
-TEST(QuantizedProblem, SaysWhatElementsBecome) {
-  const auto expect = [](DType lhs, DType rhs, DType out, const std::string& of_lhs, const std::string& of_rhs) {
+// By grouped_gemm.h a quantized operand becomes bf16 next to bf16 or another quantized operand, unless out is f64.
+// Integers stay bytes if both operands are integers. All others become f32.
+TEST(QuantizedProblem, NamesTheTypesOfItsProductsInThePlan) {
+  const auto expect = [](DType lhs, DType rhs, DType out, const std::string& lhs_text, const std::string& rhs_text) {
     ProblemSpec spec = OneGroup(lhs, rhs, 2, 4, 64);
     spec.out = out;
     spec.rhs_scale = {1};
     const TestProblem test(spec);
     std::vector<int64_t> workspace(1000);
     const std::string text = ToString(MakePlan(test.problem, {}, absl::MakeSpan(workspace)).value());
-    EXPECT_THAT(text, testing::HasSubstr("lhs: " + of_lhs + " 2x64"));
-    EXPECT_THAT(text, testing::HasSubstr("rhs: " + of_rhs + " 64x4"));
+    EXPECT_THAT(text, testing::HasSubstr("lhs: " + lhs_text + " 2x64"));
+    EXPECT_THAT(text, testing::HasSubstr("rhs: " + rhs_text + " 64x4"));
   };
   expect(DType::kF8E4M3FN, DType::kS4, DType::kF32, "f8e4m3fn as bf16", "s4 as bf16");
   expect(DType::kF8E4M3FN, DType::kS4, DType::kF64, "f8e4m3fn as f32", "s4 as f32");

@@ -1,4 +1,4 @@
-// lhs by the indices of its rows, which are untrusted.
+// Tests row_index, which selects rows of lhs. Its values are untrusted.
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(RowIndex, OfEveryTypeAndSize) {
+TEST(RowIndex, IsRightForEveryTypeAndSize) {
   for (DType lhs : kAllFloats) {
     for (DType rhs : {DType::kF32, DType::kBF16, DType::kF64}) {
       for (int64_t m : {1, 5, 17, 90}) {
@@ -35,7 +35,7 @@ TEST(RowIndex, OfEveryTypeAndSize) {
   }
 }
 
-TEST(RowIndex, OfBothRulesOfBf16AndSplitF32) {
+TEST(RowIndex, IsRightForBf16AndSplitF32) {
   ProblemSpec spec{.groups = 2, .m = 70, .n = 70, .k = 333, .sizes = {40, 27}};
   spec.lhs_rows = 25;
   for (ArithmeticId sums : kSplittingRules) {
@@ -49,7 +49,7 @@ TEST(RowIndex, OfBothRulesOfBf16AndSplitF32) {
   }
 }
 
-TEST(RowIndex, OfShardsAndBatches) {
+TEST(RowIndex, IsRightForShardsAndBatches) {
   ProblemSpec spec{.problems = 2, .replicas = 2, .groups = 3, .m = 20, .n = 30, .k = 10, .c = true, .bias = true};
   spec.sizes = {4, 5, 1, 2, 0, 9, 3, 3, 2, 0, 0, 0};
   spec.lhs_rows = 6;
@@ -63,14 +63,14 @@ TEST(RowIndex, OfShardsAndBatches) {
   ExpectRight(spec);
 }
 
-TEST(RowIndex, OfQuantizedWeights) {
+TEST(RowIndex, IsRightForQuantizedWeights) {
   ProblemSpec spec{.groups = 2, .m = 30, .n = 48, .k = 128, .sizes = {17, 9}, .lhs = DType::kBF16, .rhs = DType::kS4};
   spec.rhs_scale = {32, 1};
   spec.lhs_rows = 5;
   ExpectRight(spec);
 }
 
-// The buffer of rows has room for f32 of the tallest tile.
+// The buffer of gathered rows has room for kMaxRows rows of f32. Kernels of f64 have at most half as many rows.
 TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
@@ -80,8 +80,8 @@ TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   }
 }
 
-// Memory behind lhs is not there: what is read of a changed index stays within it.
-TEST(RowIndex, ChangedBehindThePlanReadsNoOtherMemory) {
+// lhs ends or begins at an unmapped page. If indices change after planning, reads still stay within lhs.
+TEST(RowIndex, ChangedAfterPlanningReadsNoOtherMemory) {
   for (const Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
     ProblemSpec spec{.groups = 2, .m = 40, .n = 30, .k = 50, .sizes = {22, 18}, .sizes_type = DType::kS64};
     spec.lhs_rows = 7;
@@ -112,7 +112,7 @@ TEST(RowIndexErrors, NameIndexValueAndLimit) {
   EXPECT_THAT(ErrorOf(spec, [](TestProblem& t) { static_cast<uint32_t*>(t.problem.row_index->data)[0] = ~0U; }),
               HasSubstr("row_index: value 4294967295 at index 0"));
   EXPECT_THAT(ErrorOf(spec, [](TestProblem& t) { t.problem.lhs.dims = {0, 4}; }), HasSubstr("must be in [0, 0)"));
-  // Sizes are those of out's rows.
+  // Group sizes count rows of out, not of lhs.
   spec.sizes = {2, 3, 4};
   spec.lhs_rows.reset();
   EXPECT_THAT(ErrorOf(spec,
@@ -165,11 +165,11 @@ TEST(RowIndexErrors, NameShapesAndModes) {
   }
 }
 
-TEST(RowIndex, OfRowsInNoProcessedGroupIsNotRead) {
+TEST(RowIndex, IsNotReadForRowsInNoProcessedGroup) {
   ProblemSpec spec{.groups = 3, .m = 8, .n = 4, .k = 4, .sizes = {2, 3, 1}};
   spec.lhs_rows = 5;
   spec.group_offset = 1;
-  spec.local_groups = 1;  // rows 2 to 4
+  spec.local_groups = 1;  // Processes rows 2 to 4.
   TestProblem test(spec);
   for (int64_t i : {0, 1, 5, 6, 7}) EXPECT_EQ(ToInteger(*test.problem.row_index, i), -1);
   EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());

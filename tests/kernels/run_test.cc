@@ -1,4 +1,4 @@
-// Problems of many tiles and chains, with every ISA on several threads: the bits of the rule.
+// Tests the bits of problems with many tiles and accumulation chains, with every ISA on several threads.
 #include <cstdint>
 #include <vector>
 
@@ -27,7 +27,7 @@ TEST(RunTest, WideForward) {
   }
 }
 
-// Rows of every recipe, and so many columns that blocks cut chains.
+// The groups have the rows of every strategy. They have so many columns that blocks of rhs cut accumulation chains.
 TEST(RunTest, BlocksThatCutChains) {
   ProblemSpec spec{.groups = 6, .m = 130, .n = 700, .k = 300, .sizes = {1, 6, 16, 0, 33, 61}};
   for (bool rhs_flipped : {false, true}) {
@@ -48,7 +48,7 @@ TEST(RunTest, ManyChains) {
   }
 }
 
-// Tiles of up to 4096 columns, which few rows have; f64; many small groups.
+// Covers tiles of up to 4096 columns, which groups of few rows have, f64, and many small groups.
 TEST(RunTest, OtherShapesOfTiles) {
   ExpectRightOnThreads({.groups = 4, .m = 9, .n = 9001, .k = 20, .sizes = {1, 0, 5, 2}, .bias = true});
   ProblemSpec f64{.groups = 3, .m = 150, .n = 200, .k = 530, .sizes = {100, 3, 40}};
@@ -59,7 +59,7 @@ TEST(RunTest, OtherShapesOfTiles) {
   ExpectRightOnThreads({.groups = 300, .m = 700, .n = 33, .k = 40, .sizes = random.Sizes(300, 700)});
 }
 
-// Each replica starts a new chain, however short.
+// Each replica begins a new accumulation chain, even if it has few steps.
 TEST(RunTest, WeightGradients) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .groups = 4, .m = 220, .n = 130, .k = 900, .sizes = {600, 0, 1, 280}};
   spec.c = true;

@@ -1,4 +1,4 @@
-// What a call that is not the first takes from the system: nothing.
+// Tests that a warm call, which is one after the first, takes no memory from the system.
 #include "kernels/run/scratch.h"
 
 #include <sys/mman.h>
@@ -35,7 +35,8 @@ void* Counted(void* memory) {
 
 }  // namespace
 
-// The other standard forms call these. Not inlined, or GCC sees free() called on what came from a new.
+// The other standard forms of new and delete call these. They are not inlined: GCC would warn that free() gets memory
+// from a new.
 #define RAGGEMM_NOINLINE __attribute__((noinline))
 RAGGEMM_NOINLINE void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
 RAGGEMM_NOINLINE void* operator new(size_t bytes, std::align_val_t alignment) {
@@ -48,7 +49,7 @@ RAGGEMM_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept {
 RAGGEMM_NOINLINE void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 #undef RAGGEMM_NOINLINE
 
-// In place of the C library's, which pack buffers come from.
+// Replaces the C library's function, which allocates pack buffers.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   ++allocations;
   void* memory = nullptr;
@@ -58,18 +59,19 @@ extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
 namespace raggemm::test {
 namespace {
 
+// Page faults and allocations of a call.
 struct Taken {
   int64_t faults = std::numeric_limits<int64_t>::max(), allocations = std::numeric_limits<int64_t>::max();
 };
 
 int64_t MinorFaults() {
   rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);  // of all threads
+  getrusage(RUSAGE_SELF, &usage);  // Counts all threads.
   return usage.ru_minflt;
 }
 
-// The least of several calls: the system may take a page away and fault it in again at any time, but what the call
-// itself takes, it takes every time.
+// Returns what a warm call takes: the minimum of several calls. The system may take a page away and fault it in again
+// at any time, but the call itself takes the same every time.
 Taken TakenByWarm(absl::FunctionRef<void()> call) {
   constexpr int kCold = 3, kWarm = 5;
   for (int i = 0; i < kCold; ++i) call();
@@ -123,13 +125,13 @@ TEST_P(ScratchTest, WarmWeightGradient) {
   }
 }
 
-TEST_P(ScratchTest, WarmWithEverythingThatIsOptional) {
+TEST_P(ScratchTest, WarmWithEveryOptionalOperand) {
   ProblemSpec spec{.groups = 3, .m = 70, .n = 90, .k = 280, .sizes = {40, 0, 9}};
   spec.c = spec.bias = spec.alpha = spec.beta = true;
   ExpectNothingTaken(spec);
 }
 
-// With what earlier tests have left in use, so that nothing is kept.
+// Leases all buffers that earlier tests have left, so that a test begins without kept buffers.
 class ScratchLeaseTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -142,7 +144,7 @@ class ScratchLeaseTest : public testing::Test {
   ScratchLease others_;
 };
 
-// A block that was given back may be too small for the next call: other blocking, or another CPU's caches.
+// A kept block may be too small for the next call, which may have another blocking.
 TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {
@@ -161,7 +163,7 @@ TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   EXPECT_GE(CountKeptBuffers().bytes, before.bytes + kLarge);
 }
 
-TEST_F(ScratchLeaseTest, KeepsNoMoreBlocksThanItSays) {
+TEST_F(ScratchLeaseTest, KeepsAtMost64Blocks) {
   for (int64_t count : {63, 64, 67}) {
     {
       ScratchLease lease;
@@ -171,14 +173,14 @@ TEST_F(ScratchLeaseTest, KeepsNoMoreBlocksThanItSays) {
   }
 }
 
-TEST_F(ScratchLeaseTest, SaysHowMuchThereIsNot) {
+TEST_F(ScratchLeaseTest, NamesTheBytesInItsError) {
   ScratchLease lease;
   const absl::Status status = lease.Acquire(3, (int64_t{1} << 60) - 4096);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "no memory for the pack buffers of 3 threads, 1152921504606846976 bytes each");
 }
 
-// Not one thread will run a task, and says so by an exception each time: nothing may be lost with the tasks.
+// A pool that refuses every task by an exception. The memory of refused tasks must not be lost.
 class RefusingPool : public TaskPool {
  public:
   int64_t num_threads() const override { return 4; }
@@ -204,7 +206,8 @@ TEST(RefusingPoolTest, WarmCallsAllocateNothing) {
     status.Update(plan.ok() ? raggemm::Run(*plan) : plan.status());
   });
   ASSERT_EQ(status, absl::OkStatus());
-  EXPECT_GE(pool.refused(), 8);  // in each call
+  // Each of the 8 calls schedules at least one task.
+  EXPECT_GE(pool.refused(), 8);
   EXPECT_EQ(taken.allocations, 0);
 }
 

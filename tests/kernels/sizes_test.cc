@@ -1,4 +1,4 @@
-// Sizes are data from a router: every value is checked on every call, before anything is written.
+// Tests group sizes. They come from a router at run time, so every call checks every value before it writes anything.
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-// Sets one size in one array.
+// Sets one size in an array.
 void Set(const Array& array, int64_t index, int64_t value) {
   const size_t bytes = SizeOf(array.dtype);
   std::memcpy(static_cast<char*>(array.data) + index * bytes, &value, bytes);
@@ -25,7 +25,7 @@ void Set(const Array& array, int64_t index, int64_t value) {
 
 class Sizes : public testing::Test {
  protected:
-  // Sets a size in every array that has one, so that they agree.
+  // Sets a size in all dims arrays of the problem, so that they agree.
   static void SetAll(const TestProblem& test, int64_t index, int64_t value) {
     const DimsArrays arrays(test.problem);
     for (const DimsArray& array : arrays.at) {
@@ -47,7 +47,7 @@ ProblemSpec SizesSpec(RaggedMode mode, DType sizes_type) {
 constexpr RaggedMode kRaggedModes[] = {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN,
                                        RaggedMode::kAllRagged};
 
-TEST_F(Sizes, ThatCannotBe) {
+TEST_F(Sizes, ImpossibleValuesAreErrors) {
   for (RaggedMode mode : kRaggedModes) {
     for (DType dtype : kAllSizesTypes) {
       const int64_t most = dtype == DType::kS64 ? kMax : dtype == DType::kS32 ? 0x7FFFFFFF : 0xFFFFFFFF;
@@ -63,14 +63,14 @@ TEST_F(Sizes, ThatCannotBe) {
         ExpectParts(ErrorOf(overflowing), {"group 1", std::to_string(most)});
         if (mode == RaggedMode::kAllRagged) continue;
         const TestProblem test(spec);
-        SetAll(test, 3, 11);  // 3 + 7 + 0 + 11 > 20
+        SetAll(test, 3, 11);  // 3 + 7 + 0 + 11 exceeds 20.
         ExpectParts(ErrorOf(test), {"_", "group 3", "11", "20"});
       }
     }
   }
 }
 
-TEST_F(Sizes, OfOneReplica) {
+TEST_F(Sizes, ErrorsNameProblemAndReplica) {
   ProblemSpec spec = SizesSpec(RaggedMode::kRaggedM, DType::kS32);
   spec.problems = 2;
   spec.replicas = 3;
@@ -80,7 +80,7 @@ TEST_F(Sizes, OfOneReplica) {
   ExpectParts(ErrorOf(test), {"group 3", "problem 1", "replica 2", "15", "20"});
 }
 
-TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
+TEST_F(Sizes, ReplicasOfRaggedNMustHaveTheSame) {
   ProblemSpec spec = SizesSpec(RaggedMode::kRaggedN, DType::kS32);
   spec.replicas = 2;
   spec.sizes = {1, 2, 3, 4, 1, 2, 2, 4};
@@ -88,7 +88,7 @@ TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
   ExpectParts(ErrorOf(test), {"group 2", "replica 1", "3", "2"});
 }
 
-TEST_F(Sizes, ShapesOfArrays) {
+TEST_F(Sizes, WrongShapesAreErrors) {
   const auto error = [](const std::vector<int64_t>& dims, const std::vector<int64_t>& values, bool both) {
     TestProblem test(SizesSpec(RaggedMode::kRaggedM, DType::kS32));
     test.problem.lhs.first_dims = test.AddIntegers(DType::kS32, dims, values);
@@ -109,8 +109,8 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
   ExpectParts(ErrorOf(TestProblem(spec)), {"replica"});
 }
 
-// Products of two sizes that fit alone.
-TEST_F(Sizes, AllRaggedBlocksBeyondTheBuffer) {
+// Each size fits into int64, but the product of the two sizes of a block overflows or exceeds the buffer.
+TEST_F(Sizes, AllRaggedBlocksMustFitIntoTheBuffer) {
   for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {
       const TestProblem test(spec);

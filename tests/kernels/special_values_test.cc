@@ -1,4 +1,4 @@
-// NaN, infinities, signed zeros, denormals and overflow.
+// Tests NaN, infinities, signed zeros and denormals.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -23,7 +23,7 @@ void Fill(const Array& array, double value) {
   for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, value);
 }
 
-// Fills what one group reads of an operand.
+// Fills the part of an operand that `view` shows.
 void Fill(const Array& array, const MatrixView& view, double value) {
   for (int64_t i = 0; i < view.rows; ++i) {
     for (int64_t j = 0; j < view.cols; ++j) StoreRounded(array, view.At(i, j), value);
@@ -34,7 +34,7 @@ class SpecialValues : public IsaTest {
  protected:
   void Run(const TestProblem& test) { ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus()); }
 
-  // One group, [m,k] x [k,n], computed.
+  // Computes one group, [m,k] x [k,n], with constant operands.
   void RunFilled(ProblemSpec spec, double lhs, double rhs, std::vector<double>* out) {
     spec.sizes = {spec.m};
     TestProblem test(spec);
@@ -46,7 +46,7 @@ class SpecialValues : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(SpecialValues);
 
-// One bad group changes no bit of the others, in any mode and storage.
+// A group with NaN or infinities changes no bit of the other groups, in any mode and storage.
 TEST_P(SpecialValues, StayInTheirGroup) {
   for (RaggedMode mode : kAllModes) {
     ProblemSpec base{.mode = mode, .groups = 3, .m = 24, .n = 24, .k = 24, .sizes = {7, 6, 9}};
@@ -78,8 +78,8 @@ TEST_P(SpecialValues, StayInTheirGroup) {
   }
 }
 
-// What no group covers is not read: rows after the last group, and groups before group_offset.
-TEST_P(SpecialValues, OutsideEveryGroupDoNotShow) {
+// Rows of lhs after the last group, and those of groups outside the processed ones, have no effect.
+TEST_P(SpecialValues, OutsideProcessedGroupsHaveNoEffect) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     ProblemSpec base{.mode = mode, .groups = 3, .m = 30, .n = 20, .k = 30, .sizes = {4, 9, 5}};
     base.local_groups = 1;
@@ -116,7 +116,7 @@ TEST_P(SpecialValues, BetaZeroNeverReadsC) {
   }
 }
 
-// Rounding a NaN as if it were a number would carry a full payload into the exponent and the sign: -0.
+// If a NaN were rounded like a number, a full payload would carry into the exponent and the sign, and give -0.
 TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   for (DType out : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (uint32_t bits : {0x7fffffffU, 0xffffffffU, 0x7fc00000U, 0xffc00001U, 0x7f800001U, 0xffbfffffU}) {
@@ -133,11 +133,12 @@ TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   }
 }
 
-// The total is a copy of the first chain and the epilogue adds no zero, so -0 survives; an empty sum is +0.
+// The total is a copy of the first accumulation chain, and the epilogue adds no zero, so -0 survives. A sum begins at
+// +0.
 TEST_P(SpecialValues, SignedZeros) {
   std::vector<double> out;
   RunFilled({.m = 3, .n = 5, .k = 1}, -0.0, 1, &out);
-  for (double value : out) EXPECT_TRUE(value == 0 && !std::signbit(value));  // fma(-0, 1, +0) = +0
+  for (double value : out) EXPECT_TRUE(value == 0 && !std::signbit(value));  // fma(-0, 1, +0) is +0.
   ProblemSpec spec{.m = 3, .n = 5, .k = 300, .alpha = true};
   spec.sizes = {3};
   TestProblem test(spec);
@@ -149,7 +150,7 @@ TEST_P(SpecialValues, SignedZeros) {
 }
 
 TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
-  // The first fma rounds a tiny negative product to -0: a sum 0 + chain would lose the sign.
+  // The first fma rounds a tiny negative product to -0. The sum 0 + chain would lose the sign.
   std::vector<double> out;
   RunFilled({.m = 7, .n = 40, .k = 1}, -0x1p-100, 0x1p-100, &out);
   for (double value : out) EXPECT_TRUE(value == 0 && std::signbit(value));
@@ -157,22 +158,25 @@ TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
 
 TEST_P(SpecialValues, DenormalsAreKept) {
   std::vector<double> out;
-  RunFilled({.m = 9, .n = 35, .k = 3}, 0x1p-140, 0.5, &out);  // f32 denormals in and out
+  // Operands and results are f32 denormals.
+  RunFilled({.m = 9, .n = 35, .k = 3}, 0x1p-140, 0.5, &out);
   for (double value : out) EXPECT_EQ(value, 3 * 0x1p-141);
   for (const auto& [dtype, smallest] : {std::pair{DType::kF16, 0x1p-24}, {DType::kBF16, 0x1p-133}}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 3};
-    spec.lhs = spec.out = dtype;  // two bf16 are summed as units do, which flush
+    // rhs stays f32: the rules for bf16 times bf16 flush denormals.
+    spec.lhs = spec.out = dtype;
     RunFilled(spec, smallest, 1, &out);
     for (double value : out) EXPECT_EQ(value, 3 * smallest);
   }
 }
 
-// What is lost below the smallest denormal grows with alpha, and so does the bound.
+// The error below the smallest denormal grows with alpha, and so does the bound.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
     TestProblem test(spec);
-    Fill(test.problem.lhs, 0.6875 * 0x1p-75);  // times 2^-75 less than half of the smallest denormal
+    // Products with 2^-75 are less than half of the smallest denormal.
+    Fill(test.problem.lhs, 0.6875 * 0x1p-75);
     Fill(test.problem.rhs, 0x1p-75);
     StoreRounded(*test.problem.alpha, 0, alpha);
     Run(test);
@@ -180,7 +184,7 @@ TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   }
 }
 
-// An empty contraction is zero, even where alpha is not finite.
+// An empty contraction gives zero even if alpha is not finite.
 TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     ProblemSpec spec{.mode = mode, .groups = 1, .m = 6, .n = 18, .k = 0, .sizes = {0}, .alpha = true};
@@ -192,8 +196,9 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// A sum that is -0 by underflow shows the sign of what is added: -1 times -0 makes it +0, times +0 leaves it.
-TEST_P(SpecialValues, ZerosOfCodesKeepTheirSign) {
+// A sum that underflowed to -0 shows the sign of a zero that is added: lhs is -1, so a code of -0 makes the sum +0, and
+// a code of +0 leaves it -0.
+TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
       for (int64_t rows : {1, 4, 12, 40}) {
@@ -202,7 +207,8 @@ TEST_P(SpecialValues, ZerosOfCodesKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          spec.bf16_sums = ArithmeticId::kPairs;  // the second lane of tiles, +0, would hide a sign
+          // The tiles rule would hide the sign: its second lane is +0.
+          spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };
           Fill(test.problem.lhs, -1);

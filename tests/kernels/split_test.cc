@@ -1,4 +1,5 @@
-// f32 as products of bf16, on every ISA of the host: bits against an oracle that splits by hand, errors in float64.
+// Tests f32 that is split into bf16 parts, on every ISA of the host. Results have the bits of an oracle that splits
+// operands with code of its own, and are within the error bound of the float64 reference.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -29,9 +30,9 @@ ProblemSpec SplitSpec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) 
   return spec;
 }
 
-// Visits the spec with each rule and number of products.
+// Calls visit(spec) for each bf16_sums rule and each precision.
 template <typename Visit>
-void ForEachWay(ProblemSpec spec, Visit visit) {
+void ForEachRuleAndPrecision(ProblemSpec spec, Visit visit) {
   for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : kPrecisions) {
       spec.bf16_sums = rule;
@@ -49,13 +50,14 @@ void FillOperands(const GroupedGemmProblem& problem, Fill fill) {
   }
 }
 
-class SplitOfEveryIsa : public testing::Test {
+class SplitOnEveryIsa : public testing::Test {
  protected:
-  // The values of lhs and rhs are what fill(random) gives, as bits.
+  // Fills lhs and rhs with the bit patterns that fill(random) returns, and checks the result of each rule and
+  // precision.
   template <typename Fill>
   void ExpectBits(const ProblemSpec& base, Fill fill) {
     Random random(TestSeed() + base.k);
-    ForEachWay(base, [&](const ProblemSpec& spec) {
+    ForEachRuleAndPrecision(base, [&](const ProblemSpec& spec) {
       TestProblem test(spec);
       FillOperands(test.problem, [&] { return std::bit_cast<float>(static_cast<uint32_t>(fill(random))); });
       ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec) << " seed " << TestSeed();
@@ -65,7 +67,7 @@ class SplitOfEveryIsa : public testing::Test {
 
 class Split : public IsaTest {
  protected:
-  // One product of each pair, as a 1x1 result.
+  // Returns a * b, computed as a 1x1 result.
   float Product(float a, float b, Precision precision, ArithmeticId rule) {
     ProblemSpec spec = SplitSpec(1, 1, 1);
     spec.precision = precision;
@@ -79,56 +81,58 @@ class Split : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Split);
 
-// A number with an exponent field from `least` on, of `count`.
-uint64_t SplitNumber(Random& random, int64_t least, int64_t count) {
+// Returns the bits of a float with random sign and fraction, and an exponent field in [least, least + count).
+uint64_t RandomF32(Random& random, int64_t least, int64_t count) {
   return (random.Next() & 0x807fffff) | static_cast<uint64_t>(least + random.Below(count)) << 23;
 }
 
-TEST_F(SplitOfEveryIsa, NumbersOfManyMagnitudes) {
+TEST_F(SplitOnEveryIsa, NumbersOfManyMagnitudes) {
   for (int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 130, 257}) {
-    ExpectBits(SplitSpec(17, 70, k), [](Random& random) { return SplitNumber(random, 117, 20); });
+    ExpectBits(SplitSpec(17, 70, k), [](Random& random) { return RandomF32(random, 117, 20); });
     if (HasFatalFailure()) return;
   }
 }
 
-// Terms, products and totals about the smallest normal number, down to zeros of both signs, and denormal operands.
-TEST_F(SplitOfEveryIsa, TermsThatVanish) {
+// Parts, products and totals are close to the smallest normal number, or flush to zeros of either sign. Some operands
+// are denormal.
+TEST_F(SplitOnEveryIsa, PartsThatVanish) {
   for (int64_t k : {1, 2, 5, 33, 70}) {
     for (int64_t field : {0, 1, 8, 16, 60, 64}) {
       ExpectBits(SplitSpec(19, 36, k), [&](Random& random) {
-        return SplitNumber(random, field, 3) ^ (field < 20 && random.Coin() ? 0x40000000 : 0);
+        return RandomF32(random, field, 3) ^ (field < 20 && random.Coin() ? 0x40000000 : 0);
       });
       if (HasFatalFailure()) return;
     }
   }
 }
 
-// Zeros, infinities, NaN, and what rounds to an infinite bf16, among numbers.
-TEST_F(SplitOfEveryIsa, SpecialValues) {
+// Zeros, infinities, NaN, and floats that round to an infinite bf16 stand among ordinary numbers.
+TEST_F(SplitOnEveryIsa, SpecialValues) {
   constexpr uint32_t kSpecial[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffffffff,
                                    0x7f7fffff, 0xff7f8000, 0x7f7f7fff, 0x007fffff, 1,          0x00800000};
   for (int64_t k : {1, 2, 33, 100}) {
     for (int64_t rarity : {2, 50, 2000}) {
       ExpectBits(SplitSpec(15, 37, k), [&](Random& random) -> uint64_t {
-        return random.Below(rarity) == 0 ? kSpecial[random.Below(std::size(kSpecial))] : SplitNumber(random, 120, 10);
+        return random.Below(rarity) == 0 ? kSpecial[random.Below(std::size(kSpecial))] : RandomF32(random, 120, 10);
       });
       if (HasFatalFailure()) return;
     }
   }
 }
 
-TEST_F(SplitOfEveryIsa, AnyBits) {
+TEST_F(SplitOnEveryIsa, AnyBits) {
   ExpectBits(SplitSpec(60, 200, 1), [](Random& random) { return random.Next(); });
   ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
-// No infinity and no NaN is lost, and none comes of finite numbers that are far from overflow.
-TEST_P(Split, InfinitiesStayWhatTheyAre) {
+// No infinity and no NaN is lost. Finite numbers far from overflow give none.
+TEST_P(Split, KeepsInfinitiesAndNaN) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : kPrecisions) {
       const auto product = [&](float a, float b) { return Product(a, b, precision, rule); };
-      for (float x : {1.0F, 1.5F, 0x1.7fcp0F, 0x1.00fffep3F, 3e38F}) {  // terms of both signs behind the first, or none
+      // The parts after the first are positive, negative or zero.
+      for (float x : {1.0F, 1.5F, 0x1.7fcp0F, 0x1.00fffep3F, 3e38F}) {
         EXPECT_EQ(product(kInf, x), kInf);
         EXPECT_EQ(product(x, -kInf), -kInf);
         EXPECT_EQ(product(-x, -kInf), kInf);
@@ -136,30 +140,31 @@ TEST_P(Split, InfinitiesStayWhatTheyAre) {
       }
       EXPECT_EQ(product(kInf, -kInf), -kInf);
       EXPECT_TRUE(std::isnan(product(kInf, 0)) && std::isnan(product(0, kInf)));
-      EXPECT_TRUE(std::isnan(product(kInf, 0x1p-130F)));  // which counts as zero
+      EXPECT_TRUE(std::isnan(product(kInf, 0x1p-130F)));  // A denormal counts as zero.
       EXPECT_EQ(product(0x1.ffp127F, 0.5F), kInf);
       EXPECT_NEAR(product(0x1.fefffep127F, 0.5F) * 0x1p-126F, 0x1.fefffep0F, 0x1p-15F);
     }
   }
 }
 
-TEST_F(SplitOfEveryIsa, IsWithinTheBound) {
+TEST_F(SplitOnEveryIsa, IsWithinTheBound) {
   Random random(TestSeed());
   for (int64_t k : {1, 2, 30, 700, 3000}) {
     for (int64_t field : {1, 12, 60, 100, 120}) {
-      ForEachWay(SplitSpec(9, 40, k), [&](const ProblemSpec& spec) {
+      ForEachRuleAndPrecision(SplitSpec(9, 40, k), [&](const ProblemSpec& spec) {
         if (!Sampled(4)) return;
         TestProblem test(spec);
         FillOperands(test.problem,
-                     [&] { return std::bit_cast<float>(static_cast<uint32_t>(SplitNumber(random, field, 8))); });
+                     [&] { return std::bit_cast<float>(static_cast<uint32_t>(RandomF32(random, field, 8))); });
         EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec) << " seed " << TestSeed();
       });
     }
   }
 }
 
-// The largest error of a single product: what the reference says of each splitting, and no more.
-TEST_P(Split, LeavesOutWhatIsProven) {
+// The largest error of a single product is at most the error that the reference proves for the precision, and not much
+// less.
+TEST_P(Split, HasTheProvenError) {
   Random random(TestSeed());
   for (Precision precision : kPrecisions) {
     double largest = 0;
@@ -169,7 +174,7 @@ TEST_P(Split, LeavesOutWhatIsProven) {
       spec.bf16_sums = rule;
       const TestProblem test(spec);
       FillOperands(test.problem,
-                   [&] { return std::bit_cast<float>(static_cast<uint32_t>(SplitNumber(random, 127, 1))); });
+                   [&] { return std::bit_cast<float>(static_cast<uint32_t>(RandomF32(random, 127, 1))); });
       ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
       for (int64_t i = 0; i < 200; ++i) {
         for (int64_t j = 0; j < 200; ++j) {
@@ -184,13 +189,14 @@ TEST_P(Split, LeavesOutWhatIsProven) {
   }
 }
 
-// Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
-TEST_F(SplitOfEveryIsa, LargeTiles) {
+// In tiles of many rows the panels of lhs are packed again for each block of columns. In tiles of few rows all of them
+// are packed at once.
+TEST_F(SplitOnEveryIsa, LargeTiles) {
   for (bool flipped : {false, true}) {
     for (int64_t m : {3, 230}) {
       ProblemSpec base = SplitSpec(m, 420, 70);
       base.rhs_flipped = flipped;
-      ForEachWay(base, [&](const ProblemSpec& spec) {
+      ForEachRuleAndPrecision(base, [&](const ProblemSpec& spec) {
         if (!Sampled(3)) return;
         ASSERT_TRUE(GivesExpectedBits(spec));
       });
@@ -198,7 +204,7 @@ TEST_F(SplitOfEveryIsa, LargeTiles) {
   }
 }
 
-TEST(SplitProblem, IsOfF32) {
+TEST(SplitProblem, MustHaveF32Operands) {
   for (const auto& [lhs, rhs, out] :
        {std::array{DType::kBF16, DType::kF32, DType::kF32}, std::array{DType::kF32, DType::kF16, DType::kF32},
         std::array{DType::kF32, DType::kF32, DType::kF64}, std::array{DType::kF64, DType::kF64, DType::kF64}}) {

@@ -1,4 +1,4 @@
-// Ways in which tiles are computed, for any CPU, and what the plan says of them.
+// Tests the strategies of tiles on any CPU, and how the plan prints them.
 #include "kernels/plan/strategy.h"
 
 #include <cstdint>
@@ -22,7 +22,8 @@ TEST(StrategyTest, PrintsItsCosts) {
   ProblemSpec spec{.groups = 1, .m = 1, .n = 2048, .k = 1024, .sizes = {1}, .rhs = DType::kBF16};
   const TestProblem test(spec);
   std::vector<int64_t> workspace(1000);
-  Cpu cpu = MeasuredCpus().empty() ? Cpu() : MeasuredCpus().front();  // the numbers that the constants were chosen with
+  // A measured CPU, for which the constants of the cost model were chosen.
+  Cpu cpu = MeasuredCpus().empty() ? Cpu() : MeasuredCpus().front();
   cpu.isas = CpuUpTo(AllIsas().front()).isas;
   const Schedule plan = MakeSchedule(test.problem, {.cpu = cpu}, absl::MakeSpan(workspace)).value();
   const std::string text = CostText(plan.tile, {0, 64, 0, 2048}, 1024);
@@ -34,9 +35,9 @@ TEST(StrategyTest, PrintsItsCosts) {
   EXPECT_NE(ToString(plan).find("tile of 1x"), std::string::npos);
 }
 
-// A plan has the recipes of all of its tiles: what they would get if asked for by themselves, but for the few rows
-// between two classes.
-TEST(StrategyTest, OfEveryTileIsInThePlanOfEveryCpu) {
+// The schedule has the tile plan of each of its tiles: the one that PlanTile returns for the tile alone. Tiles of more
+// than 32 rows share a plan with other heights of their row class, so they are left out.
+TEST(StrategyTest, IsInThePlanForEveryTileOnEveryCpu) {
   ProblemSpec spec{.groups = 6, .m = 700, .n = 300, .k = 300, .sizes = {1, 0, 32, 60, 190, 400}};
   const TestProblem test(spec);
   std::vector<int64_t> workspace(1000);
@@ -46,12 +47,12 @@ TEST(StrategyTest, OfEveryTileIsInThePlanOfEveryCpu) {
             .value();
     EXPECT_NE(ToString(cpu).find(cpu.name), std::string::npos);
     for (int64_t tile = 0; tile < plan.work.gemm_tiles; ++tile) {
-      const TileTask place(plan, tile);
-      const TilePlan want = PlanTile(plan.tile, place.window.rows, place.window.cols);
-      if (place.window.rows > 32) continue;
-      EXPECT_EQ(place.plan.mode, want.mode) << cpu.name << " tile " << tile;
-      EXPECT_EQ(place.plan.shape, want.shape) << cpu.name << " tile " << tile;
-      EXPECT_GT(place.blocks.k, 0);
+      const TileTask task(plan, tile);
+      const TilePlan want = PlanTile(plan.tile, task.window.rows, task.window.cols);
+      if (task.window.rows > 32) continue;
+      EXPECT_EQ(task.plan.mode, want.mode) << cpu.name << " tile " << tile;
+      EXPECT_EQ(task.plan.shape, want.shape) << cpu.name << " tile " << tile;
+      EXPECT_GT(task.blocks.k, 0);
     }
   }
 }

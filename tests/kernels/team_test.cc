@@ -1,4 +1,5 @@
-// The same bits on every executor with any number of threads, and nothing after the call.
+// Tests executors and thread teams: every executor with any number of threads gives the same bits, and late tasks do
+// nothing.
 #include "kernels/threads/team.h"
 
 #include <atomic>
@@ -24,7 +25,7 @@
 namespace raggemm::test {
 namespace {
 
-// Enough for many tiles and, with four groups of very different sizes, uneven ones.
+// Returns a problem with many tiles. Its four groups have very different sizes, so tiles are uneven.
 ProblemSpec LoopSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 150, .n = 170, .k = 160, .sizes = {3, 70, 0, 50}, .c = true};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {100, 40, 3, 90};
@@ -35,11 +36,12 @@ Options On(Executor executor, int64_t threads, TaskPool* pool = nullptr) {
   return {.executor = executor, .threads = threads, .pool = pool};
 }
 
-// One problem of each mode, made once.
+// A problem and its expected result.
 struct LoopCase {
   TestProblem test;
   std::vector<double> expected;
 };
+// Returns one problem of each mode. They are made once.
 std::deque<LoopCase>& Cases() {
   static auto* cases = [] {
     auto* made = new std::deque<LoopCase>;
@@ -64,18 +66,18 @@ void ExpectExpectedBits(const Options& options) {
 
 constexpr int kThreadCounts[] = {1, 2, 3, 5, 8};
 
-TEST(Threads, OfOpenMpAndSerial) {
+TEST(Threads, GiveTheSameBitsOnOpenMpAndSerial) {
   for (int threads : kThreadCounts) {
     ExpectExpectedBits(On(Executor::kOpenMp, threads));
     ExpectExpectedBits(On(Executor::kSerial, threads));
   }
 }
 
-TEST(Threads, OfPools) {
+TEST(Threads, GiveTheSameBitsOnPools) {
   for (int threads : kThreadCounts) {
     ThreadedPool pool(threads), newest_first(threads, /*reverse=*/true);
     ExpectExpectedBits(On(Executor::kPool, 0, &pool));
-    ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // a pool is the default where there is one
+    ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // A pool is the default if the call has one.
     ExpectExpectedBits(On(Executor::kPool, 8, &newest_first));
     InlinePool at_once(threads);
     ExpectExpectedBits(On(Executor::kPool, threads, &at_once));
@@ -85,20 +87,21 @@ TEST(Threads, OfPools) {
   }
 }
 
-// Runs something else before each task.
-class PoolThatIsInterrupted : public InlinePool {
+// Calls `before` before each task.
+class InterruptedPool : public InlinePool {
  public:
-  PoolThatIsInterrupted(int threads, std::function<void()> first) : InlinePool(threads), first_(std::move(first)) {}
+  InterruptedPool(int threads, std::function<void()> before) : InlinePool(threads), before_(std::move(before)) {}
   void Schedule(std::function<void()> task) override {
-    first_();
+    before_();
     InlinePool::Schedule(std::move(task));
   }
 
  private:
-  std::function<void()> first_;
+  std::function<void()> before_;
 };
 
-// What a call gave back while tasks of it have not started is nobody else's yet.
+// A task of an earlier call that starts late takes no tile of the next call. Its team is not reused before the task has
+// left it.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
@@ -111,7 +114,7 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   ASSERT_EQ(run([](int64_t, int64_t) {}), absl::OkStatus());
   ASSERT_EQ(keeping.kept(), 2u);
   int64_t tiles = 0;
-  PoolThatIsInterrupted pool(3, [&] {
+  InterruptedPool pool(3, [&] {
     const int64_t before = tiles;
     keeping.RunAll();
     EXPECT_EQ(tiles, before);
@@ -126,7 +129,8 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   EXPECT_EQ(tiles, plan.work.tiles());
 }
 
-// A team with many loops, some of them without tiles; and one whose caller throws, which nobody waits for.
+// A team runs many loops, the first without tiles. If the caller throws, the exception passes through and nothing
+// waits.
 TEST(Teams, ComputeEveryTileOfEveryLoop) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
@@ -151,7 +155,7 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
   }
 }
 
-// Each of two tiles waits until the other one has begun. As sanitizers need it, OpenMP has no other thread.
+// Each of two tiles waits until the other has begun. Builds with sanitizers have one OpenMP thread and skip OpenMP.
 TEST(Teams, ComputeTilesAtTheSameTime) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

@@ -1,4 +1,4 @@
-// All small extents around the edges of register tiles, strips and chains.
+// Tests all small extents around the edges of register tiles, panels and accumulation chains.
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -11,16 +11,16 @@
 namespace raggemm::test {
 namespace {
 
-constexpr int64_t kRows = 20;  // the tallest register tile has 14
+constexpr int64_t kRows = 20;  // Rows of the tallest group. Most register tiles have at most 14.
 
-// One group of each size, so that a call covers all of them.
+// Returns the sizes 0 to `last`, so that one call covers all of them.
 std::vector<int64_t> UpTo(int64_t last) {
   std::vector<int64_t> sizes(last + 1);
   std::iota(sizes.begin(), sizes.end(), 0);
   return sizes;
 }
 
-// All small heights, and some of two row tiles and more.
+// Returns all small heights, and some of two or more register tiles.
 std::vector<int64_t> Heights() {
   std::vector<int64_t> heights = UpTo(kRows);
   for (int64_t rows : {28, 29, 64, 113}) heights.push_back(rows);
@@ -29,6 +29,7 @@ std::vector<int64_t> Heights() {
 
 class TileEdges : public testing::Test {
  protected:
+  // Returns a problem with these sizes and one row, column or step of k after the last group.
   static ProblemSpec Spec(RaggedMode mode, const std::vector<int64_t>& sizes) {
     ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = sizes};
     const int64_t sum = std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0});
@@ -36,7 +37,7 @@ class TileEdges : public testing::Test {
     return spec;
   }
 
-  // Stops at the first failure: the others would be alike.
+  // Checks the bits in every storage. Stops at the first failure, because others would probably have the same cause.
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;
@@ -53,7 +54,7 @@ TEST_F(TileEdges, RaggedM) {
   }
 }
 
-// Few rows have wide tiles.
+// Groups of few rows have wide tiles.
 TEST_F(TileEdges, RaggedMWithManyColumns) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(14));
   spec.k = 3;
@@ -74,7 +75,7 @@ TEST_F(TileEdges, RaggedMWithLongK) {
   }
 }
 
-TEST_F(TileEdges, RaggedMOfEveryDType) {
+TEST_F(TileEdges, RaggedMWithEveryDType) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, Heights());
   for (DType lhs : kAllFloats) {
     for (DType rhs : kAllFloats) {
@@ -128,7 +129,8 @@ TEST_F(TileEdges, MisalignedStarts) {
     spec.lhs = spec.rhs = spec.out = dtype;
     spec.bias_type = dtype;
     for (spec.gap_elements = 0; spec.gap_elements < 4; ++spec.gap_elements) {
-      for (int64_t n : {32, 64}) {  // whole cache lines, shifted by the gap
+      // Rows are whole cache lines, but the gap shifts them.
+      for (int64_t n : {32, 64}) {
         spec.n = n;
         spec.k = 64;
         ExpectAllStorages(spec);

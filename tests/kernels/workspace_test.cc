@@ -1,3 +1,4 @@
+// Tests the workspace of a call: its size, its use and its errors.
 #include "kernels/check/workspace.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace raggemm::test {
 namespace {
 
-// Programs that were exported have buffers of these sizes: never change them.
+// Exported programs have buffers of these sizes, so the sizes must never change.
 TEST(WorkspaceSizeFor, IsFrozen) {
   const int64_t constants[] = {47, 63, 79, 95, 111, 127, 143}, per_group[] = {5, 7, 9, 11, 13, 15, 17};
   for (int arrays = 0; arrays <= 6; ++arrays) {
@@ -45,8 +46,9 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
   return spec;
 }
 
-// As large as it says is enough, whatever the number of groups and the alignment: memory ends where it does, and the
-// two spare slots stay as they were. The arrays of all ragged are all different, so slots that overlap would show.
+// WorkspaceSizeFor is enough for any number of groups and any alignment. The workspace ends at an unmapped page, and
+// the two spare slots per group are not written. The size arrays of all ragged differ, so overlapping slots would
+// change the result.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {
@@ -101,14 +103,14 @@ TEST(Workspace, MayNotOverlapAnOperand) {
   }
 }
 
-TEST(Workspace, NullIsAnErrorWhateverItsLength) {
+TEST(Workspace, NullIsAnErrorForAnyLength) {
   const TestProblem test(ProblemSpec{.groups = 2, .m = 4, .n = 3, .k = 5, .sizes = {1, 3}});
   const absl::Status status = MakeSchedule(test.problem, {}, absl::Span<int64_t>(nullptr, 1000)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
-// Sums over no replica have results, but nothing that the size of the workspace would count.
-TEST(Workspace, RaggedKOfNoReplicaIsRefused) {
+// Sums over no replica would have results, but the size of the workspace would count none of them.
+TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   const std::vector<int64_t> groups = {1, 0, 4096}, lhs = {0, 3}, rhs = {0, 5}, out = {4096, 3, 5};
   std::vector<float> results(4096 * 3 * 5);
   GroupedGemmProblem problem;
@@ -123,8 +125,8 @@ TEST(Workspace, RaggedKOfNoReplicaIsRefused) {
   EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
 }
 
-// A shape costs nothing, so it must not cost time either.
-TEST(Workspace, EmptySegmentsAreNotWalked) {
+// A call with 2^61 segments, none with a group, must not loop over them.
+TEST(Workspace, EmptySegmentsTakeNoTime) {
   const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
                              out = {0, 5};
   GroupedGemmProblem problem;

@@ -1,12 +1,12 @@
-"""How far are results from the exact ones? numerics.py [--short] [--out FILE.md]
+"""Reports how far results are from the exact products: numerics.py [--short] [--out FILE.md]
 
-Multiplies matrices with even, cancelling, wide-range and denormal data, in several dtypes, precisions and quantized
-formats, and compares raggemm, XLA's dot and numpy with the exact product. The report goes to FILE.md
-(build/numerics.md) and to stdout. Errors are in units in the last place (ulp) of the result: the largest, the 99.9th
-percentile and the mean.
+Multiplies matrices with even, cancelling, wide-range and denormal data in several dtypes, precisions and quantized
+formats. Compares raggemm, XLA's dot and numpy with the exact product. The report goes to FILE.md (build/numerics.md)
+and to stdout. Errors are in units in the last place (ulp) of the result: the largest, the 99.9th percentile and the
+mean.
 
-The exit code is 1 if an error of raggemm exceeds the tolerance of docs/numerics.md, which tests/oracle/reference.cc
-derives, or if two modes of raggemm have other bits for the same product.
+The exit code is 1 if an error of raggemm exceeds the tolerance of docs/numerics.md, or if two modes of raggemm give
+different bits for the same product. tests/oracle/reference.cc derives the tolerance.
 """
 
 import argparse
@@ -31,8 +31,8 @@ LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (320,)
 CHAIN = 256  # Steps of one accumulation chain.
 F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-PRODUCTS = {None: 1, X3: 3, X6: 6}  # bf16 products for each product.
-SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Error of one product.
+PRODUCTS = {None: 1, X3: 3, X6: 6}  # Products of bf16 parts for each product.
+SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error of one product by splitting.
 
 
 finfo = ml_dtypes.finfo
@@ -42,7 +42,7 @@ finfo = ml_dtypes.finfo
 
 
 class Operands(NamedTuple):
-    """[GROUPS,ROWS,k] and [GROUPS,k,COLUMNS], their exact product, and sum |lhs||rhs|."""
+    """lhs [GROUPS,ROWS,k] and rhs [GROUPS,k,COLUMNS], their exact product, and the sums of |lhs||rhs|."""
 
     lhs: Any
     rhs: Any
@@ -51,17 +51,18 @@ class Operands(NamedTuple):
 
 
 def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Returns the float64 next to the product of [g,m,k] and [g,k,n] in float64, if each product of two elements is
-    exact, as products of 26-digit numbers are."""
+    """Returns the product of [g,m,k] and [g,k,n], rounded once to float64. Each product of two elements must be exact
+    in float64, so elements have at most 26 binary digits."""
     return np.array([[[math.fsum(row * column) for column in b.T] for row in a] for a, b in zip(lhs, rhs, strict=True)])
 
 
 def _even(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Elements are uniform in [-1, 1)."""
     return rng.uniform(-1, 1, (GROUPS, ROWS, k)), rng.uniform(-1, 1, (GROUPS, k, COLUMNS))
 
 
 def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Each product comes again with the other sign, changed in its last digits; all in random order along k."""
+    """Each product comes a second time with the opposite sign and other last digits. k has a random order."""
     (lhs, rhs), half = _even(rng, k, dtype), k // 2
     lhs[:, :, half : 2 * half] = lhs[:, :, :half]
     change = 1 + float(finfo(dtype).eps) * rng.integers(-4, 5, (GROUPS, half, COLUMNS))
@@ -71,14 +72,14 @@ def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np
 
 
 def _wide(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Exponents uniform over much of what the type has, short of overflow."""
+    """Exponents are uniform over much of the type's range, but products do not overflow."""
     span = 8 if dtype is F16 else 40
     lhs, rhs = _even(rng, k, dtype)
     return tuple(np.ldexp(x, rng.integers(-span, span // 2 + 1, x.shape)) for x in (lhs, rhs))
 
 
 def _denormal(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Normal operands whose products are denormal in the type of the sums, or, for f16, in f16."""
+    """Operands are normal, but their products are denormal in the type of the sums (for f16 in f16)."""
     (lhs, rhs), half = _even(rng, k, dtype), 8 if dtype is F16 else 67
     return np.ldexp(lhs, -half), np.ldexp(rhs, -half - k.bit_length() // 2)
 
@@ -112,7 +113,7 @@ def errors_of(got: np.ndarray, exact: np.ndarray, tolerance: np.ndarray) -> tupl
 
 
 class Types(NamedTuple):
-    lhs: type  # And rhs.
+    lhs: type  # Type of lhs and rhs.
     out: type
     precision: Any = None
 
@@ -163,7 +164,7 @@ XLA = jax.jit(_xla, static_argnums=(2, 3))
 
 
 def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
-    """The tolerance of docs/numerics.md, without alpha, c and bias."""
+    """Returns the tolerance of docs/numerics.md for products without alpha, c and bias."""
     products, f32, out = PRODUCTS[types.precision], finfo(F32), finfo(types.out)
     chains = CHAIN + 2 + k / CHAIN if products == 1 else 64 * products + 2 + k / 64
     roundings = max(chains, 18 + products * (k / 32 + 1)) if types.flushes else chains
@@ -179,7 +180,7 @@ def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
 
 
 def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns a row of the table, and what is wrong."""
+    """Returns a row of the table, and a text for each failure."""
     operands = make_operands(kind, types.lhs, k, seed)
     tolerance = float_tolerance(operands, k, types)
     arguments = (operands.lhs, operands.rhs, np.dtype(types.out))
@@ -199,15 +200,15 @@ def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, 
 
 
 class Quantized(NamedTuple):
-    """How operands [g,m,k] and [g,k,n] are quantized."""
+    """A quantization of operands [g,m,k] and [g,k,n]."""
 
     name: str
     rhs: Callable[[jax.Array], QuantizedTensor]
-    lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # None: not quantized, but of `dtype`.
+    lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # None: lhs is not quantized and has `dtype`.
     dtype: type = BF16
-    sum_steps: int = 0  # Steps of k in a sum that a scale multiplies; 0: all.
-    scales_sums: bool = True  # False: scales multiply elements.
-    rounds_elements: bool = False  # Elements times scales are rounded to bfloat16.
+    sum_steps: int = 0  # Steps of k in a sum that a scale multiplies. 0: all steps.
+    scales_sums: bool = True  # False: scales multiply elements before the products.
+    rounds_elements: bool = False  # True: elements times scales are rounded to bfloat16.
 
 
 def _blocks(dtype: Any, steps: int, scale_dtype: Any = F32, **options: Any) -> Callable[[jax.Array], QuantizedTensor]:
@@ -232,7 +233,7 @@ QUANTIZED = (
 
 
 def dequantized(x: Any) -> np.ndarray:
-    """Returns what a tensor [g,rows,cols] stands for, in float64."""
+    """Returns a tensor [g,rows,cols] in float64, dequantized if it is quantized."""
     if not isinstance(x, QuantizedTensor):
         return np.asarray(x).astype(np.float64)
 
@@ -247,7 +248,7 @@ def dequantized(x: Any) -> np.ndarray:
 
 
 def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
-    """Returns the product by groups of rows, and by uniform groups."""
+    """Returns the product with ragged M and with uniform groups."""
     rows = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), lhs)
     ragged = jax.jit(gmm)(rows, rhs, jnp.full(GROUPS, ROWS, jnp.int32)).reshape(GROUPS, ROWS, COLUMNS)
     call = functools.partial(grouped_gemm, contracting_dims=((2,), (1,)), preferred_element_type=F32)
@@ -255,7 +256,7 @@ def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
 
 
 def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns a row of the table, and what is wrong."""
+    """Returns a row of the table, and a text for each failure."""
     operands = make_operands(kind, how.dtype, k, seed)
     rhs = how.rhs(jnp.asarray(operands.rhs))
     lhs = how.lhs(jnp.asarray(operands.lhs)) if how.lhs else jnp.asarray(operands.lhs)
@@ -277,12 +278,12 @@ def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[
 
 
 def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
-    """Returns the table, and what is wrong."""
+    """Returns the table, and a text for each failure."""
     rows, wrong = [], []
     runs: list[tuple[Callable, str, Any, int]] = []
     for k in SHORT_LENGTHS if short else LENGTHS:
         runs += [(check_floats, kind, types, k) for types in TYPES for kind in KINDS]
-    for k in SHORT_LENGTHS if short else (64, 2048):  # Elements of other kinds would be zeros, or scales denormal.
+    for k in SHORT_LENGTHS if short else (64, 2048):  # With other data elements would be zeros or scales denormal.
         runs += [(check_quantized, kind, how, k) for how in QUANTIZED for kind in ("even", "cancelling")]
     for seed, (function, kind, operands, k) in enumerate(runs):
         row, found = function(kind, operands, k, seed)

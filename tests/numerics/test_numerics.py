@@ -1,4 +1,4 @@
-"""A short run of the numerics report, and that it notices wrong products."""
+"""Tests a short run of the numerics report, and that the report notices wrong products."""
 
 import numerics
 import numpy as np

@@ -1,3 +1,4 @@
+// Tests how files of cases are read, and the recorded edge cases.
 #include "proto/read_cases.h"
 
 #include <fstream>
@@ -15,14 +16,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<proto::GroupedGemmCase> Shipped(const std::string& file) {
+// Returns the cases of a file in proto/cases.
+std::vector<proto::GroupedGemmCase> CasesOf(const std::string& file) {
   const absl::StatusOr<proto::GroupedGemmCases> read = ReadCases(absl::StrCat(RAGGEMM_CASES_DIR, "/", file));
   EXPECT_TRUE(read.ok()) << read.status();
   if (!read.ok()) return {};
   return {read->cases().begin(), read->cases().end()};
 }
 
-TEST(ReadCasesTest, MissingFileIsNotFoundNorIsADirectoryAFile) {
+TEST(ReadCasesTest, MissingFilesAndDirectoriesAreNotFound) {
   for (const char* path : {"no-such-file.textproto", RAGGEMM_CASES_DIR}) {
     const auto cases = ReadCases(path);
     EXPECT_EQ(cases.status().code(), absl::StatusCode::kNotFound);
@@ -39,10 +41,10 @@ TEST(ReadCasesTest, ErrorHasLineAndColumn) {
   EXPECT_THAT(cases.status().message(), HasSubstr("colour"));
 }
 
-TEST(EdgeCasesTest, HaveNamesOfTheirOwnAndAReason) {
+TEST(EdgeCasesTest, HaveUniqueNamesAndASource) {
   std::set<std::string> names;
   for (const char* file : {"edge.textproto", "formats.textproto"}) {
-    for (const auto& c : Shipped(file)) {
+    for (const auto& c : CasesOf(file)) {
       EXPECT_TRUE(names.insert(c.name()).second) << c.name();
       EXPECT_FALSE(c.source().empty()) << c.name();
     }

@@ -1,8 +1,8 @@
-// Plain C++ in the place of units that this CPU may lack: a table of instruction sets with them and the scalar one
-// alone. Linked into a test before the library, it is taken instead of kernels/target/x86.cc, and so the code around
-// the units runs everywhere.
+// Plain C++ in place of matrix units that this CPU may lack. The table of ISAs here has AMX, AVX512_BF16 and scalar
+// code alone. This file is linked into a test before the library, so it replaces kernels/target/x86.cc. The code around
+// the units therefore runs on every host.
 #include "kernels/isa/pack.h"
-// Unrolled, the tiles of fourteen rows of such vectors took g++ two minutes.
+// g++ takes two minutes to compile unrolled register tiles of 14 rows of these vectors.
 #undef RAGGEMM_UNROLL
 #define RAGGEMM_UNROLL
 
@@ -16,7 +16,7 @@
 namespace raggemm {
 namespace {
 
-// Twice, with the instruction where there is one, as in tests/oracle/bits.cc.
+// Compiles a function twice, with and without the FMA instruction, as in tests/oracle/bits.cc.
 #ifdef __clang__
 #define RAGGEMM_WITH_FMA
 #else
@@ -48,10 +48,10 @@ RAGGEMM_WITH_FMA Sixteen<float> DotOfEach(Sixteen<uint32_t> a, Sixteen<uint32_t>
   return sum;
 }
 
-// A line of a tile is sixteen words.
+// A tile register of AMX. Each line has 16 words.
 using Tile = uint32_t[kTileRows][kLine / 4];
 
-// Denormals are flushed by the mode of the thread.
+// Computes totals += lhs x rhs as TDPBF16PS does. The thread's mode flushes denormals.
 RAGGEMM_WITH_FMA void AddDots(const Tile& lhs, const Tile& rhs, Tile& totals) {
   for (int i = 0; i < 16; ++i) {
     float even[16] = {}, odd[16] = {};
@@ -67,7 +67,7 @@ RAGGEMM_WITH_FMA void AddDots(const Tile& lhs, const Tile& rhs, Tile& totals) {
   }
 }
 
-// Sixteen sums, as AVX-512 has them, and words of elements E.
+// Traits of a vector of 16 sums T, as in AVX-512, and of 16 words of elements E.
 template <class T, class E>
 struct LanesOf {
   using One = ScalarTraits<T>;
@@ -197,7 +197,7 @@ struct PlainTiles {
     Check();
     AddDots(tiles[kLhs], tiles[kRhs], tiles[kTotal]);
   }
-  // Modulo 2^32.
+  // Computes totals += lhs x rhs modulo 2^32, as TDPBUSD and its relatives do.
   template <int kTotal, int kLhs, int kRhs, class A, class B>
   static void Dot(A, B) {
     Check();
@@ -219,7 +219,7 @@ struct PlainTiles {
     are_set_up = true;
   }
   static void Restore(const void* saved) { are_set_up = *static_cast<const bool*>(saved); }
-  // As the instructions do where nobody has set up tiles on the thread.
+  // Traps if tiles are not set up on the thread, as the instructions do.
   static void Check() {
     if (!are_set_up) __builtin_trap();
   }

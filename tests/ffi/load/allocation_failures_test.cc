@@ -1,4 +1,4 @@
-// Memory runs out at every place where a call asks for some: the call is refused or right, and the next one works.
+// Tests calls in which memory runs out, at each allocation in turn. The call fails or is right, and the next one works.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -23,7 +23,7 @@ enum class Fail { kNever, kOnce, kFromThenOn };
 
 std::atomic<Fail> fail = Fail::kNever;
 std::atomic<int64_t> allocations = 0, first_to_fail = 0;
-thread_local int in_host = 0;  // the host's own memory does not run out
+thread_local int in_host = 0;  // Depth of host functions on this thread. Their allocations never fail.
 
 bool Fails() {
   if (fail == Fail::kNever || in_host > 0) return false;
@@ -35,7 +35,7 @@ bool Fails() {
 
 }  // namespace
 
-// In place of the C library's, also below operator new of all libraries of this process.
+// These replace the functions of the C library for all libraries of this process, and so below operator new, too.
 extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names
 void* __libc_malloc(size_t bytes);
@@ -56,7 +56,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 int madvise(void* start, size_t bytes, int) noexcept {
   static_cast<void>(start), static_cast<void>(bytes);
-  return Fails() ? -1 : 0;  // advice: the kernel may follow it or not
+  return Fails() ? -1 : 0;  // Advice may be ignored.
 }
 }
 
@@ -68,7 +68,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// A function of the host that may allocate.
+// Calls a function of the host, in which allocations do not fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
@@ -90,7 +90,8 @@ const XLA_FFI_Api* ApiWithMemory() {
   return &api;
 }
 
-// Runs `body` with allocation number `first` failing, and maybe all after it. False where there were not so many.
+// Runs `body`. Allocation number `first` fails, and all later ones fail, too, if `how` is kFromThenOn. Returns false if
+// `body` made fewer allocations.
 bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   allocations = 0;
   first_to_fail = first;
@@ -100,7 +101,7 @@ bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   return allocations >= first;
 }
 
-// A call in all stages, its frames made beforehand.
+// Runs a call in both stages. Makes the frames of the stages beforehand.
 class Stages {
  public:
   Stages(PluginCall& call, host::TaskRunner* pool)
@@ -124,11 +125,11 @@ class Stages {
 };
 
 struct Attempt {
-  bool failed;         // an allocation failed
-  std::string defect;  // in what the plugin then did, or empty
+  bool failed;         // True if an allocation failed.
+  std::string defect;  // A wrong reaction of the plugin, or "".
 };
 
-// What is wrong with how a call ended while memory was short, and with the one after it.
+// Returns what is wrong with a call that ran while memory was short, and with the call after it, or "".
 std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
   if (error.ok() && !call.IsRight()) return "the result is wrong";
   if (!error.ok() && !call.OutIsUntouched()) return "out was written to";
@@ -138,6 +139,7 @@ std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunne
   return call.IsRight() ? "" : "the next result is wrong";
 }
 
+// Runs a call in which allocation number `first` fails, and then another call.
 Attempt Try(PluginCall& call, host::TaskRunner* pool, Fail how, int64_t first) {
   Stages stages(call, pool);
   host::Error error;
@@ -167,38 +169,40 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Each in a process of its own, for there is only one first call. It loads the plugin, for in a child of a process that
-// has it OpenMP would not be used. Where libgomp has no memory for a team, it ends the process: raggemm tries that
-// before, and nothing can be done where memory runs out just behind.
-TEST_P(AllocationFailures, OfAFirstCall) {
+// Only one call of a process is the first, so each attempt has a process of its own. The child loads the plugin: if the
+// parent had loaded it, the child would not use OpenMP. libgomp ends the process if it has no memory for a team.
+// raggemm tries the allocation before, but cannot help if memory runs out between the trial and libgomp's own
+// allocation.
+TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
   for (Fail how : {Fail::kOnce, Fail::kFromThenOn}) {
-    int64_t first = 1, of_libgomp = 0;
-    for (std::string said; said != "all"; ++first) {
-      said = InChild(20, [&]() -> std::string {
+    int64_t first = 1, libgomp_exits = 0;
+    for (std::string result; result != "all"; ++first) {
+      result = InChild(20, [&]() -> std::string {
         const std::unique_ptr<PluginCall> call = CallOn(GetParam());
         host::ThreadPool pool(2);
         const Attempt attempt = Try(*call, &pool, how, first);
         return !attempt.defect.empty() ? attempt.defect : attempt.failed ? "" : "all";
       });
-      if (openmp && said == "ended by exit 1") {
-        ++of_libgomp;
-        said.clear();
+      if (openmp && result == "ended by exit 1") {
+        ++libgomp_exits;
+        result.clear();
       }
-      ASSERT_TRUE(said.empty() || said == "all") << said << ", at allocation " << first;
+      ASSERT_TRUE(result.empty() || result == "all") << result << ", at allocation " << first;
     }
-    std::printf("%ld places failed%s, and in libgomp %ld\n", static_cast<long>(first - 2 - of_libgomp),
-                how == Fail::kOnce ? "" : " with all after them", static_cast<long>(of_libgomp));
-    EXPECT_GT(first - of_libgomp, 20);
-    EXPECT_LE(of_libgomp, openmp ? 12 : 0);
+    std::printf("%ld places failed%s, and in libgomp %ld\n", static_cast<long>(first - 2 - libgomp_exits),
+                how == Fail::kOnce ? "" : " with all after them", static_cast<long>(libgomp_exits));
+    EXPECT_GT(first - libgomp_exits, 20);
+    EXPECT_LE(libgomp_exits, openmp ? 12 : 0);
   }
 }
 
-// A task that XLA's headers have no memory for is not lost: what it holds is there again for the next call. The pool
-// runs tasks at once, so that none of an earlier call can hold anything yet. In a child: first calls are tested later.
+// If XLA's headers have no memory for a task, the memory that the task holds is free again for the next call. The pool
+// runs tasks at once, so no task of an earlier call holds anything. The test runs in a child, because other tests need
+// a process without calls.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
-  const std::string said = InChild(20, [&]() -> std::string {
+  const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");
     InlinePool inline_pool(3);
     RunnerOf pool(inline_pool);
@@ -218,11 +222,11 @@ TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
     }
     return first > warm ? "" : "not all have failed";
   });
-  EXPECT_EQ(said, "");
+  EXPECT_EQ(result, "");
 }
 
-// The error of a wrong call needs memory too.
-TEST_P(AllocationFailures, OfACallThatIsWrong) {
+// Making the error of a wrong call needs memory, too.
+TEST_P(AllocationFailures, AreHandledInAWrongCall) {
   const std::unique_ptr<PluginCall> call = CallOn(GetParam());
   host::ThreadPool pool(2);
   auto* sizes = static_cast<int32_t*>(call->problem().problem.lhs.first_dims->data);
@@ -241,9 +245,9 @@ TEST_P(AllocationFailures, OfACallThatIsWrong) {
   }
 }
 
-// The text of a plan, or null.
+// raggemm_plan_text returns null if there is no memory for the text.
 TEST(PlanTextWithoutMemory, IsNull) {
-  const std::string said = InChild(20, [&]() -> std::string {
+  const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");
     Stages stages(*call, nullptr);
     int64_t nulls = 0;
@@ -256,7 +260,7 @@ TEST(PlanTextWithoutMemory, IsNull) {
     }
     return nulls > 0 ? "" : "no place found";
   });
-  EXPECT_EQ(said, "");
+  EXPECT_EQ(result, "");
 }
 
 }  // namespace

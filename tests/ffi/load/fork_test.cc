@@ -1,4 +1,4 @@
-// fork() after and during calls, and the end of the process during calls.
+// Tests fork() after and during calls, and exit() during calls.
 #include <unistd.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 1, 40, 20}, .c = true}; }
 
-// So short that it is about to take or give back its buffers most of the time.
+// Returns a problem so small that its call spends most of its time with taking and returning buffers.
 ProblemSpec Tiny() { return {.m = 2, .n = 2, .k = 2, .sizes = {2}}; }
 
 std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpec& spec = ManyTiles()) {
@@ -28,6 +28,7 @@ std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpe
   return call;
 }
 
+// Runs a call. Returns "" if it is right.
 std::string Outcome(PluginCall& call, host::TaskRunner* pool) {
   const host::Error error = call.Run(pool);
   return !error.ok() ? error.message : call.IsRight() ? "" : "the result is wrong";
@@ -35,7 +36,7 @@ std::string Outcome(PluginCall& call, host::TaskRunner* pool) {
 
 constexpr const char* kExecutors[] = {"OPENMP", "POOL", "AUTO", "SERIAL"};
 
-// Calls from other threads, on every executor, for as long as it lives.
+// Runs calls on other threads, with every executor, during its lifetime.
 class Callers {
  public:
   explicit Callers(host::TaskRunner* pool) {
@@ -60,8 +61,8 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// The parent's pool as the child has it: without threads, which is as if they never came to the tasks. Not that pool
-// itself, whose mutex a thread that comes late to a task may hold while the process forks.
+// A pool in a forked child, which has no threads: its tasks never start. The child cannot use the parent's pool,
+// because a thread of the parent may hold its mutex while the process forks.
 class PoolWithoutThreads : public host::TaskRunner {
  public:
   int64_t num_threads() const override { return 2; }
@@ -77,9 +78,9 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
     EXPECT_EQ(InChild(10, [&] { return Outcome(*call, &pool_in_child); }), "") << executor;
     EXPECT_EQ(InChild(10,
                       [&] {
-                        std::string said;
-                        std::thread([&] { said = Outcome(*call, &pool_in_child); }).join();
-                        return said;
+                        std::string result;
+                        std::thread([&] { result = Outcome(*call, &pool_in_child); }).join();
+                        return result;
                       }),
               "")
         << executor << " on a thread of the child's";
@@ -87,7 +88,7 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
   }
 }
 
-// The host's pool is left out in the child: a thread that is gone may hold its mutex.
+// The child uses no pool, because a thread that it does not have may hold the pool's mutex.
 TEST(Fork, DuringCallsOfOtherThreads) {
   const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);
@@ -100,17 +101,17 @@ TEST(Fork, DuringCallsOfOtherThreads) {
   }
 }
 
-// exit() runs the library's destructors while others call.
+// exit() runs the destructors of the library while other threads are in calls.
 TEST(Exit, DuringCallsOfOtherThreads) {
   const int exits = Soaking() ? 500 : 10;
   for (int i = 0; i < exits; ++i) {
-    const std::string said = InChild(10, [&]() -> std::string {
+    const std::string result = InChild(10, [&]() -> std::string {
       auto* pool = new host::ThreadPool(2);
       new Callers(pool);
       usleep(2000 + i * 100 % 1000);
       exit(42);
     });
-    ASSERT_EQ(said, "ended by exit 42") << "exit " << i;
+    ASSERT_EQ(result, "ended by exit 42") << "exit " << i;
   }
 }
 

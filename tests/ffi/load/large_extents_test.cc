@@ -1,4 +1,4 @@
-// Elements beyond number 2^31 and byte 2^32 of every operand, in memory that exists only where it is touched.
+// Tests elements beyond index 2^31 and byte 2^32 of every operand. The system provides only the pages that are touched.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace raggemm::test {
 namespace {
 
 constexpr int64_t kTwoTo31 = int64_t{1} << 31;
-constexpr DType kType = DType::kBF16;  // kTwoTo31 elements of it are 2^32 bytes
+constexpr DType kType = DType::kBF16;  // kTwoTo31 elements of this type are 2^32 bytes.
 
-// Zeros until they are written.
+// A mapping that is zero and takes no memory until it is written.
 class Sparse {
  public:
   explicit Sparse(std::vector<int64_t> dims) : dims_(std::move(dims)) {
@@ -35,24 +35,24 @@ class Sparse {
   void* data_;
 };
 
-// Where a matrix lies in an operand, in elements.
-struct Place {
+// Layout of a matrix in an operand, in elements.
+struct MatrixLayout {
   int64_t start, row_step, col_step;
   int64_t At(int64_t row, int64_t col) const { return start + row * row_step + col * col_step; }
 };
 
-// The product of one group: out (m x n, on top of what is there) = lhs x rhs.
+// The product of one group: out += lhs x rhs, with out m x n.
 struct Product {
   int64_t m, n, k;
-  Place lhs, rhs, out;
+  MatrixLayout lhs, rhs, out;
 };
 
-// Small integers, so that every sum is exact and every place tells itself from the others.
+// Returns the value of an element: a small integer, so that every sum is exact. Neighbours have different values.
 double ValueAt(int64_t index) { return static_cast<double>((index * 40503 >> 7) % 5 - 2); }
 
-void Fill(const Array& array, const Place& place, int64_t rows, int64_t cols) {
+void Fill(const Array& array, const MatrixLayout& matrix, int64_t rows, int64_t cols) {
   for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < cols; ++j) StoreRounded(array, place.At(i, j), ValueAt(place.At(i, j)));
+    for (int64_t j = 0; j < cols; ++j) StoreRounded(array, matrix.At(i, j), ValueAt(matrix.At(i, j)));
   }
 }
 
@@ -67,13 +67,13 @@ class LargeProblem {
 
   GroupedGemmProblem problem;
 
-  // [P,1,G]
+  // Returns group sizes of shape [G] or [P,1,G].
   Array Sizes(std::vector<int64_t> dims, std::vector<int32_t> values) {
     const auto& [kept_dims, kept] = sizes_.emplace_back(std::move(dims), std::move(values));
     return {const_cast<int32_t*>(kept.data()), DType::kS32, kept_dims};
   }
 
-  // Fills the products' places, calls the plugin, looks at the results.
+  // Fills the matrices of the products, calls the plugin, and checks the results.
   void RunAndCheck(const std::vector<Product>& products) {
     for (const Product& p : products) {
       Fill(problem.lhs, p.lhs, p.m, p.k);
@@ -109,13 +109,13 @@ TEST(LargeExtents, WeightsOfManyGroups) {
   sizes[5] = 3;
   sizes[kGroups - 1] = 5;
   large.problem.lhs.first_dims = large.problem.out.first_dims = large.Sizes({kGroups}, sizes);
-  // Takes the depth that is filled, for most of rhs is zero.
+  // Only 4 of 512 steps of k are filled. The rest of rhs is zero.
   large.RunAndCheck({{3, 40, 4, {0, kK, 1}, {5 * kK * kN, kN, 1}, {0, kN, 1}},
                      {5, 40, 4, {3 * kK, kK, 1}, {(kGroups - 1) * kK * kN, kN, 1}, {3 * kN, kN, 1}}});
 }
 
 TEST(LargeExtents, RowsOfTheSecondProblem) {
-  constexpr int64_t kM = (1 << 21) + 1, kN = 1024, kK = 3;  // of each problem
+  constexpr int64_t kM = (1 << 21) + 1, kN = 1024, kK = 3;  // Extents of each problem.
   LargeProblem large({2 * kM, kK}, {4, kK, kN}, {2 * kM, kN});
   large.problem.lhs.first_dims = large.problem.out.first_dims = large.Sizes({2, 1, 2}, {1, 2, 0, 7});
   large.RunAndCheck({{1, kN, kK, {0, kK, 1}, {0, kN, 1}, {0, kN, 1}},
@@ -123,8 +123,8 @@ TEST(LargeExtents, RowsOfTheSecondProblem) {
                      {7, kN, kK, {kM * kK, kK, 1}, {3 * kK * kN, kN, 1}, {kM * kN, kN, 1}}});
 }
 
-TEST(LargeExtents, RowsThatAreContracted) {
-  constexpr int64_t kRows = (1 << 25) + 3, kM = 64, kN = 70;  // of each problem
+TEST(LargeExtents, RowsOfARaggedContraction) {
+  constexpr int64_t kRows = (1 << 25) + 3, kM = 64, kN = 70;  // Extents of each problem.
   LargeProblem large({2 * kRows, kM}, {2 * kRows, kN}, {4, kM, kN});
   large.problem.lhs.is_trans = true;
   large.problem.lhs.first_dims = large.problem.rhs.first_dims = large.Sizes({2, 1, 2}, {0, 2, 3, 4});
@@ -134,7 +134,7 @@ TEST(LargeExtents, RowsThatAreContracted) {
                      {kM, kN, 4, {kSecond * kM, 1, kM}, {kSecond * kN, kN, 1}, {3 * kM * kN, kN, 1}}});
 }
 
-// Rows that are as far apart.
+// Rows are more than 2^31 elements apart.
 TEST(LargeExtents, LongRows) {
   constexpr int64_t kN = kTwoTo31 + 64, kM = 2, kK = 3;
   LargeProblem large({kM, kK}, {kK, kN}, {kM, kN});
@@ -144,7 +144,7 @@ TEST(LargeExtents, LongRows) {
 }
 
 TEST(LargeExtents, PackedGroupsOfTheSecondProblem) {
-  constexpr int64_t kLength = kTwoTo31 + 10;  // of each problem
+  constexpr int64_t kLength = kTwoTo31 + 10;  // Elements of each problem.
   LargeProblem large({2 * kLength}, {2 * kLength}, {2 * kLength});
   GroupedGemmProblem& problem = large.problem;
   problem.lhs.layout = problem.rhs.layout = problem.out.layout = Layout::kPacked;

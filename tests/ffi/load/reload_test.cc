@@ -1,5 +1,5 @@
-// The plugin closed and opened again, with tasks and threads of its calls still about: results are right, and the
-// memory stays as it was.
+// Tests that the plugin can be closed and opened again while tasks and threads of its calls still exist. Results are
+// right, and memory does not grow.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 3, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 60}, .c = true}; }
 
-// One life of the plugin. The call's buffers and frames are made anew by it.
+// Loads the plugin, runs a call with new buffers, and closes the plugin.
 void LoadCallClose(const std::string& executor, host::TaskRunner* pool) {
   TestProblem test(ManyTiles());
   const std::vector<double> expected = ExpectedOut(test.problem).value();
@@ -27,7 +27,7 @@ void LoadCallClose(const std::string& executor, host::TaskRunner* pool) {
   ASSERT_EQ(host::Instantiate(plugin.instantiate, call.attributes).message, "");
   ASSERT_EQ(host::Execute(plugin.execute, call, pool).message, "");
   EXPECT_TRUE(HasBits(test.problem.out, expected));
-  call.results[1].dims = {0};  // errors must cost no memory either
+  call.results[1].dims = {0};  // An error must not leak memory either.
   EXPECT_THAT(host::Execute(plugin.execute, call, pool).message, testing::HasSubstr("int64_workspace has 0 elements"));
 }
 
@@ -40,7 +40,7 @@ TEST(Reload, LateTasksAndOpenMpThreadsSurviveIt) {
     for (const char* executor : {"POOL", "OPENMP", "SERIAL"}) LoadCallClose(executor, &runner);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_EQ(keeping.kept(), 2u);
-    keeping.RunAll();  // while the plugin is closed
+    keeping.RunAll();  // Runs late tasks while the plugin is closed.
     if (i == lives / 3) early = ResidentBytes();
   }
   const int64_t grown = ResidentBytes() - early;

@@ -1,4 +1,5 @@
-// The system makes no more threads: a call has fewer, or none but its own, and its result is the same.
+// Tests calls when the system refuses new threads. They run on fewer threads or on the caller's alone, and give the
+// same result.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -21,7 +22,8 @@ namespace {
 
 constexpr int64_t kNoLimit = INT64_MAX / 2;
 
-// How many may still be made; those that end make room again, as with the limits of a user or a container.
+// Number of threads that may still be created. A thread that ends makes room for another, as under a limit of a user or
+// a container.
 std::atomic<int64_t> room = kNoLimit;
 std::atomic<int64_t> refused = 0, made = 0;
 
@@ -40,7 +42,7 @@ void* Counted(void* data) {
 
 }  // namespace
 
-// In place of the C library's.
+// Replaces the function of the C library.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
                               void* argument) {
   static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
@@ -61,37 +63,40 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
 
-// Calls on a thread of its own, for which libgomp has no team yet, while only `threads` more can be made.
-std::string CallsWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
+// Runs three calls on a new thread, for which libgomp has no team yet, while only `threads` more can be created.
+// Returns "" if all are right.
+std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
   PluginCall call(ManyTiles());
   call.call().attributes["executor"] = executor;
   call.call().attributes["threads"] = int64_t{5};
-  std::string said;
+  std::string result;
   std::thread caller([&] {
     room = threads;
     made = refused = 0;
-    for (int i = 0; i < 3 && said.empty(); ++i) {
-      said = call.Run(pool).message;
-      if (!call.IsRight()) said += "the result is wrong";
+    for (int i = 0; i < 3 && result.empty(); ++i) {
+      result = call.Run(pool).message;
+      if (!call.IsRight()) result += "the result is wrong";
     }
     room = kNoLimit;
   });
   caller.join();
-  return said;
+  return result;
 }
 
-// Before anything was done about it, libgomp ended the process here.
+// libgomp would end the process if it could not create its threads.
 TEST(ThreadFailures, OpenMpHasFewerThreads) {
   for (int64_t threads = 0; threads <= 5; ++threads) {
-    ASSERT_EQ(CallsWithRoomFor(threads, "OPENMP", nullptr), "");
+    ASSERT_EQ(RunWithRoomFor(threads, "OPENMP", nullptr), "");
     const int64_t helpers = std::min<int64_t>(threads, 4);
-    EXPECT_EQ(made, 2 * helpers) << "tried and then used, with room for " << threads;
+    // Each helper is created twice: as a trial, and by libgomp.
+    EXPECT_EQ(made, 2 * helpers) << "with room for " << threads;
     EXPECT_EQ(refused > 0, helpers < 4) << threads;
   }
 }
 
-// libgomp ended these processes: threads of the C library's own size could be made, those of libgomp's could not.
-TEST(ThreadFailures, OpenMpHasTheStacksThatLibgompIsAskedFor) {
+// In the first three environments threads with the default stack size can be created, but not threads with the stack
+// size that libgomp uses. After a trial with default stacks, libgomp would end the process.
+TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";
   const auto driver = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
@@ -102,10 +107,10 @@ TEST(ThreadFailures, OpenMpHasTheStacksThatLibgompIsAskedFor) {
   }
 }
 
-TEST(ThreadFailures, PoolAndSerialMakeNone) {
+TEST(ThreadFailures, PoolAndSerialCreateNoThreads) {
   host::ThreadPool pool(3);
   for (const char* executor : {"POOL", "AUTO", "SERIAL"}) {
-    EXPECT_EQ(CallsWithRoomFor(0, executor, &pool), "");
+    EXPECT_EQ(RunWithRoomFor(0, executor, &pool), "");
     EXPECT_EQ(made, 0);
     EXPECT_EQ(refused, 0);
   }

@@ -1,4 +1,4 @@
-// What aarch64 has: its instruction sets, and their kernels for each arithmetic.
+// Tests the instruction sets of aarch64 and their kernels for each arithmetic.
 #include <string>
 #include <vector>
 
@@ -28,7 +28,7 @@ TEST(IsaRows, EveryCpuHasNeon) {
   EXPECT_FALSE(IsaOf("avx2").has_value());
 }
 
-TEST(HostCpuBrand, IsThatOfTheCore) { EXPECT_NE(HostCpuBrand(), ""); }
+TEST(HostCpuBrand, IsKnown) { EXPECT_NE(HostCpuBrand(), ""); }
 
 }  // namespace
 }  // namespace raggemm::test

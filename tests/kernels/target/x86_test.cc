@@ -1,4 +1,4 @@
-// What x86-64 has: its instruction sets, the CPUs that were measured, what is chosen on them.
+// Tests the instruction sets of x86-64, the measured CPUs, and the instruction sets that are chosen on them.
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -22,7 +22,7 @@
 namespace raggemm::test {
 namespace {
 
-TEST(MeasuredCpus, AreKnownByVendorFamilyAndModel) {
+TEST(MeasuredCpus, AreFoundByVendorFamilyAndModel) {
   EXPECT_STREQ(MeasuredCpuOf("GenuineIntel", 6, 207)->name, "Intel Emerald Rapids");
   EXPECT_STREQ(MeasuredCpuOf("AuthenticAMD", 25, 1)->name, "AMD Zen 3");
   EXPECT_STREQ(MeasuredCpuOf("AuthenticAMD", 25, 17)->name, "AMD Zen 4");
@@ -44,7 +44,7 @@ TEST(MeasuredCpus, AreDescribed) {
   }
 }
 
-TEST(HostCpuBrand, IsTheOneThatTheKernelReads) {
+TEST(HostCpuBrand, IsTheModelNameInProcCpuinfo) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("model name", 0) != 0) continue;
@@ -73,10 +73,10 @@ TEST(IsaRows, AreThoseOfX86) {
   EXPECT_EQ(names, want);
 }
 
-TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
+TEST(Probe, PrefersTheWidestIsaUnlessANarrowerOneIsClearlyFaster) {
   Cpu cpu = CpuUpTo(Named("avx512_bf16"));
   const Arithmetic &f32 = kArithmetics[0], &pairs = kArithmetics[static_cast<int>(ArithmeticId::kPairs)];
-  EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx512"));  // the best that has kernels of its own
+  EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx512"));  // The best ISA with its own f32 kernels.
   EXPECT_EQ(PreferredIsa(cpu, pairs), Named("avx512_bf16"));
   const auto set = [&](Isa isa, float f32_gflops, float pairs_gflops) {
     cpu.probed_gflops[static_cast<size_t>(isa)][0] = f32_gflops;
@@ -87,7 +87,7 @@ TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
   EXPECT_EQ(PreferredIsa(cpu, pairs), Named("avx512_bf16"));
   set(Named("avx512"), 60, 60);
   EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx2"));
-  set(Named("avx512"), 180, 180), set(Named("avx512_bf16"), 0, 90);  // where the unit of pairs is a slow one
+  set(Named("avx512"), 180, 180), set(Named("avx512_bf16"), 0, 90);  // VDPBF16PS is slow on this CPU.
   EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx512"));
   EXPECT_EQ(PreferredIsa(cpu, pairs), Named("avx512"));
 }
@@ -96,7 +96,7 @@ ProblemSpec PinnedSpec() {
   return {.groups = 2, .m = 30, .n = 40, .k = 20, .sizes = {5, 20}, .c = true, .bias = true, .alpha = true};
 }
 
-// An error, never a fallback.
+// If a call names an ISA that the CPU lacks, it fails. It never falls back to another ISA.
 TEST(AbsentIsa, IsAnError) {
   const TestProblem test(PinnedSpec());
   const absl::Status status = GroupedGemm(test.problem, {.isa = Named("avx512"), .cpu = CpuUpTo(Named("avx2"))});
@@ -105,8 +105,9 @@ TEST(AbsentIsa, IsAnError) {
   EXPECT_NE(status.message().find("; usable: avx2, scalar"), absl::string_view::npos) << status;
 }
 
-// A unit of the other rule leaves the sums to code for any CPU, and the plan says so.
-TEST(UnitOfTheOtherRule, IsInThePlan) {
+// If the matrix unit of the ISA computes another rule than bf16_sums names, kernels without the unit are used. The plan
+// says so.
+TEST(RuleWithoutAUnit, IsInThePlan) {
   ProblemSpec spec = PinnedSpec();
   spec.lhs = spec.rhs = DType::kBF16;
   std::vector<int64_t> workspace(1000);
@@ -121,7 +122,7 @@ TEST(UnitOfTheOtherRule, IsInThePlan) {
   }
 }
 
-TEST(DefaultIsaTest, NamesWhatThisCpuLacks) {
+TEST(DefaultIsaTest, ListsTheIsasOfTheCpuInItsError) {
   EXPECT_EQ(DefaultIsa({.isa = "sse2"}, CpuUpTo(Named("avx512")), kArithmetics[0]).status().message(),
             "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, AVX512, AVX_VNNI, AVX2, SCALAR");
   EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, CpuUpTo(Named("avx2")), kArithmetics[0]).status().message(),

@@ -1,4 +1,4 @@
-// Few rows whose rhs is swept in the order of memory.
+// Tests groups of few rows, for which rhs streams once in the order of memory (RhsMode::kGemv).
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -19,27 +19,27 @@
 namespace raggemm::test {
 namespace {
 
-// For a CPU whose caches hold nothing.
+// Returns options with a CPU that has almost no L2 cache, so that rhs streams from memory.
 Options Uncached() {
   Options options{.executor = Executor::kOpenMp, .threads = 1};
   options.cpu.l2_bytes = 1;
   return options;
 }
 
-void ExpectSweepBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
+void ExpectUncachedBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   TestProblem test(spec);
   ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
 }
 
-// Groups of 0 to 9 rows: all that are swept, and more.
-ProblemSpec SweepSpec(int64_t n, int64_t k) {
+// Returns a problem with groups of 0 to 9 rows: all heights that GEMV kernels take, and one more.
+ProblemSpec FewRowsSpec(int64_t n, int64_t k) {
   return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
 }
 
-class Sweep : public IsaTest {};
-RAGGEMM_FOR_EACH_ISA(Sweep);
+class Gemv : public IsaTest {};
+RAGGEMM_FOR_EACH_ISA(Gemv);
 
-TEST_P(Sweep, IsChosenForFewRows) {
+TEST_P(Gemv, IsChosenForFewRows) {
   for (int64_t rows : {1, kGemvRows, kGemvRows + 1}) {
     const TestProblem test({.m = rows, .n = 100, .k = 300, .sizes = {rows}});
     std::vector<int64_t> workspace(1000);
@@ -52,64 +52,65 @@ TEST_P(Sweep, IsChosenForFewRows) {
   }
 }
 
-TEST(SweepOfEveryIsa, OfEveryTypeAndExtent) {
+TEST(GemvOnEveryIsa, EveryTypeAndExtent) {
   for (DType rhs : kAllFloats) {
     for (int64_t k : {1, 7, 8, 31, 256, 257, 530}) {
       for (int64_t n : {1, 16, 31, 33, 64, 100, 300}) {
-        ProblemSpec spec = SweepSpec(n, k);
+        ProblemSpec spec = FewRowsSpec(n, k);
         spec.rhs = rhs;
         spec.out = n % 2 == 0 ? DType::kF32 : rhs;
         if (!Sampled(8)) continue;
-        ExpectSweepBits(spec);
+        ExpectUncachedBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
     }
   }
 }
 
-TEST(SweepOfEveryIsa, OfBf16ByEachRule) {
+TEST(GemvOnEveryIsa, Bf16ByEachRule) {
   for (ArithmeticId rule : kBf16Rules) {
     for (int64_t k : {1, 2, 15, 16, 33, 300}) {
-      ProblemSpec spec = SweepSpec(70, k);
+      ProblemSpec spec = FewRowsSpec(70, k);
       spec.lhs = spec.rhs = DType::kBF16;
       spec.bf16_sums = rule;
       spec.alpha = spec.bias = k == 33;
       spec.c = k == 300;
-      ExpectSweepBits(spec);
+      ExpectUncachedBits(spec);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
-// Whole and partial strips of 32, 64 and 128 columns, with scales of sums, of elements, and none.
-TEST(SweepOfEveryIsa, OfQuantizedWeights) {
-  const std::vector<int64_t> kOfSums = {64, 1}, kOfElements = {32, 1};
+// Columns fill whole and partial panels of 32, 64 and 128 columns. Scales apply to sums or to elements, or there are
+// none.
+TEST(GemvOnEveryIsa, QuantizedWeights) {
+  const std::vector<int64_t> kSumScales = {64, 1}, kElementScales = {32, 1};
   for (DType rhs : kAllQuantized) {
     for (DType lhs : {DType::kBF16, DType::kF32}) {
       for (const auto& [k, n, scale, type] : {std::tuple{33, 264, std::vector<int64_t>{}, DType::kF32},
                                               {1, 100, {1}, DType::kF32},
-                                              {320, 200, kOfSums, DType::kBF16},
-                                              {288, 264, kOfElements, DType::kF8E8M0FNU},
-                                              {96, 36, kOfElements, DType::kF8E8M0FNU}}) {
-        ProblemSpec spec = SweepSpec(n, k);
+                                              {320, 200, kSumScales, DType::kBF16},
+                                              {288, 264, kElementScales, DType::kF8E8M0FNU},
+                                              {96, 36, kElementScales, DType::kF8E8M0FNU}}) {
+        ProblemSpec spec = FewRowsSpec(n, k);
         spec.lhs = lhs;
         spec.rhs = rhs;
         spec.rhs_scale = scale;
         spec.scale_type = type;
         if (!Sampled(8)) continue;
-        ExpectSweepBits(spec);
+        ExpectUncachedBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
     }
   }
 }
 
-// Where elements times scales are denormal, infinite, NaN; packed ones (of nine rows, and transposed) too.
-TEST(SweepOfEveryIsa, OfExtremeScales) {
+// Elements times scales are denormal, infinite or NaN. Nine rows and transposed weights use packed panels.
+TEST(GemvOnEveryIsa, ExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN}) {
-      ProblemSpec spec = SweepSpec(200, 96);
+      ProblemSpec spec = FewRowsSpec(200, 96);
       spec.lhs = DType::kBF16;
       spec.rhs = rhs;
       spec.rhs_flipped = flipped;
@@ -123,23 +124,23 @@ TEST(SweepOfEveryIsa, OfExtremeScales) {
   }
 }
 
-// What is loaded ahead of them is rhs, behind which there is no memory.
-TEST(SweepOfEveryIsa, OfTheLastGroup) {
+// GEMV kernels load rhs ahead. The last group of rhs ends at an unmapped page.
+TEST(GemvOnEveryIsa, ReadsNothingAfterTheLastGroup) {
   for (int64_t rows : {1, 2}) {
     for (int64_t n : {33, 70, 100, 1000}) {
       ProblemSpec spec{.groups = 2, .m = 1 + rows, .n = n, .k = 300, .sizes = {1, rows}};
       spec.lhs = spec.rhs = DType::kBF16;
-      ExpectSweepBits(spec);
+      ExpectUncachedBits(spec);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
-TEST(SweepOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
-  ProblemSpec spec = SweepSpec(600, 300);
+TEST(GemvOnEveryIsa, ThreadsThatDivideTheColumns) {
+  ProblemSpec spec = FewRowsSpec(600, 300);
   spec.group_offset = 3;
   spec.local_groups = 5;
-  ExpectSweepBits(spec, {2, 5});
+  ExpectUncachedBits(spec, {2, 5});
 }
 
 }  // namespace
