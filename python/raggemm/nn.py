@@ -220,7 +220,8 @@ def apply(
     Adds the result of the shared expert, if params has one.
 
     Args:
-      params: arrays by name, such as those of init. "w_gate" may be missing. Other keys are a ValueError. Optional are
+      params: arrays by name, such as those of init. "w_gate" may be missing. Unknown keys are a ValueError. These
+        keys are optional:
         - "b_up" and "b_gate" [G,I], "b_down" [G,H]: biases of the experts;
         - "router_bias" [G]: added to the logits;
         - "expert_bias" [G]: the argument of route, which affects only the choice of experts;
