@@ -112,7 +112,7 @@ ERRORS = [
     (lambda: te.grouped_dense(LHS[:, 1:], RHS, SIZES), ValueError, r"^x contracts \(4,\) .* kernel contracts \(5,\)"),
     (lambda: te.grouped_dense(LHS, RHS[1:], SIZES), ValueError, "kernel has 3 groups, but group_sizes has 4: the two"),
     (lambda: te.grouped_dense(LHS, RHS, SIZES, ((1,), (0,))), ValueError, "^kernel: axis 0 of shape .* is the group"),
-    (lambda: te.grouped_gemm(LHS, [1]), TypeError, "rhs: list is no array and has no attribute data, first_dims"),
+    (lambda: te.grouped_gemm(LHS, [1]), TypeError, "rhs: list is no array and lacks the attributes data, first"),
     (lambda: te.grouped_gemm(GroupedTensor(LHS, SIZES, SIZES), RHS), ValueError, "lhs: .*first_dims and last_dims"),
     (lambda: te.grouped_gemm(LHS, RHS, SIZES), ValueError, r"contracting_dims must be \(lhs_axes, rhs_axes\)"),
 ]  # fmt: skip
