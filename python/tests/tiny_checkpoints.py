@@ -110,8 +110,8 @@ CONFIGS = {
 def random_tensors(of: dict, seed: int) -> dict[str, np.ndarray]:
     """Whatever the loader asks for."""
     files = RandomFiles("F32", seed, keep=True)
-    loader = Loader(files, config.of(of), np.float32)
-    loader.ends()
+    loader = Loader(files, config.parse_config(of), np.float32)
+    loader.embedding_and_head()
     for i in range(of["num_hidden_layers"]):
         loader.layer(i)
     return files.made
