@@ -1,5 +1,4 @@
-"""The pages are true: their links lead somewhere, their examples run as they stand; the four frames are those of the
-code; the README is short."""
+"""Tests of the pages: links, examples, the four frames of the developers' page, and the length of the README."""
 
 import pathlib
 import re
@@ -14,7 +13,7 @@ FOLDERS = ("bench", "docs", "ffi", "include", "kernels", "proto", "python", "tes
 
 
 def _pages(root: pathlib.Path) -> dict[str, str]:
-    """The text of each page of the repository, by its path."""
+    """Returns the text of each page of the repository by its path."""
     found = [*root.glob("*.md"), *(page for folder in FOLDERS for page in (root / folder).rglob("*.md"))]
     return {str(page.relative_to(root)): page.read_text() for page in sorted(found)}
 
@@ -23,13 +22,13 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-# Pages whose examples need packages that .venv lacks: ./dev test --origins runs them.
-OF_ORIGINS = {"docs/saving.md"}
+# Pages whose examples need packages that .venv lacks. ./dev test --origins runs these examples.
+ORIGINS_PAGES = {"docs/saving.md"}
 PAGES = _pages(pathlib.Path(__file__).resolve().parents[2])
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
     for page, text in PAGES.items()
-    if page not in OF_ORIGINS
+    if page not in ORIGINS_PAGES
     for number, example in enumerate(_blocks(text, "python"), 1)
 ]
 
@@ -40,14 +39,14 @@ def developers() -> str:
 
 
 def _section(page: str, title: str) -> str:
-    """The text below the heading that contains title, up to the next heading of its level or above."""
+    """Returns the text after the heading that contains title, up to the next heading of level 1 or 2."""
     match = re.search(rf"^(#+) [^\n]*{title}[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", page, re.MULTILINE | re.DOTALL | re.I)
     assert match, f"the page has no section '{title}'"
     return match[2]
 
 
 def _body(source: str, function: str) -> list[str]:
-    """The lines of a function's definition, from its name to its closing brace."""
+    """Returns the lines of a function's definition, from its name to its closing brace."""
     match = re.search(rf"^[^\n/]*\b{function}\([^;{{}}]*\)[^;{{}}]*\{{", source, re.MULTILINE)
     assert match, f"no definition of {function}"
     depth, at = 1, match.end()
@@ -59,7 +58,7 @@ def _body(source: str, function: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def frames(root, developers) -> list[tuple[str, list[str]]]:
-    """(function, its lines) of each frame from XLA to the fma loop, as its page names them: `name` (`file`)."""
+    """Returns (function, lines) of each frame from XLA to the fma loop. The page names frames as `name` (`file`)."""
     section = _section(developers, "four frames")
     named = re.findall(r"`(\w+)`[^`\n]*`((?:ffi|kernels)/[\w./]+\.(?:h|cc))`", section)
     return [(function, _body((root / path).read_text(), function)) for function, path in named]
@@ -96,7 +95,7 @@ def test_guide_names_every_folder(root, developers):
 
 
 def _anchors(page: str) -> set[str]:
-    """What a link into a page can name: its headings, as GitHub spells them, and the anchors set by hand."""
+    """Returns the anchors of a page: headings in GitHub's spelling, and explicit anchors."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'<a id="([^"]+)">', page))

@@ -1,9 +1,10 @@
-"""Cycles of the k loops on cores of aarch64, as llvm-mca counts them from the machine code; nothing is run.
+"""Counts cycles of the k loops on cores of aarch64 with llvm-mca, from the machine code. It runs no kernels.
 
     python counted.py FOLDER-OF-OBJECTS [--record]
 
-compares with bench/results/aarch64-counted.md, or writes it. Of each kernel's loop over k, loads included, the lines
-that fetch are left out, which come once in several turns, and a branch is an instruction without a target.
+Compares the counts with bench/results/aarch64-counted.md, or writes that file. The count covers the instructions of a
+kernel's k loop with its loads. It excludes prefetches, which run only in some iterations. A branch counts as an
+instruction without a target.
 """
 
 import argparse
@@ -16,23 +17,23 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "aarch64-counted.md"
 MCA = "llvm-mca-19"
-LEAST = 0.93  # of what the pipes can do
+LEAST = 0.93  # lower limit of the share of peak throughput
 TOLERANCE = 0.01
 
 
 class Counted(NamedTuple):
-    """The tallest tile of a strip."""
+    """The kernel of the tallest register tile of an instruction set and type."""
 
     name: str
     file: str
-    traits: str  # of the symbol, without spaces and namespaces
-    product: str  # the instruction
+    traits: str  # template arguments in the symbol, without spaces and namespaces
+    product: str  # multiply-add instruction
     cores: tuple[str, ...]
 
 
 ALL = ("neoverse-n1", "neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m1")
 WITH_UNITS = ALL[1:4]
-# Products that a core begins in a cycle (Arm's optimization guides of these cores).
+# Multiply-add instructions that a core can start per cycle (Arm's optimization guides).
 PIPES = {"neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
 KERNELS = (
     Counted("f32 6x16", "neon", "NeonF32,FmaSteps<NeonF32,float,6,4,false,(ArithmeticId)0>", "fmla", ALL),
@@ -43,8 +44,8 @@ KERNELS = (
 )
 
 
-def as_of_x86(text: str) -> str:
-    """Returns an instruction with its jumps spelled as those of x86."""
+def spell_jump(text: str) -> str:
+    """Returns an instruction. Jumps are spelled as those of x86."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -54,7 +55,7 @@ def as_of_x86(text: str) -> str:
 
 
 def loops(lines: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns the instructions of each loop, without those of the loops within."""
+    """Returns the instructions of each loop, without those of inner loops."""
     jumps = [(int(found[1], 16), at) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))]
     ranges = {(target, at) for target, at in jumps if target <= at}
     found = []
@@ -66,7 +67,7 @@ def loops(lines: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]:
-    """Products and instructions of one turn of the loop that has the most products."""
+    """Returns the number of multiply-adds, and the instructions, of the loop with the most multiply-adds."""
     command = ["aarch64-linux-gnu-objdump", "-dC", "--no-show-raw-insn", objects / f"{kernel.file}.cc.o"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
@@ -74,14 +75,14 @@ def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]
     for name, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
         if not re.search("TileGemm<" + wanted, re.sub(r"raggemm::|\(anonymous namespace\)::| ", "", name)):
             continue
-        lines = [(int(at, 16), as_of_x86(t.strip())) for at, t in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.M)]
+        lines = [(int(at, 16), spell_jump(t.strip())) for at, t in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.M)]
         found += [(sum(text.startswith(kernel.product) for text in loop), loop) for loop in loops(lines)]
     assert found, f"{kernel.name}: no such kernel in {command[-1]}"
     return max(found, key=lambda pair: (pair[0], -len(pair[1])))
 
 
 def cycles(loop: list[str], core: str) -> float:
-    """Of a turn."""
+    """Returns the cycles of one iteration."""
     assembly = "\n".join("subs x0, x0, #1" if re.match(r"j\w+ ", text) else text for text in loop if text[:3] != "jmp")
     command = [MCA, "-mtriple=aarch64", f"-mcpu={core}", "-mattr=+bf16,+i8mm,+dotprod", "-iterations=100"]
     out = subprocess.run(command, check=True, capture_output=True, text=True, input=assembly + "\n").stdout
@@ -91,7 +92,7 @@ def cycles(loop: list[str], core: str) -> float:
 
 
 def measure(objects: pathlib.Path) -> list[list[str]]:
-    """A row of text for each kernel."""
+    """Returns a row of the table for each kernel."""
     rows = []
     for kernel in KERNELS:
         products, loop = loop_over_k(kernel, objects)
@@ -120,16 +121,16 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Kernels below the least share, with spills, or that are not as recorded."""
+    """Returns errors for kernels below the least share, with spills, or with counts that differ from the record."""
     found = []
     for row in rows:
         text = " | ".join(row)
         if row[3] != "0" or min(map(float, re.findall(r"\(([0-9.]+)\)", text))) < LEAST:
-            found.append(f"{text}: a share below {LEAST}, or the stack")
+            found.append(f"{text}: a share is below {LEAST}, or the loop accesses the stack")
         was = next((line for line in recorded.splitlines() if line.startswith(f"| {row[0]} |")), "")
         now, before = (list(map(float, re.findall(r"[0-9.]+", x))) for x in (text, was))
         if len(now) != len(before) or any(abs(a - b) > TOLERANCE for a, b in zip(now, before, strict=True)):
-            found.append(f"{text}: recorded is {was or 'nothing'}")
+            found.append(f"{text}: the record is {was or 'nothing'}")
     return found
 
 
