@@ -108,7 +108,7 @@ def isas(usable: bool = True) -> list[str]:
     return [row["name"].lower() for row in rows if row["usable"] == usable]
 
 
-def hash_of(*paths: str) -> str:
+def compute_hash(*paths: str) -> str:
     """Returns a hash of files and of all files in folders."""
     files = [file for path in paths for file in sorted((ROOT / path).rglob("*")) or [ROOT / path]]
     digest = hashlib.sha256()
@@ -121,15 +121,15 @@ def hash_of(*paths: str) -> str:
 @form("default")
 def default(session: nox.Session) -> None:
     """Runs the tests of ./dev test without arguments: each kind of test once."""
-    steps, here = Steps(session), isas()
+    steps, usable = Steps(session), isas()
     steps.run("ctest", "ctest", "--preset", "release", "-LE", "bench")  # ./dev test does not build the benchmark
-    for isa, executor in [(isa, EXECUTORS[0]) for isa in here] + [(here[0], other) for other in EXECUTORS[1:]]:
+    for isa, executor in [(isa, EXECUTORS[0]) for isa in usable] + [(usable[0], other) for other in EXECUTORS[1:]]:
         name = f"driver: {isa}, {executor}"
         steps.run(name, DRIVER, "--all", f"--cases={CASES}", f"--isa={isa}", f"--executor={executor}")
     steps.run("driver: a recorded layer", DRIVER, "--case=qwen3-30b-a3b-decode-up")
     steps.run("random problems", FUZZ, f"--corpus={ROOT}/tests/fuzz/corpus/problems.txt", "--seconds=2")
     steps.run("pytest", *PYTEST, "-m", "not slow")
-    session.log(f"covered: {', '.join(here)}; {here[0]} with {', '.join(EXECUTORS)}, others with {EXECUTORS[0]}")
+    session.log(f"covered: {', '.join(usable)}; {usable[0]} with {', '.join(EXECUTORS)}, others with {EXECUTORS[0]}")
     for isa in isas(usable=False):
         session.log(f"NOT covered: {isa}, which this CPU lacks")
     steps.end()
@@ -266,8 +266,10 @@ def docs(session: nox.Session) -> None:
 
 def make_wheel(session: nox.Session) -> pathlib.Path:
     """Builds the sdist, and from it the wheel. Adds shared libraries to the wheel that a plain Linux lacks."""
-    want = hash_of("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels")
-    want += hash_of("proto", "python/raggemm", "python/tools.txt")
+    want = compute_hash(
+        "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels"
+    )
+    want += compute_hash("proto", "python/raggemm", "python/tools.txt")
     stamp = WHEEL / ".complete"
     if not (stamp.exists() and stamp.read_text() == want and list(DIST.glob("*_x86_64.whl"))):
         for folder in (DIST, WHEEL / "dist"):
@@ -292,7 +294,7 @@ def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
     """Builds the wheel for aarch64 from the same sdist."""
     make_wheel(session)
     source, out, stamp = WHEEL / "sdist", WHEEL / "dist-aarch64", WHEEL / ".aarch64"
-    want = (WHEEL / ".complete").read_text() + hash_of("cmake/aarch64.cmake")
+    want = (WHEEL / ".complete").read_text() + compute_hash("cmake/aarch64.cmake")
     if not (stamp.exists() and stamp.read_text() == want and list(DIST.glob("*_aarch64.whl"))):
         for path in (source, out):
             shutil.rmtree(path, ignore_errors=True)
@@ -389,7 +391,7 @@ def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **
 
 
 def log_newer_origins(session: nox.Session, pip: list[str], run) -> None:
-    """Logs the libraries of which PyPI has a newer version."""
+    """Logs the libraries with newer versions on PyPI."""
     for name in ("tokamax", "ejkernel", "transformer_engine", "maxtext"):
         text = run(*pip, "index", "versions", name, silent=True, success_codes=[0, 1]) or ""
         found = dict(re.findall(r"(INSTALLED|LATEST): +(\S+)", text))
@@ -441,7 +443,7 @@ def peers(session: nox.Session) -> None:
     session.install("--no-deps", "-r", "bench/peers/requirements.txt")
 
 
-def headers_of(session: nox.Session, version: str) -> pathlib.Path:
+def download_headers(session: nox.Session, version: str) -> pathlib.Path:
     """Returns the folder with the headers of a version of jaxlib. Downloads jaxlib, but does not install it."""
     folder = WHEEL / f"headers-{version}"
     if not folder.exists():
@@ -471,7 +473,7 @@ def headers(session: nox.Session) -> None:
     options += ["-DRAGGEMM_WARNINGS_AS_ERRORS=ON"]
     for version in HEADERS:
         with steps.step(f"jaxlib {version}"):
-            include = f"-DRAGGEMM_JAXLIB_INCLUDE={headers_of(session, version)}"
+            include = f"-DRAGGEMM_JAXLIB_INCLUDE={download_headers(session, version)}"
             session.run("cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tree), *options, include, silent=True)
             session.run("cmake", "--build", str(tree), "--target", "ffi_driver")
             edge = f"--cases={ROOT}/proto/cases/edge.textproto"

@@ -1,6 +1,6 @@
 """Sphinx configuration of the site: pages in MyST Markdown, and docstrings of the package.
 
-./dev docs runs Sphinx. RAGGEMM_PACKAGES names the packages of .venv, which come after those of Sphinx.
+./dev docs runs Sphinx. RAGGEMM_PACKAGES names the packages of .venv.
 """
 
 import os

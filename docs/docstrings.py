@@ -72,7 +72,7 @@ def as_rst(lines: list[str]) -> list[str]:
     return writer.out
 
 
-def fields_of(thing: type) -> list[str]:
+def list_fields(thing: type) -> list[str]:
     """Returns a list of the fields of a class with trailing comments, as reStructuredText."""
     source = inspect.getsource(thing)
     found = FIELD.findall(source)
@@ -81,7 +81,7 @@ def fields_of(thing: type) -> list[str]:
 
 def setup(app) -> None:
     def process(app, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-        more = fields_of(thing) if inspect.isclass(thing) else []
+        more = list_fields(thing) if inspect.isclass(thing) else []
         lines[:] = as_rst(lines) + more
 
     def skip(app, what: str, name: str, thing: object, skipped: bool, options: object) -> bool | None:

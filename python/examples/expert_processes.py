@@ -1,8 +1,7 @@
 """`python expert_processes.py`: runs a layer of experts on several processes that exchange tokens over loopback.
 
-Every process has one device, and its share of the experts and the tokens. It runs the layer forward and backward with
-each exchange, and compares the results with the whole layer on its own device. The kernel's counters of its sockets
-give the received bytes.
+Every process has one device and a share of the experts and tokens. It runs the layer forward and backward with each
+exchange, and compares with the whole layer on its own device. Received bytes are the kernel's socket counters.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from raggemm import expert_parallel
 from raggemm.expert_parallel import Routing
 
-TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # TOKENS: of all processes; MODEL: width of a token
+TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # MODEL: width of a token
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest error by dtype, relative to the largest element
 ROUNDS = 5
 TIMEOUT = 300  # seconds
@@ -33,7 +32,7 @@ EXCHANGES = {"all_gather": expert_parallel.by_all_gather, "all_to_all": expert_p
 
 
 def _operands(dtype: str) -> dict[str, np.ndarray]:
-    """Returns all tokens and experts, the same in every process. Some experts are popular, as in a real model."""
+    """Returns all tokens and experts, the same in each process. Some experts are popular, as in real models."""
     rng = np.random.default_rng(0)
     popularity = rng.permutation(1 / np.arange(2, EXPERTS + 2))
     # The top k of logits with Gumbel noise are a sample without replacement.
@@ -62,7 +61,7 @@ def _make_layer(exchange, *options):
 
 
 def _with_gradients(layer):
-    """Returns a jitted function of the operands that computes the layer and the gradients of a loss."""
+    """Returns a jitted function that computes the layer and the gradients of a loss."""
 
     def loss(floats, expert_ids):
         out = layer({**floats, "expert_ids": expert_ids})
@@ -77,7 +76,7 @@ def _with_gradients(layer):
 
 
 def _received_bytes() -> int:
-    """Returns the bytes that all TCP sockets of this process have received, from struct tcp_info of linux/tcp.h."""
+    """Returns the bytes received by all TCP sockets of this process: tcpi_bytes_received of linux/tcp.h."""
     total = 0
     for descriptor in pathlib.Path("/proc/self/fd").iterdir():
         try:
@@ -86,20 +85,19 @@ def _received_bytes() -> int:
             with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
                 information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
                 total += struct.unpack_from("=Q", information, 128)[0]
-        except (OSError, struct.error):  # The socket is closed, or is no TCP socket.
+        except (OSError, struct.error):  # Closed, or no TCP socket.
             continue
     return total
 
 
 def _error(got: jax.Array, want: np.ndarray) -> float:
-    """Returns the largest error of this process's shard, relative to the largest element of the whole array."""
+    """Returns the error of this process's shard, relative to the largest element of the array."""
     (shard,) = got.addressable_shards
     part, want = np.asarray(shard.data).astype(np.float32), want.astype(np.float32)
     return float(np.abs(part - want[shard.index]).max() / np.abs(want).max())
 
 
 def _run_exchange(exchange, operands: dict[str, Any], wanted: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Runs the sharded layer. Returns received bytes, time and errors."""
     mesh = Mesh(np.array(jax.devices()), (AXIS,))
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
     sharded = {name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for name, x in operands.items()}
@@ -120,7 +118,7 @@ def _run_exchange(exchange, operands: dict[str, Any], wanted: dict[str, np.ndarr
 
 
 def _worker(arguments: argparse.Namespace) -> None:
-    """Runs one of the processes. Prints its figures as a line of JSON."""
+    """Runs one process. Prints its figures as a line of JSON."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         f"127.0.0.1:{arguments.port}", num_processes=arguments.processes, process_id=arguments.worker
@@ -137,7 +135,7 @@ def _worker(arguments: argparse.Namespace) -> None:
 
 
 def _environment(processes: int) -> dict[str, str]:
-    """Returns an environment with one device per process, and its share of the CPUs."""
+    """Limits each process to one device and its share of the CPUs."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     return os.environ | {

@@ -1,4 +1,4 @@
-"""Trains a mixture-of-experts layer as a module of flax.nnx, based on raggemm.nn, on synthetic data.
+"""Trains a mixture-of-experts layer of raggemm.nn as a module of flax.nnx, on synthetic data.
 
     pip install flax optax && python python/examples/moe_flax.py [--steps=30]
 
@@ -20,7 +20,7 @@ WIDTH, KINDS, TOKENS = 32, 4, 256
 
 
 class MoE(nnx.Module):
-    """A mixture-of-experts layer. Its parameters are those of raggemm.nn.init, with the same names."""
+    """A layer with the parameters of raggemm.nn.init."""
 
     def __init__(self, shape: nn.Shape, top_k: int, rngs: nnx.Rngs):
         self.top_k = top_k
@@ -31,21 +31,21 @@ class MoE(nnx.Module):
 
 
 def batch(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Draws tokens around the centers of their kinds. Returns them, and the result of their kind's map."""
+    """Returns tokens around the centers of their kinds, and the results of their kinds' maps."""
     centers, maps = (jax.random.normal(jax.random.key(i), (KINDS, *s)) for i, s in enumerate([(WIDTH,), (WIDTH,) * 2]))
     kind, noise = jax.random.randint(key, (TOKENS,), 0, KINDS), jax.random.normal(key, (TOKENS, WIDTH))
     x = centers[kind] + 0.5 * noise
     return x, jnp.einsum("tk,tkn->tn", x, maps[kind] * WIDTH**-0.5)
 
 
-def loss_of(model: MoE, x: jax.Array, y: jax.Array) -> jax.Array:
+def compute_loss(model: MoE, x: jax.Array, y: jax.Array) -> jax.Array:
     out, logits, experts = model(x)
     return jnp.mean((out - y) ** 2) + 0.01 * raggemm.load_balance_loss(logits, experts)
 
 
 @nnx.jit
 def train_step(model: MoE, optimizer: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-    loss, gradient = nnx.value_and_grad(loss_of)(model, x, y)
+    loss, gradient = nnx.value_and_grad(compute_loss)(model, x, y)
     optimizer.update(model, gradient)
     return loss
 

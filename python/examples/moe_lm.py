@@ -138,15 +138,15 @@ def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: 
     windows = (len(held_out) - 1) // shape.context
     index = np.arange(windows)[:, None] * shape.context + np.arange(shape.context + 1)
     batches = np.array_split(held_out[index], -(-windows // BATCH))
-    key, own = jax.random.split(jax.random.key(seed))
-    parameters = initial_parameters(shape, own)
+    key, initial_key = jax.random.split(jax.random.key(seed))
+    parameters = initial_parameters(shape, initial_key)
     state = parameters, OPTIMIZER.init(parameters), key
 
     def step(state: Any) -> tuple[Any, jax.Array]:
         """Runs a step on random windows of the training text. Returns the next state, and the loss in bits per byte."""
         parameters, optimizer, key = state
-        key, own = jax.random.split(key)
-        starts = jax.random.randint(own, (BATCH, 1), 0, len(text) - shape.context)
+        key, step_key = jax.random.split(key)
+        starts = jax.random.randint(step_key, (BATCH, 1), 0, len(text) - shape.context)
 
         def objective(parameters: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
             values, balance = losses(parameters, text[starts + jnp.arange(shape.context + 1)], shape)

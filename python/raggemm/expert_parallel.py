@@ -1,16 +1,15 @@
 """Expert parallelism: a mixture-of-experts layer whose experts are sharded over an axis of a mesh of CPU devices.
 
-    mlp                 makes a function that computes the experts of one device with raggemm.moe_mlp
+    mlp                 the experts of a device, computed by raggemm.moe_mlp
     on_one_device       the layer without communication: the reference for the other three
-    by_all_gather       gathers all tokens on every device, and sums the results
-    by_all_to_all       sends each token to the devices of its experts, and the results back
-    by_all_reduce       for tokens that every device has, for example in decoding; sums the results
+    by_all_gather       gathers all tokens on every device
+    by_all_to_all       sends tokens to the devices of their experts
+    by_all_reduce       for tokens that every device has, for example in decoding
 
-No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device. (With
-jaxlib 0.9.2, gradients may differ by the rounding of XLA's own sums.) by_all_gather and by_all_reduce sum the experts
-of a token in another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are
-devices. Call the last three inside jax.shard_map. The devices may belong to one process, or to several
-(jax.distributed with gloo):
+No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device (with
+jaxlib 0.9.2, gradients up to a rounding of XLA's own sums). by_all_gather and by_all_reduce sum the experts of a token
+in another order. by_all_gather is cheaper if a token has more experts than there are devices. Call the last three
+inside jax.shard_map, over devices of one process or several (jax.distributed with gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
         routing = Routing(expert_ids, weights, num_experts=64)
@@ -20,11 +19,11 @@ devices. Call the last three inside jax.shard_map. The devices may belong to one
     spec = PartitionSpec("expert")  # tokens and experts are sharded along their first axis
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
-Processes on different CPUs may follow different rounding rules for products of bfloat16 (see raggemm.options,
-bf16_sums). The rule applies to bfloat16 operands, quantized operands, and float32 computed as products of bfloat16. The
-result of a token then depends on the process of its expert. check_processes detects this.
+On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options). This
+includes quantized operands and float32 as products of bfloat16. Results then depend on the process of an expert.
+check_processes detects this.
 
-python/examples/expert_processes.py runs the layers in several processes over loopback.
+python/examples/expert_processes.py runs the layers in several processes.
 """
 
 import dataclasses
@@ -52,9 +51,8 @@ __all__ = [
     "on_one_device",
 ]
 
-# (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]. Computes the experts of a device, the
-# first of which is group_offset, for rows sorted by expert. Rows of other experts may be present. Their results are
-# ignored.
+# (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]. Computes the experts of a device, from
+# expert group_offset on, for rows sorted by expert. Results for rows of other experts are ignored.
 Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -65,20 +63,20 @@ Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 class Routing:
     """The experts of each token.
 
-    An id outside [0, num_experts) means no expert, for example in padding. It adds nothing, whatever its weight.
+    An id outside [0, num_experts) means no expert, as in padding. It adds nothing, whatever its weight.
     """
 
-    expert_ids: jax.Array  # experts of each token, integer [t,k]
-    weights: jax.Array  # weights of these experts, float [t,k]
-    num_experts: int  # number of experts on all devices together
+    expert_ids: jax.Array  # integer [t,k]
+    weights: jax.Array  # float [t,k]
+    num_experts: int  # experts of all devices
 
 
 class _ExpertOrder(NamedTuple):
-    """A stable order of rows by expert. A token has one row for each of its k experts."""
+    """The order of the t*k rows of tokens by expert."""
 
     ids: jax.Array  # expert of each sorted row, int32 [t*k]; num_experts means no expert
-    order: jax.Array  # index of the unsorted row at each sorted position, int32 [t*k]
-    group_sizes: jax.Array  # rows of each expert, int32 [num_experts]
+    order: jax.Array  # unsorted index of each sorted row, int32 [t*k]
+    group_sizes: jax.Array  # int32 [num_experts]
 
     def sort(self, rows: jax.Array) -> jax.Array:
         return rows[self.order]
@@ -88,12 +86,12 @@ class _ExpertOrder(NamedTuple):
 
 
 def _order_by_expert(expert_ids: jax.Array, num_experts: int) -> _ExpertOrder:
-    """Sorts expert ids of any shape. The sort is stable, so that gradients of weights are bit-identical."""
+    """Sorts expert ids. The sort is stable, for bit-identical gradients of weights."""
     return _ExpertOrder(*in_order_of_experts(expert_ids, num_experts))
 
 
 def _check_arguments(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
-    """Checks tokens and routing, and sets the weights of invalid expert ids to 0."""
+    """Checks arguments. Sets the weights of invalid expert ids to 0."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
     tokens, weights = checks.float_array("tokens", tokens), checks.float_array("weights", routing.weights)
@@ -125,8 +123,7 @@ def _experts_per_device(num_experts: int, axis_name: str) -> int:
 def _repeat_tokens(tokens: jax.Array, top_k: int) -> jax.Array:
     """Repeats each token top_k times: [t,d] -> [t*k,d].
 
-    Broadcasts in float32, so that the gradient is summed in float32. The gradient of a gather would be summed in the
-    order of the experts instead.
+    Broadcasts in float32, in which the gradient is then summed. A gather would sum it in the order of the experts.
     """
     t, d = tokens.shape
     wide = tokens.astype(sum_dtype(tokens))
@@ -134,7 +131,7 @@ def _repeat_tokens(tokens: jax.Array, top_k: int) -> jax.Array:
 
 
 def _weighted_sum(rows: jax.Array, routing: Routing) -> jax.Array:
-    """Returns the weighted sum of the rows of each token: [t*k,n] -> [t,n], float32 or wider."""
+    """Sums the weighted rows of each token: [t*k,n] -> [t,n], float32 or wider."""
     t, k = routing.weights.shape
     dtype = sum_dtype(rows, routing.weights)
     return (rows.reshape(t, k, rows.shape[1]).astype(dtype) * routing.weights[..., None].astype(dtype)).sum(1)
@@ -150,14 +147,14 @@ def _run_experts(experts: Experts, rows: jax.Array, group_sizes: jax.Array, grou
 
 
 def check_processes() -> None:
-    """Checks that all processes of jax.distributed round sums of bfloat16 products by the same rule.
+    """Checks that all processes of jax.distributed sum products of bfloat16 by the same rounding rule.
 
     raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS select the rule of a process. The default depends on its CPU.
-    Every process must call this function, because it is a collective. Call it before layers with bfloat16 products:
-    their results depend on the rule. Products of float32 and float64 do not.
+    All processes must call this collective, before layers with bfloat16 products. Products of float32 and float64 do
+    not depend on the rule.
 
     Raises:
-      RuntimeError: in every process, if the rules differ. Names the rules and their processes.
+      RuntimeError: in every process, if the rules differ.
     """
     rule = options.bf16_rule()
     names = library.description()["bf16_sums"]
@@ -171,14 +168,11 @@ def check_processes() -> None:
 
 
 def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
-    """Makes a function that computes the experts of one device. Its results are not weighted.
+    """Returns a function that computes the experts of one device: the argument `experts` of the other functions.
 
     Args:
-      w_up, w_down: the matrices of the experts of this device, [num_experts / devices,.,.].
-      options: keyword arguments of moe_mlp, except group_offset. preferred_element_type defaults to the type of rows.
-
-    Returns:
-      A function for the argument `experts` of the other functions.
+      w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
+      options: keyword arguments of moe_mlp, except group_offset. Results have the type of rows by default.
     """
 
     def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:
@@ -192,12 +186,12 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
     """Computes the layer without communication: sums weights[:, k] times the result of expert expert_ids[:, k] over k.
 
     Args:
-      experts: computes all experts. It is called once, with group_offset 0.
+      experts: computes all experts, in one call with group_offset 0.
       tokens: [t,d].
-      routing: routing of these tokens.
+      routing: experts of these tokens.
 
     Returns:
-      [t,n], with the dtype of the result of experts.
+      [t,n] of the dtype that experts returns.
     """
     tokens, routing = _check_arguments(tokens, routing)
     order = _order_by_expert(routing.expert_ids, routing.num_experts)
@@ -210,7 +204,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
 def _sum_local_experts(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
 ) -> tuple[jax.Array, np.dtype]:
-    """Returns the sum over this device's experts of each token, float32 or wider, and the dtype of their results."""
+    """Sums the results of this device's experts for each token. Returns the sums, and the dtype of the results."""
     local = _experts_per_device(routing.num_experts, axis_name)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     order = _order_by_expert(routing.expert_ids, routing.num_experts)
@@ -222,18 +216,18 @@ def _sum_local_experts(
 
 
 def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
-    """Computes the layer for the tokens of all devices: gathers tokens by all_gather, sums results by psum_scatter.
+    """Computes the layer for the tokens of all devices. Gathers tokens by all_gather, and sums results by psum_scatter.
 
-    Each device holds k copies of all tokens for a while, and computes its own experts.
+    Each device temporarily holds k copies of all tokens.
 
     Args:
       experts: computes the num_experts / devices experts of this device.
-      tokens: [t,d], the tokens of this device.
-      routing: routing of these tokens to the experts of all devices.
-      axis_name: name of the mesh axis along which the experts are sharded, in the order of the devices.
+      tokens: [t,d], this device's.
+      routing: experts of these tokens, on all devices.
+      axis_name: mesh axis along which the experts are sharded, in the order of the devices.
 
     Returns:
-      [t,n], for the tokens of this device.
+      [t,n], for this device's tokens.
     """
     tokens, routing = _check_arguments(tokens, routing)
     _experts_per_device(routing.num_experts, axis_name)
@@ -245,15 +239,14 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
 
 def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
-    """Computes the layer for tokens that every device has, and sums the results by psum. Sends no tokens.
+    """Computes the layer for tokens that every device has. Sums the results by psum.
 
-    This suits decoding with few tokens: one exchange of one row per token. The experts of a token are summed in another
-    order than on one device.
+    Suits decoding with few tokens: each token is one row of a single exchange.
 
     Args:
       experts, axis_name: see by_all_gather.
       tokens: [t,d], the same on all devices.
-      routing: routing of these tokens, the same on all devices.
+      routing: experts of these tokens, the same on all devices.
 
     Returns:
       [t,n], the same on all devices.
@@ -263,20 +256,20 @@ def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
 
 class _Exchange(NamedTuple):
-    """An all-to-all exchange of rows sorted by expert, with a buffer of `capacity` rows for each device."""
+    """An exchange of rows sorted by expert, with a buffer of `capacity` rows for each device."""
 
     axis_name: str
     devices: int
     capacity: int
-    slots: jax.Array  # position of each row in the buffers, int32 [t*k]; past their end for rows that are not sent
+    slots: jax.Array  # position of each row in the buffers, int32 [t*k]; past the end if a row is not sent
 
     def send(self, rows: jax.Array) -> jax.Array:
-        """Sends rows to the devices of their experts: [t*k,d] -> [devices*capacity,d]. Returns the received rows."""
+        """Sends rows [t*k,d] to the devices of their experts. Returns the received rows [devices*capacity,d]."""
         buffers = jnp.zeros((self.devices * self.capacity, rows.shape[1]), rows.dtype)
         return self._all_to_all(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
 
     def send_back(self, rows: jax.Array) -> jax.Array:
-        """Returns the results to the devices of their tokens. Rows that were not sent get zeros."""
+        """Sends results back. Rows that were not sent get zeros."""
         return self._all_to_all(rows).at[self.slots].get(mode="fill", fill_value=0)
 
     def _all_to_all(self, buffers: jax.Array) -> jax.Array:
@@ -286,7 +279,7 @@ class _Exchange(NamedTuple):
 def _exchange_and_run(
     experts: Experts, rows: jax.Array, order: _ExpertOrder, axis_name: str, capacity: int
 ) -> jax.Array:
-    """Returns the results of the experts of all devices for sorted rows. Sends at most `capacity` rows to a device."""
+    """Returns the results of all devices' experts for sorted rows. Sends at most `capacity` rows to a device."""
     num_experts, local = len(order.group_sizes), _experts_per_device(len(order.group_sizes), axis_name)
     devices = num_experts // local
     sizes = order.group_sizes.reshape(devices, local)
@@ -301,7 +294,7 @@ def _exchange_and_run(
     received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)  # [source, local expert]
     slot = jnp.arange(capacity, dtype=jnp.int32)
     expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
-    # Keeps the rows of an expert in the order of the devices, which is the order of all tokens.
+    # Rows of an expert stay in the order of the devices, which is that of all tokens.
     local_order = _order_by_expert(expert_of_slot, local)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     group_sizes = lax.dynamic_update_slice(jnp.zeros_like(order.group_sizes), local_order.group_sizes, (first,))
@@ -312,19 +305,18 @@ def _exchange_and_run(
 def by_all_to_all(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str, capacity: int | None = None
 ) -> jax.Array:
-    """Computes the layer for the tokens of all devices: sends rows and results by all_to_all.
+    """Computes the layer for the tokens of all devices. Exchanges rows by all_to_all.
 
-    Results are bit-identical to those of on_one_device. XLA on CPU has no ragged all_to_all, so each device sends
-    `capacity` rows to every other device, with padding. If any device has more rows for another one, all devices use
-    the largest possible capacity, t*k. Nothing is dropped.
+    XLA on CPU has no ragged all_to_all, so each device sends `capacity` rows to every device, with padding. If one has
+    more rows for a device, all use the largest possible capacity, t*k. Nothing is dropped.
 
     Args:
-      experts: see by_all_gather. Its group_sizes are zero for the experts of other devices.
+      experts: see by_all_gather. Its group_sizes are zero for other devices' experts.
       tokens, routing, axis_name: see by_all_gather.
-      capacity: rows that a device sends to each other device, at least 1. The default is twice the mean.
+      capacity: rows that a device sends to each device, at least 1. The default is twice the mean.
 
     Returns:
-      [t,n], for the tokens of this device.
+      [t,n], for this device's tokens.
     """
     tokens, routing = _check_arguments(tokens, routing)
     local = _experts_per_device(routing.num_experts, axis_name)

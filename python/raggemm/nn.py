@@ -7,7 +7,7 @@
 apply calls route, sort_by_expert and moe_mlp. All matrices except router and shared_router may be QuantizedTensors or
 PackedWeights.
 
-Calls for known models, and the arrays that params holds in addition to those of init:
+Calls for known models, with the arrays that params has in addition to those of init:
 
     Mixtral       apply(params, x, 2)
     Qwen3-MoE     apply(params, x, 8, pre_softmax=True, renormalize=True)
@@ -50,29 +50,22 @@ class Shape(NamedTuple):
 
     width: int  # elements of a token, H
     hidden: int  # hidden width of an expert, I
-    num_experts: int  # number of experts, G
+    num_experts: int  # experts, G
 
 
 class Output(NamedTuple):
-    """The results of apply. Losses of the router take logits and experts."""
+    """The results of apply. Router losses take logits and experts."""
 
-    out: jax.Array  # result of the layer, with the shape and dtype of x
-    logits: jax.Array  # logits of the router, float32 [T,G]
+    out: jax.Array  # result, of the shape and dtype of x
+    logits: jax.Array  # router logits, float32 [T,G]
     experts: jax.Array  # experts of each token, int32 [T,k]
 
 
 def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-    """Draws the arrays of a layer from normal distributions.
-
-    The standard deviation of a matrix is one over the square root of its inputs.
-
-    Args:
-      key: key of jax.random.
-      shape: sizes of the layer.
-      dtype: type of the experts' matrices: float16, bfloat16 or float32 (else TypeError).
+    """Initializes the arrays of a layer, normal with a standard deviation of one over the square root of the inputs.
 
     Returns:
-      A dict with "router", float32 [H,G]; "w_gate" and "w_up", [G,H,I]; and "w_down", [G,I,H].
+      "router", float32 [H,G]; "w_gate" and "w_up", [G,H,I], and "w_down", [G,I,H], of dtype.
     """
     if not isinstance(shape, tuple | list) or len(shape) != len(Shape._fields):
         raise TypeError(f"shape is {shape!r}, must be {', '.join(Shape._fields)}")
@@ -110,10 +103,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 
 
 def _check_matrix(params: dict[str, Any], name: str, width: int, options: dict[str, Any]) -> tuple[int, int]:
-    """Checks that the model axis of a matrix has `width` elements. Returns the groups and the extent of the other axis.
-
-    options: the options of moe_mlp that apply received.
-    """
+    """Checks that the model axis of a matrix has `width` elements. Returns the groups and the other extent."""
     w, side = _grouped_matrix(params, name), "down" if name.endswith("down") else "up"
     data, _, packed = checks.weight_parts(f"params[{name!r}]", w, MLP_FLOATS)
     shape = data.shape if packed is None else w.shape
@@ -142,7 +132,7 @@ def _check_shared(params: dict[str, Any], width: int, options: dict[str, Any]) -
 
 
 def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    """Checks the arrays that moe_mlp calls by other names than the caller does. shape: the shape of x."""
+    """Checks the arrays that have other names in moe_mlp. shape: shape of x."""
     router = checks.float_array("params['router']", params["router"]).shape
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
@@ -159,7 +149,7 @@ def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[
 
 
 def _grouped_matrix(params: dict[str, Any], name: str) -> Any:
-    """Returns a matrix of params. A matrix of the shared expert gets a group axis of one."""
+    """Returns a matrix of params. Adds a group axis to matrices of the shared expert."""
     w = params.get(name)
     if w is None or name not in _SHARED or isinstance(w, PackedWeights):
         return w
@@ -177,13 +167,9 @@ def _matmul_float32(x: jax.Array, matrix: Any) -> jax.Array:
 def _run_experts(
     tokens: jax.Array, rows: tuple[Any, Any, Any], matrices: list[Any], options: dict[str, Any]
 ) -> jax.Array:
-    """Calls moe_mlp. Does not pass transposes for PackedWeights, which have one layout.
+    """Calls moe_mlp, without transposes of PackedWeights.
 
-    Args:
-      tokens: the tokens, [T,H].
-      rows: row_tokens, row_weights and group_sizes.
-      matrices: w_up, w_gate and w_down.
-      options: keyword arguments of moe_mlp.
+    rows: row_tokens, row_weights, group_sizes. matrices: w_up, w_gate, w_down.
     """
     up, gate, down = matrices
     transposes = {
@@ -194,7 +180,7 @@ def _run_experts(
 
 
 def _run_shared_expert(params: dict[str, Any], tokens: jax.Array, options: dict[str, Any]) -> jax.Array:
-    """Computes the shared expert for every token, as an MLP of one group. The result is float32."""
+    """Computes the shared expert as an MLP of one group, in float32."""
     count, weights = tokens.shape[0], None
     if params.get("shared_router") is not None:
         weights = jax.nn.sigmoid(_matmul_float32(tokens, params["shared_router"]))[:, 0]
@@ -215,29 +201,23 @@ def apply(
     transpose_down: bool = False,
     **routing: Any,
 ) -> Output:
-    """Computes a layer: routes each token to experts, and sums the weighted results of the experts.
-
-    Adds the result of the shared expert, if params has one.
+    """Sums the weighted results of each token's experts, and of the shared expert.
 
     Args:
-      params: arrays by name, such as those of init. "w_gate" may be missing. Unknown keys are a ValueError. These
-        keys are optional:
-        - "b_up" and "b_gate" [G,I], "b_down" [G,H]: biases of the experts;
+      params: the arrays of init; "w_gate" may be missing. Optional keys are the following, others are a ValueError:
+        - "b_up" and "b_gate" [G,I], "b_down" [G,H];
         - "router_bias" [G]: added to the logits;
-        - "expert_bias" [G]: the argument of route, which affects only the choice of experts;
-        - "shared_up", "shared_gate" [H,S] and "shared_down" [S,H]: an expert that sees every token. It has no biases,
-          and its result is added in float32. Without "shared_gate" and merged it has no gate. Concatenate several
-          shared experts along S. As PackedWeights the matrices are [1,H,S] and [1,S,H];
-        - "shared_router" [H,1]: multiplies the result of the shared expert by sigmoid(x @ shared_router).
+        - "expert_bias" [G]: see route; it affects only the choice of experts;
+        - "shared_up", "shared_gate" [H,S] and "shared_down" [S,H]: an expert of every token, without biases. Its result
+          is added in float32. "shared_gate" may be missing. Concatenate several shared experts along S. PackedWeights
+          are [1,H,S] and [1,S,H];
+        - "shared_router" [H,1]: multiplies the shared expert's result by sigmoid(x @ shared_router).
       x: [...,H], float16, bfloat16 or float32.
-      top_k: number of experts of a token.
-      activation, merged, transpose_up, transpose_down: see moe_mlp. They hold for the shared expert, too. Transposes
-        have no effect on PackedWeights.
+      top_k: experts of a token.
+      activation, merged, transpose_up, transpose_down: see moe_mlp. They hold for the shared expert, too. PackedWeights
+        ignore transposes.
       weight_on: see moe_mlp.
       routing: keyword arguments of route, except expert_bias.
-
-    Returns:
-      An Output.
     """
     x = checks.float_array("x", x, MLP_FLOATS)
     options: dict[str, Any] = {"activation": activation, "merged": merged}

@@ -9,7 +9,7 @@ import random
 
 import xla_flags
 
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *xla_flags.of_tests()])
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *xla_flags.flags_for_tests()])
 
 import hypothesis
 import jax

@@ -28,13 +28,13 @@ class Kind:
 
     name: str
     run: Callable[..., jax.Array]  # run(arrays, **options) calls raggemm
-    dense: Callable[..., jax.Array]  # dense(arrays) computes the definition in the precision of arrays
+    dense: Callable[..., jax.Array]  # dense(arrays) computes the definition
     arrays: dict[str, Any]  # operands by name
     other: dict[str, Any]  # operands of a second problem
     rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # extents that may be symbolic
     weights: str = "w"  # name of the weights in arrays
-    exact: bool = True  # True if a batch is one call and bit-identical to its elements
-    relative: float = 2e-5  # tolerance of values and derivatives, relative to the largest
+    exact: bool = True  # True if a batch is one call, bit-identical to single calls
+    relative: float = 2e-5  # tolerance, relative to the largest value
 
     def __str__(self):
         return self.name

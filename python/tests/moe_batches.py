@@ -55,14 +55,14 @@ def transposed(w="float32", transposes=(False, False), **_):
 
 
 def runs(gate="separate", rows="output", save="inputs", **others):
-    """Returns a function that calls moe_mlp with arguments made with the same options."""
+    """Returns a function that calls moe_mlp with such arguments."""
     fixed = transposed(**others) | {"save": save, "weight_on": "input" if rows == "input" else "output"}
     fixed["merged"] = gate if gate in ("halves", "interleaved") else None
     return lambda values: moe_mlp(**({"row_weights": None} | values), **fixed)
 
 
 def batch_of(problems, batched):
-    """Stacks the arguments in `batched` along a new first axis. Returns all arguments, and in_axes."""
+    """Stacks the arguments named in `batched`. Returns all arguments, and in_axes."""
     stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}
 
@@ -77,7 +77,7 @@ def counts(f, *args):
 
 
 def gradient(run, names):
-    """Returns a function of the arguments and the cotangent that computes the gradients of the named arguments."""
+    """Returns a function of arguments and cotangent that computes gradients of the named arguments."""
 
     def pull(values, ct):
         return jax.vjp(lambda moved: run(values | moved), {name: values[name] for name in names})[1](ct)[0]

@@ -34,7 +34,7 @@ def activated(xp, name, gate, up):
 
 
 def largest(xp, name, gate, up):
-    """Returns a bound of the magnitude and of the propagated errors of the activation, for magnitudes of its inputs."""
+    """Bounds the magnitude and the propagated errors of the activation, for magnitudes of its inputs."""
     return up if gate is None else gate * (up + (name == "swiglu_oai"))
 
 
@@ -70,11 +70,8 @@ def mlp(
     Args:
       values: float64 arrays by the names of moe_mlp's arguments.
       row_tokens, sizes: NumPy integers.
-      activation, merged, transposed: options of moe_mlp.
-      first: index of the group of the first matrix.
-      xp: numpy or jax.numpy.
-      activate: activation function.
-      rounded: function applied to the results of the activation.
+      first: group of the first matrix.
+      rounded: function applied to the result of the activation.
       on_input: True if row_weights multiply the tokens.
     """
     x, out, start = values["x"], 0.0, 0

@@ -25,13 +25,13 @@ def codes(name):
 
 
 def magnitudes(name):
-    """Returns the finite nonnegative values of a format, ascending. Values at even indices have an even mantissa."""
+    """Returns the finite nonnegative values of a format. Those at even indices are even."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 
 
 def nearest(quotients, name):
-    """Rounds to the nearest value of a format, ties to even. Saturates."""
+    """Rounds to nearest, ties to even, and saturates."""
     values, x = magnitudes(name), np.abs(quotients)
     ties = (values[1:] + values[:-1]) / 2
     index = np.searchsorted(ties, x)
@@ -40,7 +40,7 @@ def nearest(quotients, name):
 
 
 def broadcast_blocks(values, shape):
-    """Repeats the value of each block for all of its elements."""
+    """Repeats the value of each block for its elements."""
     values = np.asarray(values)
     values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
     for axis, extent in enumerate(shape):
@@ -49,12 +49,12 @@ def broadcast_blocks(values, shape):
 
 
 def reduce_blocks(reduce, x, counts):
-    """Applies `reduce` to each block. counts: number of blocks along each axis."""
+    """Applies `reduce` to each block. counts: blocks along each axis."""
     pairs = [part for n, count in zip(x.shape, counts, strict=True) for part in (count, n // count)]
     return reduce(x.reshape(pairs), axis=tuple(range(1, 2 * x.ndim, 2)))
 
 
 def flush_subnormals(exact):
-    """Converts float64 to float32, with subnormals as 0 as in XLA on CPU."""
+    """Converts float64 to float32 without subnormals, like XLA on CPU."""
     with np.errstate(over="ignore"):
         return np.where(np.abs(exact) < TINY, 0, exact).astype(np.float32)

@@ -28,14 +28,13 @@ def tensor(dtype, shape, scale_shape, scale_dtype=np.float32, zero=False):
 
 
 def broadcast_scale(scale, shape, row_groups=None):
-    """Returns the scale or zero point of each element. row_groups: group of each row, for a scale (G,)."""
+    """Returns the scale of each element. row_groups: group of each row, for scales (G,)."""
     if row_groups is not None and np.ndim(scale) == 1:
         return np.append(np.float64(scale), 0)[row_groups][:, None]
     return quantized_formats.broadcast_blocks(np.float64(scale), shape)
 
 
 def dense(q, row_groups=None):
-    """Dequantizes to float64."""
     values = np.asarray(q.data, np.float64)
     if q.zero_point is not None:
         values = values - broadcast_scale(q.zero_point, values.shape, row_groups)

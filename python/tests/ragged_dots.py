@@ -1,7 +1,7 @@
 """ragged_dot_general for all kinds of dimension numbers, in a notation like that of einsum, with a float64 reference.
 
-Example: "bmk,gbkn->bmn, m". Axis m of lhs is ragged, and g is the group axis. An axis of both operands is a batch axis
-if the result has it, else it is contracted. The reference multiplies by a mask of the groups.
+In "bmk,gbkn->bmn, m" axis m of lhs is ragged, and g is the group axis. Axes of both operands are batch axes if the
+result has them, else contracted. The reference multiplies by a mask of the groups.
 """
 
 import dataclasses
@@ -15,8 +15,6 @@ EXTENTS = {"b": 2, "c": 3, "m": 9, "x": 2, "y": 3, "k": 9, "l": 4, "n": 5, "p": 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Dimension numbers in the notation of this module."""
-
     text: str
 
     def __str__(self):
@@ -49,12 +47,11 @@ class Form:
         batch = [a for a in lhs if a in rhs and a in out]
         if ragged in batch:
             return "".join(batch[: batch.index(ragged)])
-        # Axes of the same kind as the ragged one: contracted or free.
         same_kind = [a for a in lhs if (a in rhs) == (ragged in rhs) and a not in batch]
         return "".join([*batch, *same_kind[: same_kind.index(ragged)]])
 
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
-        """Returns lhs, rhs and group_sizes. Sums of sizes are at most the ragged extent, and groups may be empty."""
+        """Returns lhs, rhs and group_sizes with sums up to the ragged extent. Groups may be empty."""
         rng = np.random.default_rng(3)
         lhs, rhs, _, ragged = self.letters
         lead = [EXTENTS[a] for a in self._outer] if sizes_per_batch else []
@@ -63,7 +60,7 @@ class Form:
         return [*(rng.normal(size=[EXTENTS[a] for a in x]).astype(dtype) for x in (lhs, rhs)), sizes]
 
     def einsum(self, lhs, rhs, sizes, einsum=np.einsum):
-        """Computes the result from the definition. einsum: np.einsum or jnp.einsum."""
+        """Computes the definition. einsum: np.einsum or jnp.einsum."""
         left, right, out, ragged = self.letters
         if ragged in right and ragged in out:  # Groups have no effect on a ragged batch axis.
             return einsum(f"{left},{right}->{out}", lhs, rhs)

@@ -1,7 +1,4 @@
-"""The router in float64, one token at a time, and gradients by central differences.
-
-It follows the definitions, not the code of raggemm.
-"""
+"""The router in float64, one token at a time, from the definitions; and gradients by central differences."""
 
 import numpy as np
 
@@ -16,7 +13,7 @@ def sigmoid(x):
 
 
 def best(scores, count):
-    """Returns the indices of the largest scores. Of equal scores the lower index is first."""
+    """Returns the indices of the largest scores, the lower index first for equal scores."""
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
 
 

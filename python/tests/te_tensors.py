@@ -32,7 +32,7 @@ def parts(x):
 
 
 def close(got, lhs, rhs, out=None, bias=None):
-    """Compares with products of lists of matrices. out: index of each product in the result, by default 0, 1, ..."""
+    """Compares with products of lists of matrices. out: indices of products in the result, by default 0, 1, ..."""
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
     for g, index in enumerate(range(len(lhs)) if out is None else out):
@@ -44,7 +44,7 @@ def close(got, lhs, rhs, out=None, bias=None):
 
 @dataclasses.dataclass
 class Tensor:
-    """A tensor with the attributes of TransformerEngine's class. It is not raggemm's class."""
+    """A tensor with the attributes of TransformerEngine's class, and not of raggemm's class."""
 
     data: Any
     scale_inv: Any
@@ -65,7 +65,7 @@ def blocks(n, size):
 
 
 def most(n, groups, size):
-    """Returns the largest number of blocks for group sizes with the sum n. Tries all numbers of single-row groups."""
+    """Returns the largest number of blocks of groups with n rows. Tries all numbers of single-row groups."""
     return max(k + blocks(n - k, size) for k in range(min(groups - 1, n) + 1)) if n else 0
 
 
@@ -78,7 +78,6 @@ def elements(random, dtype, shape):
 
 
 def broadcast_scale(scale, block, shape):
-    """Repeats the scale of each block for its elements. The last blocks may be partial."""
     return scale.repeat(block[0], 0).repeat(block[1], 1)[: shape[0], : shape[1]]
 
 
@@ -89,7 +88,7 @@ def padded(parts, length, fill, dtype):
 
 
 def matrices(rows, columns, sizes, axis):
-    """Returns the shapes of the groups' matrices. sizes: sizes along a ragged axis, or the number of whole matrices."""
+    """Returns the shapes of the groups' matrices. sizes: along a ragged axis, or the number of whole matrices."""
     if np.ndim(sizes) == 0:
         return [(rows, columns)] * sizes
     return [(s, columns) if axis == 0 else (rows, s) for s in sizes.tolist()]
@@ -144,13 +143,13 @@ def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype
 
 
 def _nearest(x, name):
-    """Rounds float32 to elements, ties to even. Finite values saturate. NaN and infinity follow the format's rules."""
+    """Rounds float32 to elements, ties to even. Finite values saturate, others follow the format's rules."""
     out = nearest(np.where(np.isfinite(x), x, 0).astype(np.float64), name).astype(getattr(ml_dtypes, name))
     return out if name == "float4_e2m1fn" else np.where(np.isfinite(x), out, x.astype(out.dtype))
 
 
 def _scale(absmax, largest, scale_dtype):
-    """Returns the scale of a block, by the documentation of raggemm.quantize."""
+    """Returns the scale of a block, as raggemm.quantize documents it."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = np.float32(absmax) * np.float32(1 / largest)
     if scale_dtype != ml_dtypes.float8_e8m0fnu:
@@ -162,7 +161,7 @@ def _scale(absmax, largest, scale_dtype):
 
 
 def quantized(mode, dtype, x, is_colwise, given=None):
-    """Quantizes a group [rows,columns] of float32. Returns elements, scales, amax and the dequantized values."""
+    """Quantizes a group, float32 [rows,columns]. Returns elements, scales, amax and values."""
     name, (_, scale_dtype, block) = np.dtype(dtype).name, MODES[mode]
     largest = float(ml_dtypes.finfo(dtype).max)
     amax = np.abs(x).max(initial=0)

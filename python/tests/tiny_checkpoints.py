@@ -1,7 +1,4 @@
-"""Tiny checkpoints of each family with random weights, in the families' names and layouts, and their dequantization.
-
-Dequantization uses only NumPy.
-"""
+"""Tiny checkpoints of each family with random weights, in the family's names and layouts, and their dequantization."""
 
 import json
 import pathlib
@@ -109,12 +106,12 @@ CONFIGS = {
 }
 
 
-def random_tensors(of: dict, seed: int) -> dict[str, np.ndarray]:
+def random_tensors(configuration: dict, seed: int) -> dict[str, np.ndarray]:
     """Returns random values of all tensors that the loader reads."""
     files = RandomFiles("F32", seed, keep=True)
-    loader = Loader(files, config.parse_config(of), np.float32)
+    loader = Loader(files, config.parse_config(configuration), np.float32)
     loader.embedding_and_head()
-    for i in range(of["num_hidden_layers"]):
+    for i in range(configuration["num_hidden_layers"]):
         loader.layer(i)
     return files.made
 
@@ -130,17 +127,17 @@ def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> Non
             file.write(np.ascontiguousarray(x).tobytes())
 
 
-def write(folder: pathlib.Path, of: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> None:
+def write(folder: pathlib.Path, configuration: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> None:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(of))
+    (folder / "config.json").write_text(json.dumps(configuration))
     if shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
         return
     names = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
-    places = {name: names[i % shards] for i, name in enumerate(tensors)}
+    shard_of_tensor = {name: names[i % shards] for i, name in enumerate(tensors)}
     for shard in names:
-        write_safetensors(folder / shard, {name: x for name, x in tensors.items() if places[name] == shard})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        write_safetensors(folder / shard, {name: x for name, x in tensors.items() if shard_of_tensor[name] == shard})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shard_of_tensor}))
 
 
 def _nibbles(words: np.ndarray) -> np.ndarray:
@@ -184,9 +181,9 @@ def _dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return (elements * 2.0 ** (scales.astype(np.float64) - 127)[..., None]).reshape(*blocks.shape[:2], -1)
 
 
-def dequantized(of: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
+def dequantized(configuration: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
     """Returns the configuration and tensors of the same model in float32, without quantization."""
-    stored, out = of["quantization_config"], {}
+    stored, out = configuration["quantization_config"], {}
     parts = (".qzeros", ".scales", ".weight_scale_inv", "_scales")
     for name, x in tensors.items():
         base, _, part = name.rpartition(".")
@@ -197,4 +194,4 @@ def dequantized(of: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[st
             out[experts] = _dequantize_mxfp4(x, tensors[f"{experts}_scales"]).swapaxes(1, 2).astype(np.float32)
         elif not name.endswith(parts):
             out[name] = x
-    return {name: x for name, x in of.items() if name != "quantization_config"}, out
+    return {name: x for name, x in configuration.items() if name != "quantization_config"}, out

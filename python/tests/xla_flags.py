@@ -20,7 +20,7 @@ def knows(flag: str) -> bool:
     return done.returncode == 0
 
 
-def of_tests() -> list[str]:
+def flags_for_tests() -> list[str]:
     """Returns flags that reduce the compilation time of XLA. The kernels of raggemm are not compiled by XLA.
 
     - Optimization level 0, and one LLVM module per program. Compiling products and derivatives takes a quarter less

@@ -1,4 +1,4 @@
-"""Tests of the built libraries: exported symbols, linked libraries, instructions of each kernel file."""
+"""Tests of the built libraries: symbols, linked libraries, instructions of each kernel file."""
 
 import pathlib
 import re
@@ -127,8 +127,7 @@ def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert instructions and re.findall(forbidden, instructions) == []
 
 
-# The instructions for each element type of rhs, with all types of lhs. Other tests run this code with C++ in place of
-# the instructions.
+# Instructions for each type of rhs, with all types of lhs. Other tests replace the instructions by C++.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

@@ -38,7 +38,7 @@ def public_names() -> set[str]:
     return set().union(*map(names_of, modules))
 
 
-def test_every_public_name_is_on_a_page_of_the_reference_and_no_other_is(docs):
+def test_reference_has_exactly_the_public_names(docs):
     listed = []
     for page in (docs / "reference").glob("*.md"):
         text = page.read_text()
@@ -47,12 +47,12 @@ def test_every_public_name_is_on_a_page_of_the_reference_and_no_other_is(docs):
     assert sorted(listed) == sorted(public_names())
 
 
-def test_every_public_module_says_what_is_public():
+def test_compat_lists_every_public_module():
     found = [module.name for module in pkgutil.iter_modules(raggemm.compat.__path__) if module.name[0] != "_"]
     assert sorted(found) == sorted(raggemm.compat.__all__)
 
 
-def test_what_is_public_is_said_of_it():
+def test_public_names_have_docstrings():
     for name in public_names():
         module, _, thing = name.rpartition(".")
         assert (getattr(importlib.import_module(module), thing).__doc__ or "").strip(), name
@@ -63,7 +63,7 @@ def test_every_header_is_on_the_page_of_the_headers(root, docs):
     assert sorted(named) == sorted(path.name for path in (root / "include/raggemm").glob("*.h"))
 
 
-def test_every_page_that_stands_elsewhere_has_a_place(root, docs):
+def test_every_page_outside_of_docs_is_included(root, docs):
     import outside
 
     pages = [*root.glob("*.md"), *(root / "bench/results").glob("*.md"), *(root / "python/examples").rglob("*.md")]

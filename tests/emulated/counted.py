@@ -1,10 +1,9 @@
-"""Counts cycles of the k loops on cores of aarch64 with llvm-mca, from the machine code. It runs no kernels.
+"""Counts cycles of the k loops on cores of aarch64 with llvm-mca, from the machine code.
 
     python counted.py FOLDER-OF-OBJECTS [--record]
 
-Compares the counts with bench/results/aarch64-counted.md, or writes that file. The count covers the instructions of a
-kernel's k loop with its loads. It excludes prefetches, which run only in some iterations. A branch counts as an
-instruction without a target.
+Compares the counts with bench/results/aarch64-counted.md, or writes that file. They include loads, but not prefetches,
+which run only in some iterations. A branch counts as an instruction without a target.
 """
 
 import argparse
@@ -67,7 +66,7 @@ def loops(lines: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]:
-    """Returns the number of multiply-adds, and the instructions, of the loop with the most multiply-adds."""
+    """Returns the loop with the most multiply-adds: their number, and the instructions."""
     command = ["aarch64-linux-gnu-objdump", "-dC", "--no-show-raw-insn", objects / f"{kernel.file}.cc.o"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
@@ -121,7 +120,7 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Returns errors for kernels below the least share, with spills, or with counts that differ from the record."""
+    """Returns a text for each kernel below the least share, with spills, or that differs from the record."""
     found = []
     for row in rows:
         text = " | ".join(row)

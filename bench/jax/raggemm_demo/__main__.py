@@ -26,7 +26,7 @@ from raggemm.ops import gmm
 from raggemm_demo.checks import disagreement, product_errors
 from raggemm_demo.contenders import FUSED, LOOPS, RAGGED_DOT, RAGGEMM, blocks
 from raggemm_demo.formats import FORMATS
-from raggemm_demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, random_weights
+from raggemm_demo.layers import Layer, Weights, expert_products, make_loss, random_rows, random_target, random_weights
 from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
@@ -81,7 +81,7 @@ def wait_until_quiet() -> None:
 
 
 def median_ms(programs: Mapping[str, Program], effort: Effort) -> dict[str, float]:
-    """Runs the programs in turns, so that changes of the machine's speed affect all. Returns the medians."""
+    """Alternates the programs, so that changes of the machine's speed affect all. Returns the medians."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(effort.rounds):
         for name, program in programs.items():
@@ -148,7 +148,7 @@ def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks
     programs, error = {}, 0.0
     for name in (RAGGED_DOT, RAGGEMM, FUSED):
         print(f"{title}: {name}", file=sys.stderr, flush=True)
-        loss = loss_of(blocks(layer.padded_size)[name])
+        loss = make_loss(blocks(layer.padded_size)[name])
         programs[name] = Program(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
         # Gradients are rounded to bfloat16 more often than y, so the distance counts half.
         want = programs[RAGGED_DOT].output
@@ -202,7 +202,7 @@ def heading(other: str) -> str:
     )
 
 
-def line_of(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     return "  ".join(cell(row).rjust(width) for _, _, width, cell in _COLUMNS)
 
 
@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if model == LONG_MODEL and not options.long:
             continue
         for row in run_model(list(layers), options.weights, LONG if options.long else SHORT, checks):
-            print(line_of(row), flush=True)
+            print(format_row(row), flush=True)
     print("", *checks.failures, sep="\n")
     print("raggemm demo: FAILED" if checks.failures else f"raggemm demo: OK ({checks.count} checks)")
     return 1 if checks.failures else 0

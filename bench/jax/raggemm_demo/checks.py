@@ -1,7 +1,7 @@
 """Errors in units of a tolerance. Errors of correct results are at most 1.
 
-Each product of raggemm is compared with float64 on sampled rows, with its own inputs. The tolerance is that of
-docs/numerics.md. Whole blocks are compared with each other. Their tolerance is the largest distance of correct blocks.
+Each product of raggemm is compared with float64 on its own inputs, on sampled rows, with the tolerance of
+docs/numerics.md. Whole blocks are compared with each other, with the largest distance of correct blocks.
 """
 
 import concurrent.futures
@@ -80,9 +80,9 @@ def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
 
 
 def rows_error(got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Sequence[int]) -> float:
-    """Returns the largest error of got[rows of g] = lhs[rows of g] x rhs[g] on sampled rows of sampled groups.
+    """Returns the largest error of got[rows of g] = lhs[rows of g] x rhs[g] on sampled rows of sampled groups g.
 
-    Samples always include the largest group, and the first and last row of each sampled group.
+    Samples include the largest group, and the first and last row of each.
     """
     scalings = rhs.scalings if isinstance(rhs, Dequantized) else 0
     rhs = rhs if isinstance(rhs, Dequantized) else np.asarray(rhs)

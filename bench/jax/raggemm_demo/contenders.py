@@ -1,13 +1,13 @@
 """The expert block with raggemm and with the alternatives in JAX. Weights are bfloat16 or quantized.
 
-Each alternative has the fastest form of those tried. Measurements of other forms, with 250 rows of 128 experts on two
-cores with AVX-512:
+Each alternative has the fastest form that was tried. Other forms, with 250 rows of 128 experts on two cores with
+AVX-512:
 
 - ragged_dot of operands cast to float32 takes the same time and twice the memory.
-- For dots of bfloat16 operands with float32 results, XLA uses the bfloat16 unit of the CPU: 346 GFLOP/s for 256 rows of
-  2048x768 on Zen 4, where fma instructions reach 231. With bfloat16 results XLA casts the operands to float32, and
-  takes twice the time.
-- Which loop is faster depends on the size of the matrices.
+- XLA uses the CPU's bfloat16 unit for dots of bfloat16 with float32 results (256 rows of 2048x768 on Zen 4: 346
+  GFLOP/s; fma instructions reach 231). With bfloat16 results XLA casts the operands to float32: twice the time.
+
+The size of the matrices decides which loop is faster.
 """
 
 from typing import Any
@@ -52,10 +52,7 @@ def ragged_dot(lhs: jax.Array, rhs: jax.Array | QuantizedTensor, sizes: jax.Arra
 
 
 def loop_block(padded_size: int, dtype: Any) -> Block:
-    """Returns a block that loops over the experts with dots of `dtype`.
-
-    Each expert computes padded_size rows from its first row on. Groups must have at most padded_size rows.
-    """
+    """Returns a block that loops over the experts, with dots of `dtype` on padded_size rows, the largest group size."""
 
     def block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
         first, padded = jnp.cumsum(sizes) - sizes, jnp.pad(x, ((0, padded_size), (0, 0)))

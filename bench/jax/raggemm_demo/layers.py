@@ -1,6 +1,6 @@
 """The layers of the demo: recorded mixture-of-experts layers with random weights and rows.
 
-expert_products computes the expert block with any grouped product. loss_of returns a loss of the block. Operands are
+expert_products computes the expert block with any grouped product. make_loss returns a loss of the block. Operands are
 bfloat16, sums are float32.
 
     y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
@@ -27,7 +27,7 @@ RECORDED = pathlib.Path(__file__).parents[3] / "proto" / "cases" / "moe.textprot
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer of experts, and the number of rows that a router sent to each."""
+    """A layer of experts, and the rows that a router sent to each."""
 
     model: str
     phase: str  # prefill or decode
@@ -54,9 +54,9 @@ class Layer:
         return -(-max(self.sizes) // 8) * 8
 
     def with_rows(self, rows: int) -> "Layer":
-        """Returns the layer with about `rows` rows, or with its own rows if they are fewer.
+        """Returns the layer with about `rows` rows, or its own number if that is less.
 
-        Every active expert keeps one row. The other rows are scaled, so that the load imbalance stays.
+        Every active expert keeps one row. Other rows are scaled, so that the load imbalance stays.
         """
         spare = self.rows - self.active
         scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
@@ -84,9 +84,9 @@ def recorded_layers() -> list[Layer]:
 
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
-    # Repeats a block of random numbers, because models have billions of weights. The length of the block is such that
-    # rows and matrices differ. Sign, mantissa and two bits of the exponent are random: magnitudes are from 2^-7 to
-    # 2^-3. This takes a tenth of the time of normal numbers.
+    # Models have billions of weights, so a block of random numbers is repeated, at other offsets in rows and matrices.
+    # Random sign, mantissa and two bits of the exponent (magnitudes from 2^-7 to 2^-3) take a tenth of the time of
+    # normal numbers.
     size = int(np.prod(shape))
     words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)
     bits = words.view(np.uint16)
@@ -102,7 +102,7 @@ def random_weights(layer: Layer) -> Weights:
 
 
 def random_rows(layer: Layer) -> tuple[jax.Array, jax.Array]:
-    """Returns rows sorted by expert, bfloat16 [rows, hidden], and the sizes of the groups, int32."""
+    """Returns rows sorted by expert, bfloat16 [rows, hidden], and group sizes, int32."""
     rows = np.random.default_rng(4).standard_normal((layer.rows, layer.hidden), np.float32)
     return jnp.asarray(rows, jnp.bfloat16), jnp.asarray(layer.sizes, jnp.int32)
 
@@ -139,6 +139,6 @@ def distance(y: jax.Array, target: jax.Array) -> jax.Array:
     return 0.5 * jnp.sum(jnp.square(y - target)) / len(y)
 
 
-def loss_of(block: Block) -> Callable[[jax.Array, Weights, jax.Array, jax.Array], jax.Array]:
+def make_loss(block: Block) -> Callable[[jax.Array, Weights, jax.Array, jax.Array], jax.Array]:
     """Returns the loss as a function of (x, weights, sizes, target). The target has the shape of y."""
     return lambda x, weights, sizes, target: distance(block(x, weights, sizes), target)

@@ -38,7 +38,7 @@ def load(loader: Loader) -> Tree:
     count = len(loader.config.windows)
     for i in range(count):
         kind = i in loader.config.dense_layers
-        # Random layers of one kind are copies of one layer.
+        # Random layers are copies.
         layer = jax.tree.map(jnp.copy, kinds[kind]) if kind in kinds else loader.layer(i)
         if isinstance(loader.files, RandomFiles):
             kinds[kind] = layer
@@ -51,7 +51,6 @@ def load(loader: Loader) -> Tree:
 
 
 def greedy(run: Callable, config: Config, weights: Tree, prompt: list[int], count: int, dtype: Any) -> Iterator[int]:
-    """Yields the next `count` tokens by greedy decoding."""
     cache, start = model.empty_cache(config, len(prompt) + count, dtype), 0
     tokens = jnp.asarray(prompt, jnp.int32)
     for _ in range(count):

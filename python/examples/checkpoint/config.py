@@ -1,4 +1,4 @@
-"""The configuration of a model, parsed from config.json: sizes, and the differences between the families."""
+"""Parses config.json: the sizes of a model, and the properties of its family."""
 
 import math
 from typing import Any, NamedTuple
@@ -32,52 +32,52 @@ COUNTS = (
 
 
 class Latent(NamedTuple):
-    """The sizes of DeepSeek's latent attention. A token has one latent vector for the keys and values of all heads."""
+    """The sizes of DeepSeek's latent attention. All heads derive keys and values from one latent vector per token."""
 
     query_rank: int | None
     rank: int  # elements of a latent vector
-    plain_dim: int  # elements of a query or key without rotation, per head
-    rotary_dim: int  # elements with rotation
-    value_dim: int  # elements of a value, per head
+    plain_dim: int  # elements of a head without rotation
+    rotary_dim: int
+    value_dim: int
 
 
 class Quantization(NamedTuple):
     """The quantization of the stored matrices."""
 
     method: str | None = None  # quant_method; None: floats
-    block: tuple[int, int] = (1, 1)  # rows and columns that share a scale, for fp8
-    size: int = -1  # steps of K that share a scale, for awq and gptq; -1: all
-    zeros_less_one: bool = True  # True if zero points are stored minus one, for gptq
+    block: tuple[int, int] = (1, 1)  # fp8: rows and columns that share a scale
+    size: int = -1  # awq, gptq: steps of K that share a scale; -1: all
+    zeros_less_one: bool = True  # gptq: zero points are stored minus one
 
 
 class Config(NamedTuple):
-    """The configuration of a model. It is hashable, for jax.jit."""
+    """A hashable configuration, for jax.jit."""
 
     family: str
-    width: int  # elements of a token
+    width: int
     vocabulary: int
     heads: int
     kv_heads: int
     head_dim: int
     latent: Latent | None
-    frequencies: tuple[float, ...]  # rotation per position of each pair of elements, in radians
+    frequencies: tuple[float, ...]  # radians per position, for each pair of elements
     magnitude: float  # scale of rotated elements
-    score_scale: float  # scale of attention scores
+    score_scale: float
     epsilon: float
-    windows: tuple[int | None, ...]  # attention window of each layer, including the token itself; None: all positions
+    windows: tuple[int | None, ...]  # attention window of each layer, including the token itself
     dense_layers: frozenset[int]
     dense_hidden: int
     experts: int
     top_k: int
     hidden: int  # hidden width of an expert
-    shared_hidden: int  # hidden width of all shared experts together, or 0
+    shared_hidden: int  # hidden width of all shared experts
     routing: tuple[tuple[str, Any], ...]  # keyword arguments of raggemm.route
     tied: bool  # True if the head is the embedding
     quantization: Quantization
 
 
-def _mscale(factor: float, by: float) -> float:
-    return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
+def _mscale(factor: float, coefficient: float) -> float:
+    return 0.1 * coefficient * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray, float]:
@@ -93,7 +93,7 @@ def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray,
         raise CheckpointError(f"config.json: rope_scaling is of type {kind!r}, must be 'default', 'linear' or 'yarn'")
 
     def pair(rotations: float) -> float:
-        """Returns the index of the pair that makes this number of rotations within the training context."""
+        """Returns the index of the pair with this number of rotations within the training context."""
         length = scaling["original_max_position_embeddings"]
         return dim * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
@@ -102,8 +102,8 @@ def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray,
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     slow = np.clip((np.arange(dim // 2) - low) / max(high - low, 1e-3), 0, 1)
-    by, by_all = scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0)
-    magnitude = scaling.get("attention_factor") or _mscale(factor, by) / _mscale(factor, by_all)
+    mscale, mscale_all_dim = scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0)
+    magnitude = scaling.get("attention_factor") or _mscale(factor, mscale) / _mscale(factor, mscale_all_dim)
     return plain / factor * slow + plain * (1 - slow), magnitude
 
 
@@ -124,17 +124,17 @@ def _routing(family: str, config: dict[str, Any]) -> dict[str, Any]:
 def _dense_layers(family: str, config: dict[str, Any]) -> frozenset[int]:
     layers = range(config["num_hidden_layers"])
     if family.startswith("deepseek"):
-        first, each = config.get("first_k_dense_replace", 0), config.get("moe_layer_freq", 1)
-        return frozenset(i for i in layers if i < first or i % each)
-    named, each = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step", 1)
-    return frozenset(i for i in layers if i in named or (i + 1) % each)
+        first, period = config.get("first_k_dense_replace", 0), config.get("moe_layer_freq", 1)
+        return frozenset(i for i in layers if i < first or i % period)
+    named, period = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step", 1)
+    return frozenset(i for i in layers if i in named or (i + 1) % period)
 
 
 def _windows(family: str, config: dict[str, Any]) -> tuple[int | None, ...]:
     window = None if config.get("use_sliding_window") is False else config.get("sliding_window")
-    each = ("sliding_attention", "full_attention" if family == "gpt_oss" else "sliding_attention")
-    kinds = config.get("layer_types") or [each[i % 2] for i in range(config["num_hidden_layers"])]
-    return tuple(window if kind == each[0] else None for kind in kinds[: config["num_hidden_layers"]])
+    default_kinds = ("sliding_attention", "full_attention" if family == "gpt_oss" else "sliding_attention")
+    kinds = config.get("layer_types") or [default_kinds[i % 2] for i in range(config["num_hidden_layers"])]
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds[: config["num_hidden_layers"]])
 
 
 def _quantization(stored: dict[str, Any]) -> Quantization:
@@ -156,7 +156,7 @@ def _quantization(stored: dict[str, Any]) -> Quantization:
 
 
 def _check(family: str, config: dict[str, Any]) -> None:
-    """Checks sizes, and options of which the decoder supports only one value."""
+    """Checks sizes, and options with a single supported value."""
     for name in COUNTS:
         if (count := config.get(name)) is not None and (type(count) is not int or count < 1):
             raise CheckpointError(f"config.json: {name} is {count!r}, must be a positive integer")
@@ -209,7 +209,7 @@ def _parse(family: str, config: dict[str, Any]) -> Config:
 
 
 def parse_config(config: dict[str, Any], layers: int | None = None) -> Config:
-    """Parses the object in config.json. layers: number of layers to use, by default all."""
+    """Parses the object in config.json. layers: number of layers, by default all."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise CheckpointError(f"config.json: model_type is {family!r}, must be one of {', '.join(FAMILIES)}")

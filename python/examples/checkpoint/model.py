@@ -1,4 +1,4 @@
-"""The decoder of one sequence: plain JAX and raggemm.moe_mlp. Values between products are float32."""
+"""The decoder of one sequence: plain JAX and raggemm.moe_mlp, in float32 between products."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 
 def linear(x: jax.Array, layer: dict[str, Tree], dtype: Any) -> jax.Array:
-    """Computes a linear layer, float32 [T,N]. x is rounded to dtype first. Weights may be quantized."""
+    """Computes a linear layer, float32 [T,N]. Rounds x to dtype first. Weights may be quantized."""
     out = raggemm.gmm(x.astype(dtype), layer["w"], jnp.full(1, x.shape[0], jnp.int32))
     return out + layer["b"] if "b" in layer else out
 
 
 def rotate(config: Config, x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Rotates pairs of elements of x [T,heads,dim]. Element i pairs with i + dim/2, or in DeepSeek 2i with 2i + 1."""
+    """Rotates pairs of elements of x [T,heads,dim]: (i, i + dim / 2), or in DeepSeek (2i, 2i + 1)."""
     angles = positions[:, None, None] * jnp.asarray(config.frequencies, jnp.float32)
     sin, cos = jnp.sin(angles) * config.magnitude, jnp.cos(angles) * config.magnitude
     if config.latent:
@@ -53,7 +53,7 @@ def _update_cache(cache: jax.Array, x: jax.Array, positions: jax.Array) -> jax.A
 def grouped_attention(
     config: Config, window: int | None, layer: Tree, x: jax.Array, cache: Tree, positions: jax.Array
 ) -> tuple[jax.Array, Tree]:
-    """Computes grouped-query attention. A group of query heads shares one head of keys and values."""
+    """Computes grouped-query attention."""
     dtype = cache[0].dtype
 
     def heads(name: str) -> jax.Array:
@@ -145,7 +145,7 @@ def empty_cache(config: Config, length: int, dtype: Any) -> list[Tree]:
 def states(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """Runs all layers on tokens [T] at positions from start on. Returns states, float32 [T,width], and the cache."""
+    """Runs all layers on tokens [T] from position start on. Returns states, float32 [T,width], and the cache."""
     positions = start + jnp.arange(len(tokens))
     attention = latent_attention if config.latent else grouped_attention
     x, updated, dtype = weights["embedding"][tokens].astype(jnp.float32), [], weights["embedding"].dtype
@@ -166,6 +166,6 @@ def logits(config: Config, weights: Tree, x: jax.Array) -> jax.Array:
 def next_token(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """Returns the most likely token after tokens [T], int32 [1], and the cache. Does prefill and decoding."""
+    """Returns the most likely token after tokens [T], int32 [1], and the cache. Serves prefill and decoding."""
     x, cache = states(config, experts, weights, cache, tokens, start)
     return jnp.argmax(logits(config, weights, x[-1:]), -1).astype(jnp.int32), cache

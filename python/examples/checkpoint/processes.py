@@ -1,4 +1,4 @@
-"""Decoding in several processes. Each has one device, its share of the experts, and a copy of all other weights."""
+"""Decoding in several processes. Each has one device, a share of the experts, and a copy of all other weights."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ AXIS = "expert"
 
 
 def run_all(count: int) -> int:
-    """Starts this program `count` times, and shows the output of the first one. Returns 0 or a nonzero exit code."""
+    """Starts this program `count` times, and shows the first one's output. Returns 0 or a nonzero exit code."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -38,14 +38,13 @@ def run_all(count: int) -> int:
 
 
 def join(process: int, count: int, port: int) -> Mesh:
-    """Joins the distributed runtime. Returns the mesh of all processes."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=count, process_id=process)
     return Mesh(np.array(jax.devices()), (AXIS,))
 
 
 def make_global(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
-    """Makes global arrays of the arrays of each process, which are shards of axis 0 or replicas. Copies nothing."""
+    """Makes global arrays from each process's shards or replicas. Copies nothing."""
 
     def array(x: jax.Array) -> jax.Array:
         shape = (mesh.size * x.shape[0], *x.shape[1:]) if spec else x.shape
@@ -55,7 +54,6 @@ def make_global(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
 
 
 def weight_specs(weights: Any) -> Any:
-    """Returns the partition specs of weights: experts are sharded, others are replicated."""
     replicated = {name: PartitionSpec() for name in weights}
     layers = [{name: PartitionSpec(*[AXIS] * (name == "experts")) for name in layer} for layer in weights["layers"]]
     return replicated | {"layers": layers}

@@ -1,4 +1,4 @@
-"""Measures a decoding step and its parts, and compares the times with the bound by memory bandwidth."""
+"""Measures a decoding step and its parts, and compares with the bound by memory bandwidth."""
 
 import os
 import statistics
@@ -25,7 +25,7 @@ def stored_bytes(tree: Tree) -> int:
 
 
 def bandwidth_meter() -> Callable[[], float]:
-    """Returns a function that reads 512 MiB with one thread per core. The function returns bytes per second."""
+    """Returns a function that reads 512 MiB with a thread per core and returns bytes per second."""
     cores = len(os.sched_getaffinity(0))
     parts, pool = np.array_split(np.ones(PASS_BYTES // 4, np.float32), cores), ThreadPoolExecutor(cores)
 
@@ -38,7 +38,7 @@ def bandwidth_meter() -> Callable[[], float]:
 
 
 def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[str, tuple[Callable, float]]:
-    """Returns the parts of a step by name: a function that runs a part of all layers, and the bytes that it reads."""
+    """Returns by name: a function that runs a part of all layers, and the bytes that it reads."""
     experts = model.local_experts(config)
     attention = model.latent_attention if config.latent else model.grouped_attention
     cache = model.empty_cache(config, length, dtype)
@@ -58,7 +58,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
             x += attention(config, window, layer["attention"], normed, layer_cache, positions)[0]
         return x
 
-    # The share of each array that a step reads.
+    # Share of each array that a step reads.
     layers, shares = (
         weights["layers"],
         {"experts": active_share, "router": 1, "dense": 1, "shared": 1, "expert_bias": 1},
@@ -74,7 +74,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
 
 
 def report(config: Config, weights: Tree, dtype: Any, run: Callable, length: int) -> str:
-    """Measures the step, its parts and the memory bandwidth in turns. Returns a table of the medians."""
+    """Measures step, parts and memory bandwidth alternately. Returns a table of medians."""
     parts, bandwidth = step_parts(config, weights, dtype, length), bandwidth_meter()
     cache, token = model.empty_cache(config, length, dtype), jnp.zeros(1, jnp.int32)
     times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}

@@ -1,4 +1,4 @@
-"""Loads weights layer by layer, by the names and layouts of checkpoints, and converts them for the model."""
+"""Loads weights layer by layer from the names and layouts of checkpoints."""
 
 import dataclasses
 import functools
@@ -75,15 +75,15 @@ class Loader:
 
     files: Files
     config: Config
-    dtype: Any  # dtype to which float matrices are converted
-    weights: str = "as-stored"  # format of the experts, a key of FORMATS
-    share: tuple[int, int] = (0, 1)  # part of the experts to load: (index, number of parts)
+    dtype: Any  # dtype of float matrices
+    weights: str = "as-stored"  # format of the experts
+    share: tuple[int, int] = (0, 1)  # index of the part of the experts to load, and number of parts
 
     def vector(self, name: str, *shape: int) -> jax.Array:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
     def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
-        """Returns the matrices of these names, and True if they are [len(names),N,K], False if [len(names),K,N]."""
+        """Returns the matrices of these names, and True if they are [.,N,K], False if [.,K,N]."""
         stored = self.config.quantization
 
         def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
@@ -110,16 +110,16 @@ class Loader:
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
 
     def load_weights(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
-        """Returns matrices [len(names),K,N]. Packs matrices that are stored transposed, the layout of torch's Linear.
+        """Returns matrices [len(names),K,N]. Packs transposed ones, the layout of torch's Linear.
 
-        With int4, the experts of one token take 1.0 ms if packed and 2.7 ms if transposed (Zen 4).
+        The int4 experts of one token take 1.0 ms packed, 2.7 ms transposed (Zen 4).
         """
         w, transposed = self.matrices(names, n, k)
         w = w if isinstance(w, raggemm.QuantizedTensor) else _convert(names[0], w, weights)
         return _pack(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
-        """Returns a linear layer for all tokens, as weights of one group."""
+        """Returns a linear layer, as weights of one group."""
         out = {"w": self.load_weights([name], n, k)}
         return out | {"b": self.vector(f"{name}.bias", n)} if bias else out
 
@@ -138,10 +138,7 @@ class Loader:
         return slice(part * count, (part + 1) * count)
 
     def gpt_oss_experts(self, at: str) -> Mlp:
-        """Loads the experts of gpt-oss. One tensor has all experts, and one matrix has gate and up interleaved.
-
-        Float matrices are [E,K,N], MXFP4 matrices are [E,N,K].
-        """
+        """Loads experts from one tensor per matrix, with gate and up in one. Floats are [E,K,N], MXFP4 [E,N,K]."""
         c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
 
         def read(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:

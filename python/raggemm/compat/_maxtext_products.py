@@ -24,9 +24,9 @@ from raggemm._src.tensors import QuantizedTensor
 
 
 class Rule(NamedTuple):
-    """The relevant fields of a qwix.QtRule: for activations (lhs), weights (rhs), and the cotangent of the result.
+    """The relevant fields of a qwix.QtRule, for lhs (act), rhs (weight), and the cotangent of the result (bwd).
 
-    An array is not quantized if its qtype is None.
+    A qtype of None does not quantize.
     """
 
     act_qtype: Any = None
@@ -50,11 +50,9 @@ def _check_qtype(name: str, qtype: Any) -> np.dtype | None:
 
 
 def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Rule:
-    """Checks a rule, and returns it with np.dtypes as qtypes. names: the names of the qtypes in errors.
+    """Returns a rule with np.dtypes as qtypes. Raises TypeError or ValueError if it is not supported.
 
-    Raises:
-      TypeError: if a qtype is no supported dtype.
-      ValueError: if a calibration method is not supported.
+    names: names of the qtypes in errors.
     """
     act, weight, bwd = (_check_qtype(name, qtype) for name, qtype in zip(names, rule[:3], strict=True))
     for dtype, method in zip((act, weight, bwd), rule[3:6], strict=True):
@@ -64,7 +62,7 @@ def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Ru
 
 
 def resolve_rule(rule: Any) -> Rule | None:
-    """Returns qwix_rule as a Rule. Without it returns the current rule of qwix for "gmm", if qwix is imported."""
+    """Returns qwix_rule, or else the current rule of qwix for "gmm", if qwix is imported."""
     if not rule:
         qwix = sys.modules.get("qwix.pallas")
         rule = qwix.get_current_rule("gmm") if qwix else None
@@ -94,14 +92,9 @@ def _parse_calibration(text: str) -> tuple[str, float | None]:
 
 
 def quantize_operand(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
-    """Quantizes x with raggemm.quantize, unless it is quantized already or dtype is None.
+    """Quantizes x, unless it is quantized already or dtype is None. name: name of x in errors.
 
-    Args:
-      name: name of x in errors.
-      x: the operand.
-      dtype: type of the elements.
-      method: calibration method. "fixed" gives one scale for all of x.
-      axes: axes along which a scale is shared.
+    Scales are shared along `axes`, or by all elements if the calibration method is a fixed bound.
     """
     if dtype is None or checks.is_quantized(x):
         return x
@@ -124,8 +117,8 @@ class Options(NamedTuple):
     dtype: Any
     transpose_rhs: bool = False
     rule: Rule = Rule()
-    c_name: str = "existing_out"  # the argument that is c: existing_out is overwritten, partial_sum is added
-    gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of the quantized weights
+    c_name: str = "existing_out"  # or "partial_sum", which is added
+    gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of quantized weights
 
 
 def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
@@ -136,15 +129,9 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 
 
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
-    """Returns the column scales of the group of each row, [rows, n], or [1, n] if all groups share them.
+    """Returns the scales of columns, (G,) or [1|G,1,n], for the group of each row: [rows, n], or [1, n] if shared.
 
-    Rows of no group get the scales of the first or last group: those rows are 0 in every product.
-
-    Args:
-      scale: scales of columns, (G,) or [1|G,1,n] with n on axis n_axis.
-      n_axis: axis of the columns.
-      sizes, offset: group_sizes and group_offset.
-      rows: number of rows.
+    Rows of no group get the scales of the first or last group. They are 0 in every product.
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
@@ -155,10 +142,7 @@ def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any
 
 
 def _fold_scales(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:
-    """Multiplies dout by the scales of x, [M,K] or [G,K,N]. Returns the product, and x without scales.
-
-    Returns both unchanged if the scales are per block or differ along k.
-    """
+    """Moves the scales of x, [M,K] or [G,K,N], to dout, unless they are per block or differ along k."""
     if not checks.is_quantized(x) or x.scale is None:
         return dout, x
     scale = x.scale.astype(dout.dtype)
@@ -177,10 +161,7 @@ def _zero_cotangent(x: jax.Array) -> Any:
 
 
 def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
-    """Returns the cotangent of an operand: ct, unless the operand came quantized.
-
-    Then float8 elements get ct rounded to float8. Integer elements, scales and zero points get zeros.
-    """
+    """Returns the cotangent of an operand. If it came quantized, only float8 elements get ct, rounded to float8."""
     if not came_quantized:
         return ct
     zeros = jax.tree.map(_zero_cotangent, x)
@@ -217,7 +198,6 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
         if has_c:
             product_of_c = functools.partial(_product, left, right, sizes, offset, options=options)
             (dc,) = jax.vjp(product_of_c, jnp.zeros_like(dout))[1](dout)
-        # dout times the scales of the other operand, for dlhs and for drhs.
         dout_lhs, right_elements = _fold_scales(dout, right, k_axis, sizes, offset)
         dout_rhs, left_elements = _fold_scales(dout, left, 1, sizes, offset)
         bwd = rule.bwd_qtype, rule.bwd_calibration_method

@@ -34,10 +34,10 @@ def permute(
     """Replaces RoutedMoE.permute: gathers the rows of the experts that layer.get_topk selects.
 
     Args:
-      layer: a RoutedMoE. Reads get_topk, num_experts, num_experts_per_tok, dtype, is_hash_routing, load_balance_loss,
-        should_update_load_balance, and decoder_block, load_balance_loss_weight, routed_bias_update_rate,
-        use_ragged_sort and use_ring_of_experts of config. NotImplementedError if it uses the ragged sort of the ring of
-        experts.
+      layer: a RoutedMoE. permute uses get_topk, num_experts, num_experts_per_tok, dtype, is_hash_routing,
+        load_balance_loss, should_update_load_balance, and of config decoder_block, load_balance_loss_weight,
+        routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError if both of the last are
+        set.
       inputs: [batch,sequence,H].
       gate_logits, pre_bias_logits: [batch,sequence,E].
       use_custom_sort_vjp: no effect.
@@ -90,7 +90,6 @@ def unpermute(
       intermediate: [batch*sequence*k,H], results of the experts in the order of permute's rows.
       sorted_selected_experts: the order of the rows, from permute.
       weights: [batch,sequence,k], or another shape with as many elements. Ignored for Llama 4: permute applied them.
-      batch_size, sequence_length: extents of the result.
       use_custom_sort_vjp, group_sizes: no effect.
 
     Returns:

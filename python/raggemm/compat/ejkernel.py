@@ -40,7 +40,7 @@ _ARGUMENT_NAMES = Words(sizes="group_sizes", c="existing_out", bias="rhs_bias")
 
 
 def _check_precision(precision: Any) -> None:
-    """Raises NotImplementedError for dot algorithms, some of which round operands.
+    """Raises NotImplementedError for dot algorithms, which may round operands.
 
     Products are exact and sums are float32 or float64, which satisfies every jax.lax.Precision.
     """

@@ -10,11 +10,10 @@ and raise their own errors. Deliberate differences:
   the type that it names, or if it is BF16_BF16_F32_X3 or _X6 and the operands are float32. Any other one is a
   NotImplementedError with its name.
 - dtypes: one operand may be float, and the other an integer type of up to 8 bits, float8_e4m3fn, float8_e5m2 or
-  float4_e2m1fn. Elements are then numbers without scales, and the result dtype is that of jax.lax. Both operands may
-  be float8 or float4 types for a float result, except two of float8_e5m2. Both may be integers of up to 8 bits for
-  int32. Other combinations are a TypeError. raggemm.QuantizedTensors and QArrays of qwix are allowed in all three forms
-  of ragged_dot_general.
-- derivatives: every order for all three forms. vmap: every combination of operands and axes.
+  float4_e2m1fn, as numbers without scales. The result dtype is that of jax.lax. Both may be float8 or float4 types for
+  a float result, except two of float8_e5m2, or integers of up to 8 bits for int32. Other combinations are a TypeError.
+  raggemm.QuantizedTensors and QArrays of qwix are allowed in all three forms.
+- derivatives of every order for all three forms, and vmap over every combination of operands and axes.
 - out_sharding is optional on a mesh with explicit axes. Without it the result is replicated.
 """
 

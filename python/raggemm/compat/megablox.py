@@ -93,10 +93,10 @@ def make_group_metadata(
     num_nonzero_groups: int,
     visit_empty_groups: bool = True,
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], jax.Array]:
-    """Computes the order in which the kernels of megablox visit tiles. Results equal those of megablox.
+    """Computes the order in which the kernels of megablox visit tiles, exactly as megablox does.
 
-    raggemm does not use it. It is for programs that schedule by it. A tile is tm rows of lhs. Each group with rows in a
-    tile visits the tile once. Tiles without rows of any group come last and are listed once.
+    This is for programs that schedule by it. A tile is tm rows of lhs. Each group with rows in a tile visits it once.
+    Tiles without rows of any group are listed once, at the end.
 
     Args:
       group_sizes: [num_groups], integer, the rows of each group.
@@ -107,9 +107,9 @@ def make_group_metadata(
       visit_empty_groups: True gives an empty group one visit, so that tgmm can write its zeros.
 
     Returns:
-      (group_offsets, group_ids, m_tile_ids), num_tiles. group_offsets [num_groups + 1] has the first row of each group,
-      and the sum of the sizes at the end. group_ids and m_tile_ids [m/tm + num_groups - 1] have the group and the tile
-      of each visit. They are padded with their last element. num_tiles, (), is the number of visits of this shard.
+      (group_offsets, group_ids, m_tile_ids), num_tiles: the first row of each group and the sum of all sizes,
+      [num_groups + 1]; the group and the tile of each visit, [m/tm + num_groups - 1], padded with the last element; the
+      number of visits of this shard, ().
     """
     group_sizes = checks.integer_array("group_sizes", group_sizes)
     if group_sizes.ndim != 1:
@@ -129,17 +129,17 @@ def make_group_metadata(
     group_offsets = jnp.concatenate([jnp.zeros(1, ends.dtype), ends])
     starts = group_offsets[:-1]
     is_empty = group_sizes == 0
-    tiles_of_group = (ends + tm - 1) // tm - starts // tm
-    visits_of_group = jnp.where(is_empty, int(visit_empty_groups), tiles_of_group).astype(jnp.int32)
-    group_ids = _repeat_indices(visits_of_group, length)
+    tiles_per_group = (ends + tm - 1) // tm - starts // tm
+    visits_per_group = jnp.where(is_empty, int(visit_empty_groups), tiles_per_group).astype(jnp.int32)
+    group_ids = _repeat_indices(visits_per_group, length)
 
     # The group with the first row of a tile visits the tile, and so does every other group that starts in the tile.
     is_extra_visit = jnp.where(is_empty, visit_empty_groups, starts % tm != 0)
-    visits_of_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_extra_visit.astype(jnp.int32), mode="drop")
-    m_tile_ids = _repeat_indices(visits_of_tile, length)
+    visits_per_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_extra_visit.astype(jnp.int32), mode="drop")
+    m_tile_ids = _repeat_indices(visits_per_tile, length)
 
     visits_before = (group_ids.astype(int) < first).sum()
     group = jnp.arange(num_groups)
     is_local = (group >= first) & (group < end)
-    num_tiles = jnp.where(is_local, visits_of_group, 0).sum()
+    num_tiles = jnp.where(is_local, visits_per_group, 0).sum()
     return (group_offsets, jnp.roll(group_ids, -visits_before), jnp.roll(m_tile_ids, -visits_before)), num_tiles

@@ -4,9 +4,9 @@
 
 tokamax tries the list in order. It takes the next implementation only on NotImplementedError. So raggemm raises
 NotImplementedError when tracing, for everything that it does not support: platforms other than cpu, unknown arguments,
-unsupported precisions, and integer operands, except those of up to 8 bits with an int32 result. Wrong shapes raise it,
-too, so that the next implementation reports them. Group sizes that do not fit are an error at run time. The "xla"
-implementation of tokamax truncates them.
+unsupported precisions, and integer operands, except those of up to 8 bits for int32. Wrong shapes raise it, too: the
+next implementation reports them. Group sizes that do not fit are an error at run time. The "xla" implementation of
+tokamax truncates them.
 
 The semantics are those of tokamax 0.0.17. Earlier versions lack some arguments. Every implementation has its own
 derivatives. raggemm has derivatives of every order.

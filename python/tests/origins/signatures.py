@@ -80,7 +80,7 @@ def differences(theirs: list[Parameter], function: Callable, without=(), more=()
     found = [f"{name} is no parameter there any more" for name in without if name not in names]
     found += [f"{name} is only ours" for name in at if name not in names and name not in more]
     found += [f"{name} is a parameter there, too" for name in more if name in names]
-    for place, p in enumerate(theirs):
+    for index, p in enumerate(theirs):
         if p.name in without:
             if p.name in at:
                 found.append(f"{p.name} is there now")
@@ -91,8 +91,8 @@ def differences(theirs: list[Parameter], function: Callable, without=(), more=()
         own = ours[at[p.name]]
         if own.kind is not p.kind:
             found.append(f"{p.name} is {own.kind.description}, there {p.kind.description}")
-        elif p.kind is not Parameter.KEYWORD_ONLY and at[p.name] != place:
-            found.append(f"{p.name} has place {at[p.name]}, there {place}")
+        elif p.kind is not Parameter.KEYWORD_ONLY and at[p.name] != index:
+            found.append(f"{p.name} has position {at[p.name]}, there {index}")
         if p.name not in defaults and own.default != p.default:
             found.append(f"{p.name} is {own.default} by default, there {p.default}")
         if p.name in defaults and own.default == p.default:

@@ -26,12 +26,12 @@ class _DenseSpec(NamedTuple):
     kernel_axis: int  # contracted axis of kernel
     groups: int
     precision: Any
-    dtype: Any  # preferred_element_type
-    gradient_dtypes: tuple[np.dtype | None, ...]  # dtypes of x, kernel and bias; None if one has no gradient
+    dtype: Any
+    gradient_dtypes: tuple[np.dtype | None, ...]  # of x, kernel and bias; None for no gradient
 
 
 class _Operands(NamedTuple):
-    """The operands of a dense layer, and in reverse mode their cotangents."""
+    """The operands of a dense layer, or their cotangents."""
 
     x: Any
     kernel: Any
@@ -49,7 +49,7 @@ def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
 
 
 def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
-    """Sums the rows of each group: [groups, columns of x]. Multiplies by ones, because a product checks the sizes."""
+    """Sums the rows of each group: [groups, columns of x]. Multiplies by ones, which checks the sizes."""
     ones = jnp.ones((1, x.shape[0]), jnp.float32)
     return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]
 
@@ -85,7 +85,7 @@ def _dense(spec: _DenseSpec, args: _Operands) -> jax.Array:
 
 
 def _forward(spec: _DenseSpec, args: _Operands) -> tuple[jax.Array, Any]:
-    """Returns the result, and the quantized operands of the backward pass. Does not keep x and kernel themselves."""
+    """Returns the result, and the quantized operands of the backward pass."""
     residuals = _quantize("x", args.x, args, 0), _quantize("kernel", args.kernel, args, 3 - spec.kernel_axis)
     return _dense(spec, args), (*residuals, args._replace(x=None, kernel=None, bias=None))
 
@@ -181,17 +181,17 @@ def grouped_dense(
     """Computes x[rows of group g] x kernel[g] + bias[g] for each group. x, kernel and bias have gradients.
 
     Args:
-      x: [M,K], or a GroupedScaledTensor1x. Its elements have no gradient, and its first_dims must equal group_sizes.
-      kernel: [G,K,N], or [G,N,K] with contracting_dims ((1,), (2,)), or a GroupedScaledTensor1x without a gradient.
+      x: [M,K], or a GroupedScaledTensor1x whose first_dims are group_sizes. Its elements have no gradient.
+      kernel: [G,K,N], or [G,N,K] with contracting_dims ((1,), (2,)), or a GroupedScaledTensor1x. Its elements have no
+        gradient.
       group_sizes: integer [G].
-      contracting_dims: contracted axes of x and kernel.
       bias: [G,N], float16, bfloat16, float32 or float64.
       precision, preferred_element_type, group_offset: see grouped_gemm.
-      quantizer_set: quantizers of x, kernel and the incoming gradient (dgrad). Each may be None. Every product of the
-        forward and backward pass quantizes its operands along its contracted axes. Gradients are straight-through. x
-        must have two axes, and kernel three.
-      kernel_fsdp_info: (mesh axis, axis of kernel) if kernel is sharded, inside a shard_map. The kernel is gathered
-        first, and its gradient is reduce-scattered.
+      quantizer_set: quantizers of x, kernel and the incoming gradient (dgrad), or None. Every product of the forward
+        and backward pass quantizes along its contracted axes. Gradients are straight-through. x must have two axes, and
+        kernel three.
+      kernel_fsdp_info: (mesh axis, axis of kernel) if kernel is sharded, inside a shard_map. It is gathered first, and
+        its gradient is reduce-scattered.
 
     Returns:
       [M,N].

@@ -65,10 +65,10 @@ class _Block(NamedTuple):
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
     activation: Any
-    weights_before_wo: bool  # True: routing weights multiply the operand of wo, and wo_bias has no weight
+    weights_before_wo: bool  # True: routing weights multiply the operand of wo
 
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
-        """Returns [T,H]. Calls moe_mlp if it computes the same function, else two dense layers."""
+        """Calls moe_mlp if it computes the same function, else two dense layers. Returns [T,H]."""
         wi, wo, wi_bias, wo_bias = self.experts
         is_plain = not any(has_quantizers(q, f"quantizer_sets[{i}]") for i, q in enumerate(self.quantizer_sets))
         fused = _FUSED_ACTIVATIONS.get(self.activation) if isinstance(self.activation, str) else None
@@ -123,35 +123,34 @@ def moe(
     dtype: Any = jnp.float32,
     recv_capacity_per_rank: int | None = None,
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-    """Routes tokens to experts, and sums the weighted results of the experts, like TransformerEngine's moe.
+    """Routes tokens to experts, and sums the weighted results of the experts.
 
-    The call has all tokens and all experts. It needs no mesh and no ep_bootstrap, and sends nothing between devices. It
-    calls moe_mlp, or grouped_dense twice if there are quantizers, an activation that moe_mlp lacks, or a wo_bias with
-    apply_topk_weights_early. Results of grouped_dense are rounded to the dtype of x. moe_mlp rounds less.
+    The call has all tokens and all experts. It needs no mesh and no ep_bootstrap. It calls moe_mlp, or grouped_dense
+    twice for quantizers, an activation that moe_mlp lacks, or a wo_bias with apply_topk_weights_early. Results of
+    grouped_dense are rounded to the dtype of x. moe_mlp rounds less.
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.
-      gate_kernel: [H,E], the matrix of the router. Logits are computed in the dtype of x, then converted to float32.
+      gate_kernel: [H,E], of the router. Logits are computed in the dtype of x, then converted to float32.
       wi: [E,H,2I], the columns of the gate first.
       wo: [E,I,H].
-      wi_0_bias, wi_1_bias, wo_bias: biases [E,I] of the gate, [E,I] of the other half of wi, and [E,H] of wo. Give all
-        three or none.
+      wi_0_bias, wi_1_bias, wo_bias: [E,I] of the gate, [E,I] of the other half of wi, [E,H] of wo. All three or none.
       expert_bias: [E], see fused_topk_with_score_function.
-      num_experts: number of experts, E.
-      num_experts_per_tok: number of experts of a token.
-      activation_type: activation of the gate: the name of a function of jax.nn, "linear", or a function.
+      num_experts: E.
+      num_experts_per_tok: experts of a token.
+      activation_type: of the gate: the name of a function of jax.nn, "linear", or a function.
       score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: see fused_topk_with_score_function.
-        num_groups and group_topk may be None.
+        Without num_groups and group_topk there are no groups.
       aux_loss_coeff: weight of fused_moe_aux_loss. There is no loss unless it is positive.
-      apply_topk_weights_early: True applies the routing weights to the operand of wo. wo_bias is then not weighted.
-      quantizer_sets: quantizer sets of wi and wo, see grouped_dense.
+      apply_topk_weights_early: True applies routing weights to the operand of wo, and not to wo_bias.
+      quantizer_sets: for wi and wo, see grouped_dense.
       ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes: no effect.
       dtype: type to which the routing weights and the loss are rounded.
       recv_capacity_per_rank: a multiple of 128. No effect: no row is ever dropped.
 
     Returns:
-      (out, loss, rows): out [batch,sequence,H] of the dtype of x; loss, (), or None; rows int32 (1,1), the rows of each
-      expert rounded up to a multiple of 128, summed over the experts.
+      ([batch,sequence,H] of the dtype of x; the loss, (), or None; int32 (1,1): the sum of each expert's rows, rounded
+      up to a multiple of 128).
     """
     del ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes
     capacity = recv_capacity_per_rank

@@ -148,13 +148,7 @@ def multiply(
 ) -> jax.Array:
     """Multiplies two results of parse_operand.
 
-    Args:
-      names: names of the arguments in errors.
-      lhs, rhs: the operands.
-      contracting_dims: axes of lhs and rhs.
-      precision: precision of the product.
-      dtype: preferred_element_type.
-      options: other arguments of raggemm.grouped_gemm.
+    names: names of arguments in errors. dtype: preferred_element_type. options: arguments of raggemm.grouped_gemm.
     """
     is_ragged_n = _is_ragged(rhs) and not _is_ragged(lhs)
     (left, map_left), (right, map_right) = (_to_grouped_operand(x, not is_ragged_n) for x in (lhs, rhs))

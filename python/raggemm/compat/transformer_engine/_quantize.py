@@ -54,10 +54,7 @@ def has_quantizers(x: Any, name: str = "quantizer_set") -> bool:
 
 
 def check_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer | None:
-    """Checks a quantizer, or an object with its attributes. Returns None if nothing is to be quantized.
-
-    The result has the name of the scaling mode, one scale per group, and the default q_layout.
-    """
+    """Returns a quantizer, or an object with its attributes, with one scale per group. Returns None for no scaling."""
     if quantizer is None:
         return None
     missing = [a for a in ("q_dtype", "scaling_mode") if not hasattr(quantizer, a)]
@@ -103,7 +100,7 @@ class _GroupMatrices:
         return dataclasses.replace(self, x=x)
 
     def amax(self) -> jax.Array:
-        """Returns the largest magnitude of each group, (G,). Empty groups give 0. A NaN is larger than all numbers."""
+        """Returns the largest magnitude of each group, (G,). Empty groups give 0. NaN is larger than numbers."""
         bits = magnitude_bits(self.x)
         if self.rows is None:
             bits = jnp.max(bits, (1, 2), initial=0)
@@ -218,30 +215,29 @@ def _quantize_to_tensor(
 def grouped_quantize(
     x: Any, quantizer: Any, group_sizes: Any = None, flatten_axis: int = -1, *, amax: Any = None
 ) -> GroupedNoScaleTensor | GroupedScaledTensor1x | ScaledTensor2x:
-    """Quantizes the groups of x, like TransformerEngine's grouped_quantize.
+    """Quantizes each group of x.
 
-    DELAYED_TENSOR_SCALING and CURRENT_TENSOR_SCALING compute x * scale, and scale_inv = 1 / scale in float32. The scale
+    DELAYED_TENSOR_SCALING and CURRENT_TENSOR_SCALING give x * scale, with scale_inv = 1 / scale in float32. The scale
     is that of the quantizer, or fp8_max / amax, or 1 if amax is 0 or not finite. MXFP8_1D_SCALING is raggemm.quantize
     in blocks of 32 with scales of float8_e8m0fnu. The NVFP4 modes are raggemm.quantize_nvfp4 of each group, in blocks
     of 16 or 16x16. The last block of a group may be partial. Elements are rounded to nearest, ties to even, and
-    saturate. raggemm.quantize describes the result for NaN and infinity. Rows of no group are 0.
+    saturate. raggemm.quantize describes NaN and infinity. Rows of no group are 0.
 
-    The data layout is "N" for rowwise data and for colwise data of MXFP8_1D_SCALING. It is "T" for other colwise data.
-    The result has no derivative. No state is kept: for delayed scaling, compute the scale of the next quantizer from
-    amax of the result.
+    Rowwise data has layout "N". Colwise data has "N" for MXFP8_1D_SCALING, else "T". The result has no derivative. No
+    state is kept: for delayed scaling, compute the next scale from amax of the result.
 
     Args:
-      x: [M,...] with group_sizes. Without them, [G,...] if flatten_axis is 2 or more, or one matrix if it is 1.
-        float16, bfloat16, float32, or float64, which is rounded to float32 first.
-      quantizer: a GroupedQuantizer or a quantizer of TransformerEngine. None or NO_SCALING does not quantize x.
+      x: [M,...] with group_sizes, else [G,...] if flatten_axis is 2 or more, or one matrix if it is 1; float16,
+        bfloat16, float32, or float64, which is rounded to float32 first.
+      quantizer: a GroupedQuantizer or a quantizer of TransformerEngine. None or NO_SCALING does not quantize.
       group_sizes: integer [G], the sizes of the groups along the axes before flatten_axis.
       flatten_axis: the first axis of the columns. Blocks lie along a row, or along a column if colwise.
-      amax: largest magnitude of each group, (G,), (1,) or (), to use instead of the actual one. Larger elements
-        saturate. For CURRENT_TENSOR_SCALING and NVFP4. Keyword-only: newer versions of TransformerEngine lack it.
+      amax: (G,), (1,) or (), replaces the largest magnitudes of the groups. Larger elements saturate. For
+        CURRENT_TENSOR_SCALING and NVFP4. Keyword-only: newer versions of TransformerEngine lack it.
 
     Returns:
-      A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x. Its amax (G,) is the given amax, or the
-      largest magnitude of each group, 0 for an empty group.
+      A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x. amax (G,) is the given one, or the
+      largest magnitude of each group, 0 if it is empty.
     """
     x = checks.float_array("x", x, FLOATS)
     split = check_flatten_axis("flatten_axis", flatten_axis, x.shape)
@@ -261,10 +257,7 @@ _TILE = (128, 4)  # rows and columns of a tile of swizzled scales
 
 
 def _swizzled_position(row: jax.Array, column: jax.Array, columns: Any) -> jax.Array:
-    """Returns the position of a scale in a swizzled matrix with this many columns. Tiles are row-major.
-
-    In a tile, scale (r, c) is at (r % 32) * 16 + (r // 32) * 4 + c.
-    """
+    """Returns the position of a scale in a swizzled matrix with this many columns; see unswizzled."""
     tile = row // _TILE[0] * (columns // _TILE[1]) + column // _TILE[1]
     return tile * 512 + row % 32 * 16 + row % _TILE[0] // 32 * 4 + column % _TILE[1]
 
@@ -273,16 +266,13 @@ def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
     """Converts a tensor of TransformerEngine with swizzled scales to raggemm's layout of scale_inv.
 
     Args:
-      tensor: a GroupedScaledTensor1x of MXFP8_1D_SCALING with the scales of TransformerEngine's kernels. pre_swizzled
-        is ignored. The scales of each group are padded to tiles of 128x4. Tiles are row-major, and scale (r, c) of a
-        tile is at (r % 32) * 16 + (r // 32) * 4 + c. If is_colwise, this holds for the transposed scales. Rows may be
-        ragged, columns may not. If is_colwise, group sizes must be multiples of 32.
+      tensor: a GroupedScaledTensor1x of MXFP8_1D_SCALING with scales in the layout of TransformerEngine's kernels. The
+        scales of each group are padded to tiles of 128x4. Tiles are row-major, and scale (r, c) of a tile is at
+        (r % 32) * 16 + (r // 32) * 4 + c. With is_colwise this holds for the transposed scales, and group sizes must be
+        multiples of 32. Only rows may be ragged. pre_swizzled is ignored.
 
     Returns:
-      A GroupedScaledTensor1x. Scales that are missing in scale_inv are NaN.
-
-    Raises:
-      ValueError: if the mode, the layout or the length of scale_inv is wrong.
+      A GroupedScaledTensor1x. Scales that scale_inv lacks are NaN. ValueError if the tensor is of another kind.
     """
     layout, sizes = parse_layout("tensor", tensor)
     mode = enum_name("tensor.scaling_mode", tensor.scaling_mode, MODES)

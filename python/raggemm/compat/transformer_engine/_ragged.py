@@ -1,7 +1,4 @@
-"""Ragged groups of the rows of a matrix [rows, width]: blocks of rows in each group, and transposed packing.
-
-Blocks start anew in each group. The last block of a group may be partial.
-"""
+"""Ragged groups of the rows of a matrix [rows, width]: blocks that start anew in each group, and transposed packing."""
 
 from typing import NamedTuple
 
@@ -26,8 +23,7 @@ def max_blocks(rows: int, groups: int, size: int) -> int:
 def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
     """Gathers x[rows], and zeros for indices from len(x) on.
 
-    float8_e8m0fnu has no 0, and gets the smallest power of two instead: JAX would convert 0 to NaN, and jax.debug_nans
-    raises even for a NaN that nothing reads.
+    float8_e8m0fnu has no 0, and gets the smallest power of two. JAX would make it NaN, and fail with jax.debug_nans.
     """
     if x.dtype != E8M0:
         return filled_rows(x, rows)
@@ -37,9 +33,9 @@ def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
 class GroupedRows(NamedTuple):
     """The group of each row of a matrix."""
 
-    group: jax.Array  # group of each row; the number of groups for rows of no group
+    group: jax.Array  # the number of groups for rows of no group
     offset: jax.Array  # offset of each row in its group
-    size: jax.Array  # size of the group of each row; 0 for rows of no group
+    size: jax.Array  # size of each row's group; 0 for no group
 
     @classmethod
     def from_sizes(cls, sizes: jax.Array, rows: int) -> "GroupedRows":
@@ -57,7 +53,7 @@ class GroupedRows(NamedTuple):
 
 
 def block_starts(sizes: jax.Array, size: int) -> jax.Array:
-    """Returns the index of the first block of each group. Blocks of consecutive groups are contiguous."""
+    """Returns the index of each group's first block."""
     counts = block_counts(sizes, size)
     return jnp.cumsum(counts) - counts
 
@@ -88,5 +84,5 @@ def pack_transposed(x: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def unpack_transposed(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Inverts pack_transposed. Rows of no group are those of gather_rows for indices out of bounds."""
+    """Inverts pack_transposed. Rows of no group are filled as in gather_rows."""
     return gather_rows(flat, _packed_positions(sizes, *shape))

@@ -50,21 +50,21 @@ def fused_topk_with_score_function(
 
     Args:
       logits: [T,E].
-      topk: number of experts of a token.
+      topk: experts of a token.
       use_pre_softmax: True applies softmax to all experts, False to the selected ones. No effect with sigmoid.
-      num_groups, group_topk: limit the experts of a token to group_topk of num_groups groups. The score of a group is
-        the sum of its topk // group_topk largest scores. There is no limit if group_topk is 0 or less.
-      scaling_factor: factor of the probabilities, a number (else TypeError).
-      score_function: "softmax" or "sigmoid", or an enum member of TransformerEngine with this name. For topk above 1,
-        sigmoids are divided by the sum of the selected ones. NotImplementedError for "sqrtsoftplus".
+      num_groups, group_topk: limit a token to group_topk of num_groups groups of experts. The score of a group is the
+        sum of its topk // group_topk largest scores. There is no limit if group_topk is 0 or less.
+      scaling_factor: multiplies the probabilities; a number (else TypeError).
+      score_function: "softmax" or "sigmoid", or such an enum member of TransformerEngine. For topk above 1, sigmoids
+        are divided by the sum of the selected ones. NotImplementedError for "sqrtsoftplus".
       expert_bias: [E], added to sigmoids for the selection only. ValueError with softmax.
       compute_aux_scores: True returns the scores of all experts, for fused_moe_aux_loss, and the mask of the topk
-        largest. Then only logits, topk, score_function and routing_map_format have an effect.
-      routing_map_format: "bytemap" for bool [T,E], or "bitmap_u8" for uint8 [T,ceil(E/8)] with the lowest bit first, or
-        an enum member with this name.
+        largest. Only logits, topk, score_function and routing_map_format then have an effect.
+      routing_map_format: "bytemap" for bool [T,E], "bitmap_u8" for uint8 [T,ceil(E/8)] with the lowest bit first, or
+        such an enum member.
 
     Returns:
-      (probabilities, mask). Probabilities are [T,E] of the dtype of logits, and 0 for experts that are not selected.
+      (probabilities [T,E] of the dtype of logits, 0 for experts that are not selected; mask).
     """
     if not isinstance(scaling_factor, int | float):
         raise TypeError(f"scaling_factor: is {type(scaling_factor).__name__}, must be a float or an int")
@@ -97,13 +97,13 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
     """Computes E * coeff / (topk * T^2) * sum over e of (sum over tokens of probs[:, e]) * tokens_per_expert[e].
 
     Args:
-      probs: [T,E], scores from fused_topk_with_score_function with compute_aux_scores.
+      probs: [T,E], from compute_aux_scores.
       tokens_per_expert: integer [E].
-      topk: number of experts of a token.
+      topk: experts of a token.
       coeff: weight of the loss.
 
     Returns:
-      The loss, (), of the dtype of probs. Only probs has a gradient.
+      () of the dtype of probs. Only probs has a gradient.
     """
     probs, counts = checks.float_array("probs", probs), checks.integer_array("tokens_per_expert", tokens_per_expert)
     if probs.ndim != 2 or counts.shape != probs.shape[1:]:
@@ -122,16 +122,16 @@ def _flatten_batch(name: str, x: Any) -> jax.Array:
 
 
 class _DispatchedRows(NamedTuple):
-    """The rows of the experts, ordered by expert and then by token, with padding after each expert."""
+    """Rows ordered by expert and then by token, with padding after each expert."""
 
-    tokens: jax.Array  # token of each row, int32 [rows]; T for padding
-    experts: jax.Array  # expert of each row, int32 [rows]
+    tokens: jax.Array  # int32 [rows]; T for padding
+    experts: jax.Array  # int32 [rows]
     sizes: jax.Array  # rows of each expert with padding, int32 [E]
     pad_offsets: jax.Array  # rows of padding before each expert, int32 [E]
 
 
 def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRows:
-    """Assigns `count` rows to the pairs of is_routed [T,E]. Pads the rows of each expert to a multiple of `align`."""
+    """Assigns `count` rows to the pairs in is_routed [T,E]. Pads each expert to a multiple of `align` rows."""
     tokens, experts = is_routed.shape
     routed = is_routed.sum(0, dtype=jnp.int32)
     sizes = -(-routed // align) * align
@@ -141,17 +141,13 @@ def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRow
     expert = jnp.minimum(expert, experts - 1)
     pair = row - pad_offsets[expert]  # index among the routed pairs
     is_padding = pair >= jnp.cumsum(routed)[expert]
-    # Index of the pair in [E,T].
-    index = jnp.searchsorted(jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1)
+    index = jnp.searchsorted(jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1)  # in [E,T]
     token = jnp.where(is_padding, tokens, index.astype(jnp.int32) % max(tokens, 1))
     return _DispatchedRows(token, expert, sizes, pad_offsets)
 
 
 def _row_id_map(is_routed: jax.Array) -> jax.Array:
-    """Returns the rows of each token and their experts in descending order, with -1 for none, and their number.
-
-    The rows are counted without padding. The result is int32 [T,2E+1].
-    """
+    """Returns row_id_map of token_dispatch, int32 [T,2E+1]. Rows are counted without padding."""
     routed = is_routed.sum(0, dtype=jnp.int32)
     first = jnp.cumsum(routed) - routed
     row = jnp.where(is_routed, first[None] + jnp.cumsum(is_routed, 0, dtype=jnp.int32) - 1, -1)
@@ -166,19 +162,18 @@ def token_dispatch(
     """Gathers the rows of the experts, ordered by expert and then by token.
 
     Args:
-      inp: [T,H] or [batch,sequence,H]. routing_map and probs may have these leading axes, too.
+      inp: [T,H] or [batch,sequence,H], like routing_map and probs.
       routing_map: [T,E], nonzero if a token goes to an expert.
-      num_out_tokens: number of rows without padding, at least 1. It should be the number of nonzeros of routing_map.
-        Further rows are zero. Pairs without a row are dropped.
+      num_out_tokens: rows without padding, at least 1: the number of nonzeros in routing_map. Further rows are zero.
+        Pairs without a row are dropped.
       probs: [T,E]. Rows with probability 0 are zero, like padding.
-      align_size: pads the rows of each expert with zeros to a multiple of this number. The result then has
-        (num_out_tokens + E * (align_size - 1)) // align_size * align_size rows, enough for every routing_map.
+      align_size: pads each expert with zeros to a multiple of this number of rows. The result has (num_out_tokens + E *
+        (align_size - 1)) // align_size * align_size rows, enough for every routing_map.
 
     Returns:
-      (rows, row_probs, row_id_map, pad_offsets, sizes). rows are [M,H]. row_probs [M] are None without probs.
-      row_id_map int32 [T,2E+1] is for token_combine: the rows of a token and their experts in descending order of the
-      rows, padded with -1, and the number of rows. pad_offsets int32 [E] are None without align_size. sizes int32 [E]
-      are the rows of each expert with padding.
+      (rows [M,H]; row_probs [M], or None; row_id_map int32 [T,2E+1] for token_combine: the rows of a token in
+      descending order, padded with -1, their experts, and their number; pad_offsets int32 [E], or None without
+      align_size; rows of each expert with padding, int32 [E]).
     """
     inp, is_routed = (
         _flatten_batch("inp", checks.float_array("inp", inp)),
@@ -201,11 +196,11 @@ def token_dispatch(
 
 
 def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offsets: Any = None) -> jax.Array:
-    """Returns the sum of each token's rows, weighted by merging_probs. Inverts the order of token_dispatch.
+    """Sums each token's rows, weighted by merging_probs. Inverts token_dispatch.
 
     Args:
-      inp: [M,H], rows in the order of token_dispatch. Padding is ignored.
-      row_id_map, pad_offsets: results of token_dispatch.
+      inp: [M,H], in the order of token_dispatch. Padding is ignored.
+      row_id_map, pad_offsets: from token_dispatch.
       merging_probs: [T,E] or [batch,sequence,E], by default 1.
 
     Returns:
@@ -224,7 +219,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     is_valid = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_valid, row, len(inp)).reshape(-1)
     num_pairs = tokens * num_experts
-    # Index of each row's pair in [T,E]; num_pairs for padding.
+    # The pair of each row, in [T,E]; num_pairs for padding.
     pair = jnp.full(len(inp), num_pairs, jnp.int32).at[row].set(jnp.arange(num_pairs, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:
@@ -239,12 +234,12 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
     """Reorders the chunks of inp.
 
     Args:
-      inp: [T,H] or [batch,sequence,H]. The rows are consecutive chunks. Rows after the last chunk stay.
+      inp: [T,H] or [batch,sequence,H]. Its rows are consecutive chunks. Rows after the last chunk stay.
       split_sizes: integer [chunks], rows of each chunk.
-      sorted_indices: integer [chunks], a permutation: the index of the first chunk of the result, of the second, ...
+      sorted_indices: integer [chunks], a permutation: indices of the first chunk of the result, the second, ...
 
     Returns:
-      (out [T,H], int32 [T], the position in out of each row of inp).
+      ([T,H], int32 [T]: the new position of each row of inp).
     """
     inp = _flatten_batch("inp", checks.float_array("inp", inp))
     sizes = checks.integer_array("split_sizes", split_sizes).astype(jnp.int32)
@@ -253,7 +248,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
         raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must both be [chunks]")
 
     def new_positions(sizes: jax.Array, order: jax.Array) -> jax.Array:
-        """Returns the position of each row after chunks of these sizes are reordered."""
+        """Returns the position of each row after the chunks are reordered."""
         ends = jnp.cumsum(sizes[order])
         starts = jnp.zeros_like(sizes).at[order].set(ends - sizes[order])
         row = jnp.arange(len(inp), dtype=jnp.int32)

@@ -27,15 +27,14 @@ F32 = np.dtype(np.float32)
 class GroupedNoScaleTensor:
     """An operand of grouped_gemm. TransformerEngine's own class, or any object with these attributes, works, too.
 
-    With last_dims the dense matrices of the groups are contiguous in memory, as in TransformerEngine. This is the
-    layout "PACKED" of raggemm.GroupedTensor.
+    With last_dims the matrices of the groups are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
 
     data: Any  # elements with original_shape, or flat
     amax: Any  # not read
-    first_dims: Any  # sizes of the groups along the collapsed first axis, integer [G]; None or empty if not ragged
-    last_dims: Any  # sizes of the groups along the collapsed last axis, integer [G]; None or empty if not ragged
-    original_shape: tuple[int, ...]  # shape of data
+    first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
+    last_dims: Any  # group sizes along the collapsed last axis, integer [G]; None or empty if not ragged
+    original_shape: tuple[int, ...]
 
 
 @functools.partial(
@@ -49,14 +48,14 @@ class GroupedNoScaleTensor:
 class GroupedScaledTensor1x:
     """A quantized operand. TransformerEngine's own class, or any object with these attributes, works, too.
 
-    Matrices: data is flat and has original_shape. Axes before flatten_axis collapse to rows, the others to columns.
-    first_dims [G] divides the rows into groups, or last_dims [G] the columns. Rows or columns after the last group
-    belong to no group. Without both, axis 0 is the group axis if flatten_axis is 2 or more. If flatten_axis is 1 there
-    is one matrix. Groups of columns are stored as contiguous dense matrices.
+    data is flat, of original_shape. Axes before flatten_axis collapse to rows, the others to columns. Groups divide the
+    rows (first_dims, [G]) or the columns (last_dims, [G]), and may end before the last row or column. Groups of columns
+    are stored as contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis
+    is 2 or more, and there is one matrix if it is 1.
 
-    data_layout "T" means that the matrix of each group is stored transposed, and the matrices are contiguous.
-    original_shape and flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise
-    and contracting_dims refer to the matrix that is not transposed.
+    With data_layout "T" the matrix of each group is stored transposed, and the matrices are contiguous. original_shape
+    and flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise and
+    contracting_dims describe the untransposed one.
 
     scaling_mode is a name or an enum with these names:
 
@@ -68,17 +67,16 @@ class GroupedScaledTensor1x:
     | NVFP4_1D_SCALING                               | float4_e2m1fn   | float8_e4m3fn, 1 per 16 elements     |
     | NVFP4_2D_SCALING                               | float4_e2m1fn   | float8_e4m3fn, 1 per 16x16 block     |
 
-    float8 is float8_e4m3fn or float8_e5m2. NVFP4 has a second scale per group, amax / (6 * 448) in float32. It is 1 if
-    the quotient is 0 or not finite. amax has the shape (G,), (1,) or ().
+    float8 is float8_e4m3fn or float8_e5m2. NVFP4 has a second scale per group, amax / (6 * 448) in float32, or 1 if
+    that is 0 or not finite. amax has the shape (G,), (1,) or ().
 
-    Blocks of 32 or 16 elements lie along a row, or along a column if is_colwise. They start anew in each group, and the
-    last block of a group may be partial. scale_inv has one matrix of scales per group: ceil(rows / block) x columns if
-    is_colwise, else rows x ceil(columns / block), and transposed if data is. The matrices are contiguous, without
-    padding or swizzling. The length of scale_inv is the largest that the scales of all groups can need. Along an axis
-    of L elements that G groups divide, this is min(L, (L + (block - 1) * G) // block) blocks, and the last ones may be
-    unused.
+    Blocks of 32 or 16 lie along a row, or along a column if is_colwise. They start anew in each group, whose last block
+    may be partial. scale_inv has one matrix per group: ceil(rows / block) x columns if is_colwise, else
+    rows x ceil(columns / block), and transposed if data is. The matrices are contiguous, without padding or swizzling.
+    scale_inv has room for the largest possible number of blocks: min(L, (L + (block - 1) * G) // block) along an axis
+    of L elements that G groups divide. The last ones may be unused.
 
-    pre_swizzled means that scale_inv has the layout of TransformerEngine's kernels; see unswizzled.
+    pre_swizzled: scale_inv has the layout of TransformerEngine's kernels; see unswizzled.
     """
 
     data: Any
@@ -111,39 +109,39 @@ class ScaledTensor2x:
 )
 @dataclasses.dataclass(frozen=True)
 class GroupedQuantizer:
-    """Specifies a quantization. TransformerEngine's own quantizers, or any object with these attributes, work, too.
+    """A quantizer. TransformerEngine's own quantizers, or any object with these attributes, work, too.
 
-    A quantizer may have an attribute `quantizers` with one quantizer per group. The scales are then theirs.
+    If it has an attribute `quantizers`, with one per group, their scales are used.
     """
 
     q_dtype: Any  # type of the elements
     scaling_mode: Any  # see GroupedScaledTensor1x
-    q_layout: Any = "ROWWISE_COLWISE"  # result of grouped_quantize, "ROWWISE" or "COLWISE" or both; products ignore it
-    scale: Any = None  # scale for DELAYED_TENSOR_SCALING, (G,), (1,) or ()
+    q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or both; products ignore it
+    scale: Any = None  # for DELAYED_TENSOR_SCALING: (G,), (1,) or ()
 
 
 class QuantizerSet(NamedTuple):
-    """The quantizers of grouped_dense. Any object with these attributes works, too.
+    """The quantizers of grouped_dense, or None for arrays that are not quantized.
 
-    An array is not quantized if its quantizer is None.
+    Any object with these attributes works, too.
     """
 
-    x: Any = None  # quantizer of x
-    kernel: Any = None  # quantizer of kernel
-    dgrad: Any = None  # quantizer of the incoming gradient
+    x: Any = None
+    kernel: Any = None
+    dgrad: Any = None  # for the incoming gradient
 
 
 class Mode(NamedTuple):
     """A scaling mode."""
 
-    elements: tuple[np.dtype, ...]  # allowed types of the elements
-    scale: np.dtype | None = None  # type of the scales
+    elements: tuple[np.dtype, ...]  # allowed types of elements
+    scale: np.dtype | None = None  # type of scales
     block: tuple[int, int] | None = None  # shape of a rowwise block; None: one scale per group
-    colwise_layout: str = "T"  # layout of colwise data, "N" or "T"
+    colwise_layout: str = "T"  # layout of colwise data
 
     @property
     def has_amax_scale(self) -> bool:
-        """True if groups have a second scale, as in NVFP4."""
+        """True if groups have a second scale."""
         return self.elements == (E2M1,)
 
 
@@ -170,12 +168,12 @@ def enum_name(what: str, value: Any, allowed: Any) -> str:
 class Layout:
     """The storage layout of the matrices of a tensor."""
 
-    shape: tuple[int, ...]  # shape of the stored tensor
+    shape: tuple[int, ...]
     lead: int  # number of group axes, 0 or 1
     split: int  # first axis of the columns
-    ragged: int | None  # stored axis of the matrix that groups divide: 0 or 1, or None
-    groups: int  # number of groups
-    transposed: bool = False  # True if the matrices are stored transposed
+    ragged: int | None  # stored axis of the matrix that groups divide, 0 or 1
+    groups: int
+    transposed: bool = False
 
     @classmethod
     def from_shape(cls, shape: tuple[int, ...], lead: int, split: int, ragged: int | None, sizes: Any) -> "Layout":
@@ -184,7 +182,7 @@ class Layout:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns of the stored matrix, of all groups if it is ragged."""
+        """Rows and columns of the stored matrix."""
         return math.prod(self.shape[self.lead : self.split]), math.prod(self.shape[self.split :])
 
     def transpose(self) -> "Layout":
@@ -224,9 +222,9 @@ class ScaledOperand:
     mode: Mode
     layout: Layout
     block: tuple[int, int] | None  # shape of a block in the stored matrix
-    dtype: Any  # dtype of the dequantized tensor
-    data: jax.Array  # elements, flat
-    scale: jax.Array | None  # scales, flat
+    dtype: Any  # dq_dtype
+    data: jax.Array  # flat
+    scale: jax.Array | None  # flat
     amax: jax.Array | None
     sizes: jax.Array | None  # sizes of ragged groups
 
@@ -237,7 +235,7 @@ def is_given(sizes: Any) -> bool:
 
 
 def check_flatten_axis(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
-    """Returns flatten_axis as a nonnegative axis. Raises ValueError unless axes remain on both sides."""
+    """Returns flatten_axis as a nonnegative axis. Raises ValueError if it is out of range."""
     axis = checks.integer("flatten_axis", flatten_axis)
     axis += len(shape) if axis < 0 else 0
     if not 0 < axis < len(shape):
@@ -256,7 +254,7 @@ def ragged_dims(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
 
 
 def parse_layout(name: str, x: Any) -> tuple[Layout, jax.Array | None]:
-    """Returns the layout of a GroupedScaledTensor1x, or a similar object, and the sizes of its ragged groups."""
+    """Returns the layout of a GroupedScaledTensor1x, and the sizes of ragged groups."""
     fields = [f.name for f in dataclasses.fields(GroupedScaledTensor1x) if f.name not in ("amax", "pre_swizzled")]
     missing = [field for field in fields if not hasattr(x, field)]
     if missing:
@@ -279,10 +277,7 @@ def stored_block(mode: Mode, is_colwise: bool, transposed: bool) -> tuple[int, i
 
 
 def parse_scaled(name: str, x: Any) -> ScaledOperand:
-    """Checks an object with the attributes of a GroupedScaledTensor1x. Stops gradients of its elements.
-
-    Raises TypeError or ValueError if the attributes are missing or inconsistent.
-    """
+    """Checks an object with the attributes of a GroupedScaledTensor1x. Elements get no gradient."""
     layout, sizes = parse_layout(name, x)
     mode = MODES[enum_name(f"{name}.scaling_mode", x.scaling_mode, MODES)]
     for field, why in (("pre_swizzled", "call unswizzled"), ("has_rht_applied", "rotated tensors are not supported")):
