@@ -66,9 +66,9 @@ class Routing:
     An id outside [0, num_experts) means no expert, as in padding. It adds nothing, whatever its weight.
     """
 
-    expert_ids: jax.Array  # integer [t,k]
-    weights: jax.Array  # float [t,k]
-    num_experts: int  # experts of all devices
+    expert_ids: jax.Array  # experts of each token, integer [t,k]
+    weights: jax.Array  # weights of these experts, float [t,k]
+    num_experts: int  # number of experts of all devices
 
 
 class _ExpertOrder(NamedTuple):
@@ -76,7 +76,7 @@ class _ExpertOrder(NamedTuple):
 
     ids: jax.Array  # expert of each sorted row, int32 [t*k]; num_experts means no expert
     order: jax.Array  # unsorted index of each sorted row, int32 [t*k]
-    group_sizes: jax.Array  # int32 [num_experts]
+    group_sizes: jax.Array  # rows of each expert, int32 [num_experts]
 
     def sort(self, rows: jax.Array) -> jax.Array:
         return rows[self.order]
@@ -172,7 +172,8 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
     Args:
       w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
-      options: keyword arguments of moe_mlp, except group_offset. Results have the type of rows by default.
+      options: keyword arguments of moe_mlp, except group_offset. By default results have the type of rows. They are not
+        weighted.
     """
 
     def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:

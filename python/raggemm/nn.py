@@ -50,7 +50,7 @@ class Shape(NamedTuple):
 
     width: int  # elements of a token, H
     hidden: int  # hidden width of an expert, I
-    num_experts: int  # experts, G
+    num_experts: int  # number of experts, G
 
 
 class Output(NamedTuple):

@@ -117,7 +117,7 @@ class Options(NamedTuple):
     dtype: Any
     transpose_rhs: bool = False
     rule: Rule = Rule()
-    c_name: str = "existing_out"  # or "partial_sum", which is added
+    c_name: str = "existing_out"  # name of c: existing_out is overwritten, partial_sum is added
     gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of quantized weights
 
 

@@ -120,9 +120,6 @@ def ragged_dot(
       fuse_gateup_activation: "silu", "gelu", "gelu_tanh" (in tokamax the same as "gelu") or "swigluoai". The first half
         of the columns is the gate, and the second half is multiplied by the activated gate. The result has half the
         columns. `activation` is applied after that.
-
-    Returns:
-      The result of ragged_dot_general.
     """
     del zero_initialize
     for name, value in {"return_residuals": return_residuals or None, **unknown}.items():

@@ -111,9 +111,6 @@ def grouped_gemm(
       quantizer_set: a QuantizerSet or None. Operands without scales are quantized along the contracted axes: lhs by the
         quantizer x, rhs by kernel. Quantized operands have no gradient.
       use_async_d2h_group_sizes: no effect.
-
-    Returns:
-      The products.
     """
     del use_async_d2h_group_sizes
     _has_quantizers(quantizer_set)

@@ -27,7 +27,7 @@ class _DenseSpec(NamedTuple):
     groups: int
     precision: Any
     dtype: Any
-    gradient_dtypes: tuple[np.dtype | None, ...]  # of x, kernel and bias; None for no gradient
+    gradient_dtypes: tuple[np.dtype | None, ...]  # dtypes of x, kernel and bias; None for no gradient
 
 
 class _Operands(NamedTuple):

@@ -131,14 +131,14 @@ def moe(
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.
-      gate_kernel: [H,E], of the router. Logits are computed in the dtype of x, then converted to float32.
+      gate_kernel: [H,E], matrix of the router. Logits are computed in the dtype of x, then converted to float32.
       wi: [E,H,2I], the columns of the gate first.
       wo: [E,I,H].
       wi_0_bias, wi_1_bias, wo_bias: [E,I] of the gate, [E,I] of the other half of wi, [E,H] of wo. All three or none.
       expert_bias: [E], see fused_topk_with_score_function.
-      num_experts: E.
+      num_experts: number of experts, E.
       num_experts_per_tok: experts of a token.
-      activation_type: of the gate: the name of a function of jax.nn, "linear", or a function.
+      activation_type: activation of the gate: the name of a function of jax.nn, "linear", or a function.
       score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: see fused_topk_with_score_function.
         Without num_groups and group_topk there are no groups.
       aux_loss_coeff: weight of fused_moe_aux_loss. There is no loss unless it is positive.

@@ -33,7 +33,7 @@ def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
 class GroupedRows(NamedTuple):
     """The group of each row of a matrix."""
 
-    group: jax.Array  # the number of groups for rows of no group
+    group: jax.Array  # group of each row; the number of groups for no group
     offset: jax.Array  # offset of each row in its group
     size: jax.Array  # size of each row's group; 0 for no group
 

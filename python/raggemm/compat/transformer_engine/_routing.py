@@ -97,7 +97,7 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
     """Computes E * coeff / (topk * T^2) * sum over e of (sum over tokens of probs[:, e]) * tokens_per_expert[e].
 
     Args:
-      probs: [T,E], from compute_aux_scores.
+      probs: [T,E], scores from compute_aux_scores.
       tokens_per_expert: integer [E].
       topk: experts of a token.
       coeff: weight of the loss.
@@ -124,8 +124,8 @@ def _flatten_batch(name: str, x: Any) -> jax.Array:
 class _DispatchedRows(NamedTuple):
     """Rows ordered by expert and then by token, with padding after each expert."""
 
-    tokens: jax.Array  # int32 [rows]; T for padding
-    experts: jax.Array  # int32 [rows]
+    tokens: jax.Array  # token of each row, int32 [rows]; T for padding
+    experts: jax.Array  # expert of each row, int32 [rows]
     sizes: jax.Array  # rows of each expert with padding, int32 [E]
     pad_offsets: jax.Array  # rows of padding before each expert, int32 [E]
 
@@ -141,7 +141,9 @@ def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRow
     expert = jnp.minimum(expert, experts - 1)
     pair = row - pad_offsets[expert]  # index among the routed pairs
     is_padding = pair >= jnp.cumsum(routed)[expert]
-    index = jnp.searchsorted(jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1)  # in [E,T]
+    index = jnp.searchsorted(
+        jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1
+    )  # index of the pair in [E,T]
     token = jnp.where(is_padding, tokens, index.astype(jnp.int32) % max(tokens, 1))
     return _DispatchedRows(token, expert, sizes, pad_offsets)
 

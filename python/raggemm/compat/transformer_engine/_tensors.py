@@ -34,7 +34,7 @@ class GroupedNoScaleTensor:
     amax: Any  # not read
     first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
     last_dims: Any  # group sizes along the collapsed last axis, integer [G]; None or empty if not ragged
-    original_shape: tuple[int, ...]
+    original_shape: tuple[int, ...]  # shape of data
 
 
 @functools.partial(
@@ -117,7 +117,7 @@ class GroupedQuantizer:
     q_dtype: Any  # type of the elements
     scaling_mode: Any  # see GroupedScaledTensor1x
     q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or both; products ignore it
-    scale: Any = None  # for DELAYED_TENSOR_SCALING: (G,), (1,) or ()
+    scale: Any = None  # scales for DELAYED_TENSOR_SCALING, (G,), (1,) or ()
 
 
 class QuantizerSet(NamedTuple):
@@ -128,7 +128,7 @@ class QuantizerSet(NamedTuple):
 
     x: Any = None
     kernel: Any = None
-    dgrad: Any = None  # for the incoming gradient
+    dgrad: Any = None  # quantizer of the incoming gradient
 
 
 class Mode(NamedTuple):
@@ -222,9 +222,9 @@ class ScaledOperand:
     mode: Mode
     layout: Layout
     block: tuple[int, int] | None  # shape of a block in the stored matrix
-    dtype: Any  # dq_dtype
-    data: jax.Array  # flat
-    scale: jax.Array | None  # flat
+    dtype: Any  # dq_dtype of the tensor
+    data: jax.Array  # flat elements
+    scale: jax.Array | None  # flat scales
     amax: jax.Array | None
     sizes: jax.Array | None  # sizes of ragged groups
 
