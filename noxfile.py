@@ -1,4 +1,4 @@
-"""The long commands of ./dev, a session of nox for each. ./dev sets up what a session needs, and calls it."""
+"""The nox sessions of ./dev, one for each long command. ./dev sets up what a session needs, and calls the session."""
 
 import argparse
 import collections.abc
@@ -31,10 +31,10 @@ EXECUTORS = ("pool", "openmp", "serial")
 CASES = ",".join(str(ROOT / f"proto/cases/{name}.textproto") for name in ("edge", "formats"))
 PYTEST = (str(PYTHON), "-m", "pytest", "-n", "2", "--dist=loadfile")
 REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
-# The newest jax is pinned for a newer Python, which a root of Debian 13 has.
+# The newest jax is pinned for a newer Python. A Debian 13 chroot has that Python.
 NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
 VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
-# The headers of these have each version of XLA's FFI API, 0.2 to 0.5.
+# Versions whose headers together have each version of XLA's FFI API, 0.2 to 0.5.
 HEADERS = ("0.8.1", "0.9.2", "0.11.1", NEWEST)
 FORMS = ("default", "full", "wheel", "origins", "checkpoints", "soak", "amx", "aarch64", "debian-13", "headers")
 FORMS += ("lint", "docs", "checksums")
@@ -44,7 +44,7 @@ nox.options.error_on_external_run = False
 
 
 class Steps:
-    """The steps of a session, which goes on after one that fails."""
+    """The steps of a session. The session continues after a step that fails."""
 
     def __init__(self, session: nox.Session):
         self.session, self.rows, self.failed = session, [], []
@@ -72,15 +72,15 @@ class Steps:
 
 
 def state() -> str:
-    """Returns what the tests look at: the commit, and what differs from it. Nothing outside a checkout of git."""
+    """Returns a hash of the commit and of uncommitted changes, or "" outside of a git checkout."""
     commands = (["git", "rev-parse", "HEAD"], ["git", "diff", "HEAD"])
-    done = [subprocess.run(command, capture_output=True, cwd=ROOT) for command in commands]
-    found = hashlib.sha256(b"".join(each.stdout for each in done)).hexdigest()
-    return "" if any(each.returncode for each in done) else found
+    results = [subprocess.run(command, capture_output=True, cwd=ROOT) for command in commands]
+    digest = hashlib.sha256(b"".join(result.stdout for result in results)).hexdigest()
+    return "" if any(result.returncode for result in results) else digest
 
 
 def form(name: str, *decorators, **options):
-    """Makes a session. If all of it ends well it leaves a mark, for which --resume skips it on the same commit."""
+    """Makes a nox session. A session that passes leaves a mark, and --resume skips it on the same commit."""
 
     def decorate(function):
         @functools.wraps(function)
@@ -102,14 +102,14 @@ def form(name: str, *decorators, **options):
 
 
 def isas(usable: bool = True) -> list[str]:
-    """Returns the instruction sets of the plugin that this CPU has, best first, or those that it lacks."""
+    """Returns the instruction sets of the plugin that this CPU supports, best first, or those that it does not."""
     script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]
 
 
-def hash_of(*paths: str) -> str:
-    """Returns a hash of files, and of all files in folders."""
+def compute_hash(*paths: str) -> str:
+    """Returns a hash of files and of all files in folders."""
     files = [file for path in paths for file in sorted((ROOT / path).rglob("*")) or [ROOT / path]]
     digest = hashlib.sha256()
     for file in files:
@@ -120,16 +120,16 @@ def hash_of(*paths: str) -> str:
 
 @form("default")
 def default(session: nox.Session) -> None:
-    """Runs each class of tests once, for ./dev test without arguments."""
-    steps, here = Steps(session), isas()
+    """Runs the tests of ./dev test without arguments: each kind of test once."""
+    steps, usable = Steps(session), isas()
     steps.run("ctest", "ctest", "--preset", "release", "-LE", "bench")  # ./dev test does not build the benchmark
-    for isa, executor in [(isa, EXECUTORS[0]) for isa in here] + [(here[0], other) for other in EXECUTORS[1:]]:
+    for isa, executor in [(isa, EXECUTORS[0]) for isa in usable] + [(usable[0], other) for other in EXECUTORS[1:]]:
         name = f"driver: {isa}, {executor}"
         steps.run(name, DRIVER, "--all", f"--cases={CASES}", f"--isa={isa}", f"--executor={executor}")
     steps.run("driver: a recorded layer", DRIVER, "--case=qwen3-30b-a3b-decode-up")
     steps.run("random problems", FUZZ, f"--corpus={ROOT}/tests/fuzz/corpus/problems.txt", "--seconds=2")
     steps.run("pytest", *PYTEST, "-m", "not slow")
-    session.log(f"covered: {', '.join(here)}; {here[0]} with {', '.join(EXECUTORS)}, others with {EXECUTORS[0]}")
+    session.log(f"covered: {', '.join(usable)}; {usable[0]} with {', '.join(EXECUTORS)}, others with {EXECUTORS[0]}")
     for isa in isas(usable=False):
         session.log(f"NOT covered: {isa}, which this CPU lacks")
     steps.end()
@@ -146,9 +146,9 @@ def run_fuzzers(seconds: int) -> None:
 
 
 def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
-    """Runs C++ tests and random problems. No sanitizer sees into OpenMP's library.
+    """Runs C++ tests and random problems under a sanitizer. Sanitizers do not cover OpenMP's library.
 
-    Presets leave out the longest tests from ASan. TSan has those whose calls share memory between threads.
+    The presets exclude the longest tests from ASan. TSan runs tests whose calls share memory between threads.
     """
     with steps.step(f"{preset}: all, with the build"):
         build_sanitized(session, preset, "raggemm_tests", "fuzz_problems", "ffi_driver")
@@ -158,9 +158,10 @@ def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
 
 
 def valgrind(session: nox.Session, steps: Steps) -> None:
-    """Finds uses of memory that nobody wrote, which sanitizers do not see, in the libraries as they are shipped.
+    """Finds reads of uninitialized memory in the release libraries. The sanitizers do not find them.
 
-    Valgrind knows AVX2 and nothing wider. ASan looks for leaks, because protobuf keeps some memory of its own.
+    Valgrind supports AVX2, but no wider instruction set. It does not check for leaks: protobuf keeps some memory, and
+    ASan checks for leaks.
     """
     memcheck = ["valgrind", "--quiet", "--error-exitcode=1", "--leak-check=no"]
     memcheck += [f"--suppressions={ROOT}/tests/valgrind.supp"]
@@ -172,7 +173,7 @@ def valgrind(session: nox.Session, steps: Steps) -> None:
 
 @form("full")
 def full(session: nox.Session) -> None:
-    """Runs the tests that the default leaves out, or those parts of them that are named."""
+    """Runs the tests that the default excludes, or the named parts of them."""
     steps, parts = Steps(session), session.posargs or ["bench", "grids", "slow", "address", "thread", "valgrind"]
     if "bench" in parts:
         steps.run("bench", "ctest", "--preset", "release", "-L", "bench")
@@ -198,7 +199,7 @@ def full(session: nox.Session) -> None:
 
 @form("fuzz")
 def fuzz(session: nox.Session) -> None:
-    """Both fuzzers for --minutes=N."""
+    """Runs both fuzzers for --minutes=N."""
     parser = argparse.ArgumentParser(prog="./dev fuzz")
     parser.add_argument("--minutes", type=int, default=1)
     build_sanitized(session, "address", "fuzz_cases")
@@ -218,7 +219,7 @@ def soak(session: nox.Session) -> None:
 
 @form("checksums")
 def checksums(session: nox.Session) -> None:
-    """Finds a bit that changed in a result. A change of machine, compiler or jaxlib must change none."""
+    """Compares results with recorded checksums. They do not depend on machine, compiler or jaxlib."""
     steps = Steps(session)
     if session.posargs == ["--record"]:
         session.log(f"recorded {recorded.record([DRIVER])} checksums; a line that differs is a result that changed")
@@ -237,13 +238,13 @@ def lint(session: nox.Session) -> None:
     steps = Steps(session)
     home = {"PRE_COMMIT_HOME": str(ROOT / "build/pre-commit")}
     steps.run("pre-commit", str(PYTHON), "-m", "pre_commit", "run", "--all-files", env=home)
-    # Presets compile several sources as one. Here each is a command of its own, so a missing #include is an error.
+    # Presets compile several sources as one. A build without unity finds missing #includes.
     tidy = ROOT / "build/tidy"
     session.run("cmake", "--preset", "release", "-B", str(tidy), "-DCMAKE_UNITY_BUILD=OFF", silent=True)
-    # The flags are g++'s. These make up for what clang does not know of them and of GCC's headers and builtins.
+    # The flags are those of g++. clang needs these in addition, for GCC's headers and builtins.
     include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
-    extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]  # protobuf's headers, which the build made
+    extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]  # protobuf headers from the build
     command = ["run-clang-tidy", "-quiet", "-p", str(tidy), *(f"-extra-arg={flag}" for flag in extra)]
     steps.run("clang-tidy", *command, f"^{ROOT}/(include|kernels|proto|ffi|tests|bench)/")
     steps.end()
@@ -251,9 +252,9 @@ def lint(session: nox.Session) -> None:
 
 @form("docs", venv_backend="venv", reuse_venv=True)
 def docs(session: nox.Session) -> None:
-    """Makes the site. Sphinx reads the pages and docstrings, and a warning is an error.
+    """Builds the site with Sphinx from pages and docstrings. Warnings are errors.
 
-    Sphinx sees the packages of .venv behind its own.
+    Sphinx also finds the packages of .venv, after those of its own environment.
     """
     session.install("--quiet", "--no-deps", "-r", "docs/requirements.txt")
     shutil.rmtree(ROOT / "build/docs", ignore_errors=True)
@@ -264,9 +265,11 @@ def docs(session: nox.Session) -> None:
 
 
 def make_wheel(session: nox.Session) -> pathlib.Path:
-    """Makes the sdist and, from it, the wheel, and gives the wheel the shared libraries that a plain Linux lacks."""
-    want = hash_of("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels")
-    want += hash_of("proto", "python/raggemm", "python/tools.txt")
+    """Builds the sdist, and from it the wheel. Adds shared libraries to the wheel that a plain Linux lacks."""
+    want = compute_hash(
+        "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels"
+    )
+    want += compute_hash("proto", "python/raggemm", "python/tools.txt")
     stamp = WHEEL / ".complete"
     if not (stamp.exists() and stamp.read_text() == want and list(DIST.glob("*_x86_64.whl"))):
         for folder in (DIST, WHEEL / "dist"):
@@ -288,10 +291,10 @@ def repair(session: nox.Session, wheel: pathlib.Path) -> None:
 
 
 def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
-    """Makes the wheel for aarch64 of the sdist of the other wheel."""
+    """Builds the wheel for aarch64 from the same sdist."""
     make_wheel(session)
     source, out, stamp = WHEEL / "sdist", WHEEL / "dist-aarch64", WHEEL / ".aarch64"
-    want = (WHEEL / ".complete").read_text() + hash_of("cmake/aarch64.cmake")
+    want = (WHEEL / ".complete").read_text() + compute_hash("cmake/aarch64.cmake")
     if not (stamp.exists() and stamp.read_text() == want and list(DIST.glob("*_aarch64.whl"))):
         for path in (source, out):
             shutil.rmtree(path, ignore_errors=True)
@@ -304,7 +307,7 @@ def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
         toolchain = ["-C", f"cmake.define.CMAKE_TOOLCHAIN_FILE={source}/cmake/aarch64.cmake"]
         build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *toolchain, str(source)]
         session.run(*build, silent=True, external=True)
-        # The wheel was named after the machine that it was built on.
+        # Replaces the platform tag, which is that of the build machine.
         tags = [str(PYTHON), "-m", "wheel", "tags", "--remove", "--platform-tag=linux_aarch64"]
         session.run(*tags, str(next(out.glob("*.whl"))), external=True)
         repair(session, next(out.glob("*.whl")))
@@ -318,12 +321,12 @@ def dist(session: nox.Session) -> None:
 
 
 def environment(run, python: str, folder: pathlib.Path, requirements: pathlib.Path, wheel: pathlib.Path) -> str:
-    """Makes an environment with the wheel and returns its interpreter. run may run commands in a root of Debian 13."""
-    own = str(folder / "bin/python")
+    """Makes an environment with the wheel. Returns its interpreter. run: session.run, or run of a debian.Root."""
+    interpreter = str(folder / "bin/python")
     run(python, "-m", "venv", "--clear", str(folder))
-    install = [own, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps"]
+    install = [interpreter, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps"]
     run(*install, "-r", str(requirements), str(wheel))
-    return own
+    return interpreter
 
 
 def debian_13(session: nox.Session) -> debian.Root:
@@ -331,10 +334,10 @@ def debian_13(session: nox.Session) -> debian.Root:
 
 
 def wheel_tests(version: str, share: bool) -> list[str]:
-    """Returns the files of Python tests for a version of jax.
+    """Returns the Python test files for a version of jax.
 
-    If versions share the tests, the two between the oldest and that of .venv run every other file each. That of .venv,
-    with which ./dev test runs all, runs those of the package.
+    With share, the versions between the oldest one and that of .venv run half of the files each. The version of .venv
+    runs the tests of the package, because ./dev test runs all others with it. The oldest and the newest run all files.
     """
     files = sorted(f"tests/{path.name}" for path in (ROOT / "python/tests").glob("test_*.py"))
     shares = {VERSIONS[1]: files[::2], VERSIONS[2]: files[1::2]}
@@ -344,9 +347,9 @@ def wheel_tests(version: str, share: bool) -> list[str]:
 
 @form("wheel", nox.parametrize("jax", [nox.param(version, id=version) for version in VERSIONS]))
 def wheel(session: nox.Session, jax: str) -> None:
-    """The wheel with one version of jax: pip check, the tests, and with the newest the demo.
+    """Tests the wheel with one version of jax: pip check, the tests, and with the newest version the demo.
 
-    The tests run in a folder in which the demo alone is importable beside the wheel.
+    The tests run in a folder where only the wheel and the demo can be imported.
     """
     asked = session.posargs
     if unknown := set(asked) - set(VERSIONS):
@@ -366,20 +369,20 @@ def wheel(session: nox.Session, jax: str) -> None:
     lines = [*REQUIREMENTS.splitlines(), *(ROOT / "python/wheel/neighbours.txt").read_text().splitlines()]
     lines = [line for line in lines if not re.match(r"jax(lib)?==", line)] + [f"jax=={jax}", f"jaxlib=={jax}"]
     (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(lines)) + "\n")
-    own = environment(run, python, folder / "venv", folder / "requirements.txt", built)
-    run(own, "-m", "pip", "check")
+    interpreter = environment(run, python, folder / "venv", folder / "requirements.txt", built)
+    run(interpreter, "-m", "pip", "check")
     for name in ("tests", "examples", "wheel"):
         shutil.copytree(ROOT / "python" / name, folder / "run" / name)
     shutil.copy(ROOT / "docs/quantized.md", folder / "run/docs")
     enter = {"env": {"PYTHONPATH": str(ROOT / "bench/jax")}}
     tests = ["-n", "2", "--dist=loadfile", "--rootdir=.", "-q", "wheel", *wheel_tests(jax, not asked)]
-    in_folder(session, run, folder / "run", own, "-m", "pytest", *tests, **enter)
+    in_folder(session, run, folder / "run", interpreter, "-m", "pytest", *tests, **enter)
     if jax == NEWEST:
-        in_folder(session, run, folder / "run", own, "-m", "raggemm_demo", **enter)
+        in_folder(session, run, folder / "run", interpreter, "-m", "raggemm_demo", **enter)
 
 
 def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **options) -> None:
-    """Runs a command in a folder, here or in a root."""
+    """Runs a command in a folder, here or in a Debian 13 chroot."""
     if run == session.run:
         with session.chdir(folder):
             run(*command, external=True, **options)
@@ -387,8 +390,8 @@ def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **
         run(*command, folder=folder, **options)
 
 
-def say_newer_origins(session: nox.Session, pip: list[str], run) -> None:
-    """Prints which of the libraries PyPI has in a newer version."""
+def log_newer_origins(session: nox.Session, pip: list[str], run) -> None:
+    """Logs the libraries with newer versions on PyPI."""
     for name in ("tokamax", "ejkernel", "transformer_engine", "maxtext"):
         text = run(*pip, "index", "versions", name, silent=True, success_codes=[0, 1]) or ""
         found = dict(re.findall(r"(INSTALLED|LATEST): +(\S+)", text))
@@ -398,13 +401,13 @@ def say_newer_origins(session: nox.Session, pip: list[str], run) -> None:
 
 @form("origins", venv_backend="venv", reuse_venv=True)
 def origins(session: nox.Session) -> None:
-    """The tests in and beside the libraries that front ends stand for.
+    """Tests the front ends against the libraries that they replace.
 
-    raggemm is imported from its sources here, because its dependencies are other versions than those of .venv.
+    Imports raggemm from its sources, because these libraries need other versions of its dependencies than .venv has.
     """
     steps, requirements = Steps(session), ROOT / "python/tests/origins/requirements.txt"
     session.install("--quiet", "--no-deps", "-r", str(requirements))
-    say_newer_origins(session, ["python", "-m", "pip"], session.run)
+    log_newer_origins(session, ["python", "-m", "pip"], session.run)
     tests = ["-m", "pytest", "-n", "2", "-q"]
     path = {"PYTHONPATH": str(ROOT / "python")}
     steps.run("origins", "python", *tests, "python/tests/origins", *session.posargs, env=path)
@@ -416,12 +419,14 @@ def origins(session: nox.Session) -> None:
         else:
             folder = WHEEL / "origins"
             with steps.step("the newest origins"):
-                own = environment(root.run, "/usr/bin/python3", folder / "venv", requirements, make_wheel(session))
-                say_newer_origins(session, [own, "-m", "pip"], root.run)
+                interpreter = environment(
+                    root.run, "/usr/bin/python3", folder / "venv", requirements, make_wheel(session)
+                )
+                log_newer_origins(session, [interpreter, "-m", "pip"], root.run)
                 shutil.rmtree(folder / "run", ignore_errors=True)
                 for name in ("tests", "examples"):
                     shutil.copytree(ROOT / "python" / name, folder / "run" / name)
-                root.run(own, *tests, "--rootdir=.", "tests/origins", *session.posargs, folder=folder / "run")
+                root.run(interpreter, *tests, "--rootdir=.", "tests/origins", *session.posargs, folder=folder / "run")
     steps.end()
 
 
@@ -434,12 +439,12 @@ def checkpoints(session: nox.Session) -> None:
 
 @form("peers", venv_backend="venv", reuse_venv=True)
 def peers(session: nox.Session) -> None:
-    """Installs the competitors of the benchmark from PyPI (2 GB), where bench/peers/CMakeLists.txt finds them."""
+    """Installs competitors of the benchmark from PyPI (2 GB). bench/peers/CMakeLists.txt finds them there."""
     session.install("--no-deps", "-r", "bench/peers/requirements.txt")
 
 
-def headers_of(session: nox.Session, version: str) -> pathlib.Path:
-    """Returns the folder with the headers of a version of jaxlib, which is fetched and never installed."""
+def download_headers(session: nox.Session, version: str) -> pathlib.Path:
+    """Returns the folder with the headers of a version of jaxlib. Downloads jaxlib, but does not install it."""
     folder = WHEEL / f"headers-{version}"
     if not folder.exists():
         part = folder.with_suffix(".part")
@@ -455,7 +460,10 @@ def headers_of(session: nox.Session, version: str) -> pathlib.Path:
 
 @form("headers")
 def headers(session: nox.Session) -> None:
-    """Our headers, each included alone, and XLA's of several versions, in one build tree: the kernels see no such."""
+    """Compiles each public header alone, and the plugin with XLA's headers of several versions.
+
+    The versions share a build tree, because the kernels do not include headers of XLA.
+    """
     steps = Steps(session)
     for header in sorted((ROOT / "include/raggemm").glob("*.h")):
         flags = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++", "/dev/null"]
@@ -465,7 +473,7 @@ def headers(session: nox.Session) -> None:
     options += ["-DRAGGEMM_WARNINGS_AS_ERRORS=ON"]
     for version in HEADERS:
         with steps.step(f"jaxlib {version}"):
-            include = f"-DRAGGEMM_JAXLIB_INCLUDE={headers_of(session, version)}"
+            include = f"-DRAGGEMM_JAXLIB_INCLUDE={download_headers(session, version)}"
             session.run("cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tree), *options, include, silent=True)
             session.run("cmake", "--build", str(tree), "--target", "ffi_driver")
             edge = f"--cases={ROOT}/proto/cases/edge.textproto"
@@ -475,9 +483,10 @@ def headers(session: nox.Session) -> None:
 
 @form("debian-13")
 def debian_13_sources(session: nox.Session) -> None:
-    """The sources in a root of Debian 13, with its g++. The root of the wheel, which is another, has no compiler.
+    """Builds and tests the sources in a Debian 13 chroot, with its g++.
 
-    The Python package is tested as a wheel, with the same Python and jax.
+    Runs only some Python tests: the session "wheel" tests the package with the same Python and jax. Its root is
+    another one, without a compiler.
     """
     try:
         root = debian.Root(session, ROOT / "build/debian-13", *debian.PYTHON, "git")
@@ -521,7 +530,7 @@ def aarch64_tests(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Runs the forms that are named, or all, one after the other. nox ends with a table of them."""
+    """Runs all forms or the named ones, one after the other. nox prints a table at the end."""
     parser = argparse.ArgumentParser(prog="./dev test --release", usage="%(prog)s [--resume] [NAME...]")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("name", nargs="*", help=", ".join(FORMS))

@@ -1,6 +1,6 @@
-"""Settings of the site: pages in MyST Markdown, docstrings of the package.
+"""Sphinx configuration of the site: pages in MyST Markdown, and docstrings of the package.
 
-./dev docs calls Sphinx, with the packages of .venv behind its own in RAGGEMM_PACKAGES.
+./dev docs runs Sphinx. RAGGEMM_PACKAGES names the packages of .venv.
 """
 
 import os
@@ -44,7 +44,7 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "show_toc_level": 2,
     "home_page_in_toc": True,
-    "navbar_persistent": [],  # the search stands in the sidebar
+    "navbar_persistent": [],  # The search is in the sidebar.
 }
 
 

@@ -1,7 +1,7 @@
-"""Docstrings of the package as reStructuredText: they are plain text in Google's style, with tables and drawings.
+"""Converts docstrings of the package to reStructuredText. They are plain text in Google style, with tables.
 
-Lines that are indented more than the text around them, and rows of tables, become literal blocks; marks of
-reStructuredText are taken for what they are. Fields of a class that have a comment behind them are listed.
+Tables, and lines that are indented more than the text around them, become literal blocks. Markup characters of
+reStructuredText are escaped. Fields of a class with a trailing comment are listed.
 """
 
 import inspect
@@ -11,7 +11,7 @@ SECTION = re.compile(r"(Args|Returns|Raises|Yields):$")
 ITEM = re.compile(r"  \S[^:]*: ")
 FIELD = re.compile(r"^    (\w+): (.+?)(?: = .*?)?  # (.+)$", re.MULTILINE)
 MARKS = re.compile(r"([*|])")
-OPENER = re.compile(r"\s*(- |\d\. )")  # of an item of a list
+OPENER = re.compile(r"\s*(- |\d\. )")  # start of a list item
 
 
 def _indent(line: str) -> int:
@@ -24,15 +24,15 @@ def _escaped(line: str) -> str:
 
 
 class _Writer:
-    """What is written so far, and what the lines that follow belong to."""
+    """The converted lines, and the state of the section, list and block at their end."""
 
     def __init__(self) -> None:
         self.out: list[str] = []
         self.section = ""
-        self.base = 0  # the indent of text
-        self.item = -1  # the indent of the list that is open, and of its text
-        self.text = 0
-        self.is_drawn = False
+        self.base = 0  # indent of the text of the section
+        self.item = -1  # indent of the open list; -1: none
+        self.text = 0  # indent of the text of a list item
+        self.is_literal = False
 
     def add(self, line: str) -> None:
         indent = _indent(line)
@@ -41,24 +41,24 @@ class _Writer:
             self.base = {"": 0, "Args:": 4, "Raises:": 4}.get(self.section, 2)
         opener = OPENER.match(line)
         opens = bool(opener) and indent in (self.base, self.item)
-        if opens != (self.item >= 0) and (opens or indent <= self.item) and not self.is_drawn:
-            self.out.append("")  # around lists
+        if opens != (self.item >= 0) and (opens or indent <= self.item) and not self.is_literal:
+            self.out.append("")  # Separates lists from text.
         if opener and opens:
             self.item, self.text = indent, opener.end()
         elif indent <= self.item:
             self.item = -1
         text = max(self.base, self.text if self.item >= 0 else 0)
         is_named = self.section in ("Args:", "Raises:") and ITEM.match(line)
-        is_drawn = not (is_named or opens) and (indent > text or line.startswith("|"))
-        if is_drawn and not self.is_drawn:
+        is_literal = not (is_named or opens) and (indent > text or line.startswith("|"))
+        if is_literal and not self.is_literal:
             self.out += ["", " " * text + "::", ""]
-        elif self.is_drawn and not is_drawn:
+        elif self.is_literal and not is_literal:
             self.out.append("")
-        self.is_drawn = is_drawn
-        self.out.append("  " + line if is_drawn else line if SECTION.match(line) else _escaped(line))
+        self.is_literal = is_literal
+        self.out.append("  " + line if is_literal else line if SECTION.match(line) else _escaped(line))
 
     def add_empty(self, following: str) -> None:
-        self.is_drawn = self.is_drawn and _indent(following) > self.base
+        self.is_literal = self.is_literal and _indent(following) > self.base
         self.out.append("")
 
 
@@ -72,8 +72,8 @@ def as_rst(lines: list[str]) -> list[str]:
     return writer.out
 
 
-def fields_of(thing: type) -> list[str]:
-    """A list of the fields of a class, whose comments say what they are."""
+def list_fields(thing: type) -> list[str]:
+    """Returns a list of the fields of a class with trailing comments, as reStructuredText."""
     source = inspect.getsource(thing)
     found = FIELD.findall(source)
     return ["", *(f"* **{name}**: {_escaped(comment)}" for name, _, comment in found), ""] if found else []
@@ -81,11 +81,11 @@ def fields_of(thing: type) -> list[str]:
 
 def setup(app) -> None:
     def process(app, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-        more = fields_of(thing) if inspect.isclass(thing) else []
+        more = list_fields(thing) if inspect.isclass(thing) else []
         lines[:] = as_rst(lines) + more
 
     def skip(app, what: str, name: str, thing: object, skipped: bool, options: object) -> bool | None:
-        return True if type(thing).__name__ == "_tuplegetter" else None  # a field of a NamedTuple
+        return True if type(thing).__name__ == "_tuplegetter" else None  # Skips fields of NamedTuples.
 
-    app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", process, priority=400)  # Runs before napoleon.
     app.connect("autodoc-skip-member", skip)

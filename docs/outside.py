@@ -1,8 +1,8 @@
-"""Pages of the repository that stand outside docs, and links that lead there.
+"""Includes pages outside of docs in the site, and converts links.
 
-A page of the site with an include of Markdown is that file's place in the site; its links are relative to where the
-file stands, so that they hold on a repository's host too. What a link names becomes the page that includes it, or else
-the file itself, which Sphinx then copies. A link that leads nowhere is left, and Sphinx warns of it.
+A page of the site may include a Markdown file. Links in the file are relative to the file, so that they also work on a
+repository host. Each link target becomes the page that includes it, or stays the file itself, which Sphinx copies.
+Broken links are not changed, and Sphinx warns about them.
 """
 
 import os
@@ -16,15 +16,15 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(?=(?:#[^)\s]*)?\))")
 
 
 def includes(docs: pathlib.Path = DOCS) -> dict[pathlib.Path, pathlib.Path]:
-    """The page of the site that includes a file, by the file."""
+    """Returns a dict from each included file to the page that includes it."""
     pages = sorted(docs.rglob("*.md"))
     return {
         (page.parent / file).resolve(): page.resolve() for page in pages for file in INCLUDE.findall(page.read_text())
     }
 
 
-def with_links_of(page: pathlib.Path, text: str, folder: pathlib.Path, placed: dict) -> str:
-    """text, whose links are relative to the folder, with the links that the page needs."""
+def convert_links(page: pathlib.Path, text: str, folder: pathlib.Path, placed: dict) -> str:
+    """Converts links in text from relative to the folder to relative to the page."""
 
     def link(match: re.Match) -> str:
         target = (folder / match[1]).resolve()
@@ -34,13 +34,13 @@ def with_links_of(page: pathlib.Path, text: str, folder: pathlib.Path, placed: d
     return "".join(part if FENCE.match(part) else LINK.sub(link, part) for part in parts)
 
 
-def whole(page: pathlib.Path, text: str, placed: dict) -> str:
-    """The text of a page with what it includes, all links as the page needs them."""
-    text = with_links_of(page, text, page.parent, placed)
+def expand_includes(page: pathlib.Path, text: str, placed: dict) -> str:
+    """Returns the text of a page with its includes. All links are relative to the page."""
+    text = convert_links(page, text, page.parent, placed)
 
     def included(match: re.Match) -> str:
         file = (page.parent / match[1]).resolve()
-        return with_links_of(page, file.read_text(), file.parent, placed)
+        return convert_links(page, file.read_text(), file.parent, placed)
 
     return INCLUDE.sub(included, text)
 
@@ -51,6 +51,6 @@ def setup(app) -> None:
     def read(app, name: str, content: list[str]) -> None:
         page = pathlib.Path(app.env.doc2path(name))
         if page.suffix == ".md":
-            content[0] = whole(page.resolve(), content[0], placed)
+            content[0] = expand_includes(page.resolve(), content[0], placed)
 
     app.connect("source-read", read)

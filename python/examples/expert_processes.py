@@ -1,7 +1,7 @@
-"""`python expert_processes.py`: one layer of experts over several processes, which exchange tokens over loopback.
+"""`python expert_processes.py`: runs a layer of experts on several processes that exchange tokens over loopback.
 
-Every process has one device and its share of the experts and of the tokens, runs the layer forward and backward both
-ways, and compares with the whole layer on its own device. The bytes are what the kernel counted on its sockets.
+Every process has one device and a share of the experts and tokens. It runs the layer forward and backward with each
+exchange, and compares with the whole layer on its own device. Received bytes are the kernel's socket counters.
 """
 
 import argparse
@@ -23,19 +23,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from raggemm import expert_parallel
 from raggemm.expert_parallel import Routing
 
-TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # tokens of all processes, width, hidden width
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # by the dtype of tokens and experts; of the largest element
+TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # MODEL: width of a token
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest error by dtype, relative to the largest element
 ROUNDS = 5
 TIMEOUT = 300  # seconds
 AXIS = "expert"
-WAYS = {"all_gather": expert_parallel.by_all_gather, "all_to_all": expert_parallel.by_all_to_all}
+EXCHANGES = {"all_gather": expert_parallel.by_all_gather, "all_to_all": expert_parallel.by_all_to_all}
 
 
 def _operands(dtype: str) -> dict[str, np.ndarray]:
-    """All tokens and experts, the same in each process. Some experts are popular, as in a real model."""
+    """Returns all tokens and experts, the same in each process. Some experts are popular, as in real models."""
     rng = np.random.default_rng(0)
     popularity = rng.permutation(1 / np.arange(2, EXPERTS + 2))
-    # The largest of logits with Gumbel noise are a draw without replacement.
+    # The top k of logits with Gumbel noise are a sample without replacement.
     ids = np.argsort(-np.log(popularity) - rng.gumbel(size=(TOKENS, EXPERTS)), axis=1)[:, :TOP_K]
     weights = rng.random((TOKENS, TOP_K))
 
@@ -51,17 +51,17 @@ def _operands(dtype: str) -> dict[str, np.ndarray]:
     }
 
 
-def _layer(way, *options):
+def _make_layer(exchange, *options):
     def layer(operands: dict[str, jax.Array]) -> jax.Array:
         experts = expert_parallel.mlp(operands["up"], operands["down"])
         routing = Routing(operands["expert_ids"], operands["weights"], EXPERTS)
-        return way(experts, operands["tokens"], routing, *options)
+        return exchange(experts, operands["tokens"], routing, *options)
 
     return layer
 
 
 def _with_gradients(layer):
-    """Jitted: operands -> (the layer's result, the gradients of a loss)."""
+    """Returns a jitted function that computes the layer and the gradients of a loss."""
 
     def loss(floats, expert_ids):
         out = layer({**floats, "expert_ids": expert_ids})
@@ -76,7 +76,7 @@ def _with_gradients(layer):
 
 
 def _received_bytes() -> int:
-    """By all TCP sockets of this process so far: tcpi_bytes_received of struct tcp_info in linux/tcp.h."""
+    """Returns the bytes received by all TCP sockets of this process: tcpi_bytes_received of linux/tcp.h."""
     total = 0
     for descriptor in pathlib.Path("/proc/self/fd").iterdir():
         try:
@@ -85,24 +85,24 @@ def _received_bytes() -> int:
             with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
                 information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
                 total += struct.unpack_from("=Q", information, 128)[0]
-        except (OSError, struct.error):  # gone, or not TCP
+        except (OSError, struct.error):  # Closed, or no TCP socket.
             continue
     return total
 
 
 def _error(got: jax.Array, want: np.ndarray) -> float:
-    """Of this process' part of an array, in units of the largest element of the whole."""
+    """Returns the error of this process's shard, relative to the largest element of the array."""
     (shard,) = got.addressable_shards
     part, want = np.asarray(shard.data).astype(np.float32), want.astype(np.float32)
     return float(np.abs(part - want[shard.index]).max() / np.abs(want).max())
 
 
-def _run_way(way, operands: dict[str, Any], wanted: dict[str, np.ndarray]) -> dict[str, Any]:
+def _run_exchange(exchange, operands: dict[str, Any], wanted: dict[str, np.ndarray]) -> dict[str, Any]:
     mesh = Mesh(np.array(jax.devices()), (AXIS,))
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
     sharded = {name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for name, x in operands.items()}
     spec = PartitionSpec(AXIS)
-    run = _with_gradients(jax.shard_map(_layer(way, AXIS), mesh=mesh, in_specs=spec, out_specs=spec))
+    run = _with_gradients(jax.shard_map(_make_layer(exchange, AXIS), mesh=mesh, in_specs=spec, out_specs=spec))
     results = jax.block_until_ready(run(sharded))
     before, seconds = _received_bytes(), []
     for _ in range(ROUNDS):
@@ -118,7 +118,7 @@ def _run_way(way, operands: dict[str, Any], wanted: dict[str, np.ndarray]) -> di
 
 
 def _worker(arguments: argparse.Namespace) -> None:
-    """One of the processes: prints its figures as one line of JSON."""
+    """Runs one process. Prints its figures as a line of JSON."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         f"127.0.0.1:{arguments.port}", num_processes=arguments.processes, process_id=arguments.worker
@@ -126,15 +126,16 @@ def _worker(arguments: argparse.Namespace) -> None:
     if arguments.dtype == "bfloat16":
         expert_parallel.check_processes()
     operands = _operands(arguments.dtype)
-    wanted = jax.tree.map(np.asarray, _with_gradients(_layer(expert_parallel.on_one_device))(operands))
+    wanted = jax.tree.map(np.asarray, _with_gradients(_make_layer(expert_parallel.on_one_device))(operands))
     share = EXPERTS // arguments.processes
     rows = int((operands["expert_ids"] // share == arguments.worker).sum())
-    print(json.dumps({"rows": rows, "ways": {n: _run_way(way, operands, wanted) for n, way in WAYS.items()}}))
+    results = {name: _run_exchange(exchange, operands, wanted) for name, exchange in EXCHANGES.items()}
+    print(json.dumps({"rows": rows, "exchanges": results}))
     jax.distributed.shutdown()
 
 
 def _environment(processes: int) -> dict[str, str]:
-    """One device for each process, and its share of the CPUs."""
+    """Limits each process to one device and its share of the CPUs."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     return os.environ | {
@@ -174,8 +175,12 @@ def _run_processes(processes: int, dtype: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=2, help=f"a divisor of {EXPERTS}")
-    parser.add_argument("--dtype", choices=TOLERANCES, default="float32", help="of tokens and experts")
+    parser.add_argument(
+        "--processes", type=int, default=2, help=f"number of processes, a divisor of {EXPERTS} (default 2)"
+    )
+    parser.add_argument(
+        "--dtype", choices=TOLERANCES, default="float32", help="dtype of tokens and experts (default float32)"
+    )
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -189,14 +194,16 @@ def main() -> None:
     print(f"{TOKENS} tokens of {MODEL}, {experts}; forward+backward")
     print("       way  process   rows  received MiB       ms  error of out  of gradients")
     results, tolerance = _run_processes(arguments.processes, arguments.dtype), TOLERANCES[arguments.dtype]
-    for way in WAYS:
+    for name in EXCHANGES:
         for i, result in enumerate(results):
-            got = result["ways"][way]
+            got = result["exchanges"][name]
             print(
-                f"{way:>10}  {i:7}  {result['rows']:5}  {got['bytes'] / 2**20:12.2f}  {got['ms']:7.1f}"
+                f"{name:>10}  {i:7}  {result['rows']:5}  {got['bytes'] / 2**20:12.2f}  {got['ms']:7.1f}"
                 f"  {got['error']:12.2g}  {got['gradients']:12.2g}"
             )
-    errors = [got[kind] for result in results for got in result["ways"].values() for kind in ("error", "gradients")]
+    errors = [
+        got[kind] for result in results for got in result["exchanges"].values() for kind in ("error", "gradients")
+    ]
     if not max(errors) <= tolerance:
         raise SystemExit(f"expert_processes: FAILED, an error is {max(errors)}, more than {tolerance}")
     print(f"expert_processes: OK ({arguments.processes} processes)")

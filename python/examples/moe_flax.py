@@ -1,8 +1,8 @@
-"""A mixture-of-experts layer as a module of flax.nnx, over raggemm.nn, trained on synthetic data.
+"""Trains a mixture-of-experts layer of raggemm.nn as a module of flax.nnx, on synthetic data.
 
     pip install flax optax && python python/examples/moe_flax.py [--steps=30]
 
-Every token belongs to one of a few kinds, each with a linear map of its own, which the layer has to find.
+Every token belongs to one of a few kinds. Each kind has its own linear map, which the layer learns.
 """
 
 import argparse
@@ -20,7 +20,7 @@ WIDTH, KINDS, TOKENS = 32, 4, 256
 
 
 class MoE(nnx.Module):
-    """Its parameters are those of raggemm.nn.init, by their names."""
+    """A layer with the parameters of raggemm.nn.init."""
 
     def __init__(self, shape: nn.Shape, top_k: int, rngs: nnx.Rngs):
         self.top_k = top_k
@@ -31,27 +31,27 @@ class MoE(nnx.Module):
 
 
 def batch(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Tokens around the center of their kind, and what its map makes of them."""
+    """Returns tokens around the centers of their kinds, and the results of their kinds' maps."""
     centers, maps = (jax.random.normal(jax.random.key(i), (KINDS, *s)) for i, s in enumerate([(WIDTH,), (WIDTH,) * 2]))
     kind, noise = jax.random.randint(key, (TOKENS,), 0, KINDS), jax.random.normal(key, (TOKENS, WIDTH))
     x = centers[kind] + 0.5 * noise
     return x, jnp.einsum("tk,tkn->tn", x, maps[kind] * WIDTH**-0.5)
 
 
-def loss_of(model: MoE, x: jax.Array, y: jax.Array) -> jax.Array:
+def compute_loss(model: MoE, x: jax.Array, y: jax.Array) -> jax.Array:
     out, logits, experts = model(x)
     return jnp.mean((out - y) ** 2) + 0.01 * raggemm.load_balance_loss(logits, experts)
 
 
 @nnx.jit
 def train_step(model: MoE, optimizer: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-    loss, gradient = nnx.value_and_grad(loss_of)(model, x, y)
+    loss, gradient = nnx.value_and_grad(compute_loss)(model, x, y)
     optimizer.update(model, gradient)
     return loss
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
-    """The loss of each step."""
+    """Trains the layer. Returns the loss of each step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     steps = parser.parse_args(argv).steps

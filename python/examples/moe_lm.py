@@ -1,10 +1,10 @@
-"""Trains a language model over bytes, with mixture-of-experts layers, on the licences that every Debian has.
+"""Trains a byte-level language model with mixture-of-experts layers on the licences of a Debian system.
 
     .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--seed=N]
 
-Licences of three families are held out: no text of theirs is trained on. At the end, the loss on them stands beside
-the entropy of one of their bytes given the byte before, which is what the best table of pairs could reach. The same
-seed and number of threads give the same loss to the last bit.
+Licences of three families are held out from training. At the end, the program prints the loss on them, and the entropy
+of one of their bytes given the previous byte. That entropy is the loss of the best bigram table. The same seed and
+number of threads give a bit-identical loss.
 
 The model is a decoder-only transformer in float32. Its feed-forward layers are those of raggemm.nn.
 """
@@ -24,30 +24,30 @@ import raggemm
 from jax import lax
 from raggemm import nn
 
-LICENCES = pathlib.Path("/usr/share/common-licenses")  # of the package base-files
+LICENCES = pathlib.Path("/usr/share/common-licenses")  # from the package base-files
 HELD_OUT = ("Apache-2.0", "Artistic", "CC0-1.0")
 VOCABULARY = 256
 BATCH = 16
 BALANCE = 0.01  # weight of the load-balance loss
-WARM_UP, PEAK_RATE = 50, 2e-3  # steps; learning rate after them
+WARM_UP, PEAK_RATE = 50, 2e-3  # warm-up steps; learning rate at their end
 STEPS_BETWEEN_EVALUATIONS = 50
-BITS = 1 / np.log(2)  # in a nat
+BITS = 1 / np.log(2)  # bits per nat
 
 
 class Shape(NamedTuple):
     """The sizes of a model."""
 
     layers: int = 3
-    width: int = 128  # of a token
+    width: int = 128  # elements of a token
     heads: int = 4
     experts: int = 32
-    top_k: int = 2  # experts that see a token
-    hidden: int = 256  # of an expert
-    context: int = 128  # tokens that a prediction can look back on, itself included
+    top_k: int = 2  # experts of a token
+    hidden: int = 256  # hidden width of an expert
+    context: int = 128  # context length
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of the licences to train on, and of those that are held out, as int32."""
+    """Returns the bytes of the licences for training and of the held-out licences, as int32."""
     files = sorted(path for path in LICENCES.iterdir() if path.is_file() and not path.is_symlink())
     missing = set(HELD_OUT) - {path.name for path in files}
     if missing or len(files) == len(HELD_OUT):
@@ -61,7 +61,7 @@ def read_texts() -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_entropy(text: np.ndarray) -> float:
-    """Returns the entropy of a byte given the byte before it, in bits, by the frequencies in the text itself."""
+    """Returns the entropy in bits of a byte given the previous byte, from the bigram frequencies of the text."""
     pairs = np.zeros((VOCABULARY, VOCABULARY))
     np.add.at(pairs, (text[:-1], text[1:]), 1)
     given = np.maximum(pairs.sum(axis=1, keepdims=True), 1)
@@ -105,7 +105,7 @@ def attention(layer: dict[str, Any], x: jax.Array, heads: int) -> jax.Array:
 
 
 def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[jax.Array, jax.Array]:
-    """Returns the cross entropy of each byte of text [batch, context + 1] but the first, in nats, and the load balance.
+    """Returns the cross entropy in nats of all bytes but the first of text [batch, context + 1], and the load balance.
 
     The load balance is 1 if all experts get the same number of tokens.
     """
@@ -121,7 +121,7 @@ def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[j
 
 
 def learning_rate(step: jax.Array) -> jax.Array:
-    """Rises, then falls with the root of the steps: it needs not know how many there will be."""
+    """Returns a rate that rises, then falls with the root of the steps. It does not depend on the number of steps."""
     step = jnp.asarray(step, jnp.float32) + 1
     return PEAK_RATE * jnp.minimum(step / WARM_UP, jnp.sqrt(WARM_UP / step))
 
@@ -133,20 +133,20 @@ OPTIMIZER = optax.chain(
 
 
 def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: int | None, minutes: float) -> float:
-    """Trains for so many steps or minutes, and prints the losses. Returns the last one on the held-out text."""
+    """Trains for a number of steps or minutes, and prints the losses. Returns the last loss on the held-out text."""
     text, held_out = jnp.asarray(texts[0]), texts[1]
     windows = (len(held_out) - 1) // shape.context
     index = np.arange(windows)[:, None] * shape.context + np.arange(shape.context + 1)
     batches = np.array_split(held_out[index], -(-windows // BATCH))
-    key, own = jax.random.split(jax.random.key(seed))
-    parameters = initial_parameters(shape, own)
+    key, initial_key = jax.random.split(jax.random.key(seed))
+    parameters = initial_parameters(shape, initial_key)
     state = parameters, OPTIMIZER.init(parameters), key
 
     def step(state: Any) -> tuple[Any, jax.Array]:
-        """Returns the next state, and the loss in bits a byte on random windows of the training text."""
+        """Runs a step on random windows of the training text. Returns the next state, and the loss in bits per byte."""
         parameters, optimizer, key = state
-        key, own = jax.random.split(key)
-        starts = jax.random.randint(own, (BATCH, 1), 0, len(text) - shape.context)
+        key, step_key = jax.random.split(key)
+        starts = jax.random.randint(step_key, (BATCH, 1), 0, len(text) - shape.context)
 
         def objective(parameters: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
             values, balance = losses(parameters, text[starts + jnp.arange(shape.context + 1)], shape)
@@ -179,11 +179,11 @@ def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: 
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Returns the loss on the held-out text at the end, in bits a byte."""
+    """Runs the program. Returns the last loss on the held-out text, in bits per byte."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, default=4.0, help="of training (default 4)")
-    length.add_argument("--steps", type=int, help="of training, instead of minutes")
+    length.add_argument("--minutes", type=float, default=4.0, help="minutes of training (default 4)")
+    length.add_argument("--steps", type=int, help="steps of training, instead of minutes")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     for name in ("minutes", "steps"):

@@ -1,4 +1,4 @@
-"""Set-up that must come before jax is imported, caches of programs, and a seed for every run's random tests."""
+"""Setup before jax is imported, caches of programs, and seeds of random tests."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ import random
 
 import xla_flags
 
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *xla_flags.of_tests()])
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *xla_flags.flags_for_tests()])
 
 import hypothesis
 import jax
@@ -23,35 +23,35 @@ hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, 
 hypothesis.settings.load_profile("raggemm")
 
 
-# JAX makes an MLIR context for each program that it lowers, and loads all dialects into it. That took 4 of the 12 ms of
-# CPU of a small program (Zen 5), so all programs of a module share one.
+# Shares one MLIR context among the programs of a module. JAX makes a context for each program and loads all dialects,
+# which took 4 of the 12 ms of CPU time of a small program (Zen 5).
 mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
 
-# JAX looks for its own frames in each exception, which takes 2 ms (Zen 5). Tests of errors raise thousands.
+# Filtering the traceback of an exception takes 2 ms (Zen 5), and tests of errors raise thousands.
 jax.config.update("jax_traceback_filtering", "off")
 
 
-def take_arrays_without_a_program():
-    """Makes jax.numpy copy a NumPy array without a program for each shape. jax 0.10.2 compiles one: 10 ms (Zen 5)."""
+def stage_arrays_without_compiling():
+    """Makes jax.numpy copy NumPy arrays by device_put. jax 0.10.2 compiles a program per shape, in 10 ms (Zen 5)."""
     if (stage := getattr(core, "stage_p", None)) is None:
         return
-    own = stage.impl
+    original = stage.impl
 
-    def copied(x):
+    def copy(x):
         has_mesh = not jax.sharding.get_abstract_mesh().empty
-        return own(x) if has_mesh or not isinstance(x, np.ndarray) else jax.device_put(x, may_alias=False)
+        return original(x) if has_mesh or not isinstance(x, np.ndarray) else jax.device_put(x, may_alias=False)
 
-    stage.def_impl(copied)
+    stage.def_impl(copy)
 
 
-take_arrays_without_a_program()
+stage_arrays_without_compiling()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
-    # Programs outlive a run: a second run compiles little. XLA's flags and jaxlib's version are part of the key.
+    # Keeps compiled programs for later runs. XLA's flags and the version of jaxlib are part of the key.
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -62,7 +62,7 @@ def pytest_report_header(config):
 
 
 def clear_caches():
-    """Drops all traces and programs, and gives free memory back to the system."""
+    """Drops all traces and programs, and returns free memory to the system."""
     jax.clear_caches()
     mlir.make_ir_context.cache_clear()
     gc.collect()
@@ -77,7 +77,7 @@ def no_caches_of_other_modules():
 
 @pytest.fixture(autouse=True)
 def bounded_memory():
-    """Drops programs if a worker is larger than 1 GB: workers grew to 4 GB."""
+    """Drops programs if a worker exceeds 1 GiB. Without this, workers grew to 4 GB."""
     yield
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:
@@ -86,28 +86,28 @@ def bounded_memory():
 
 @pytest.fixture(scope="module")
 def emitters():
-    """XLA with its emitters, without which jaxlib 0.10.2 rounds to float4_e2m1fn wrongly, in one file only."""
-    if not xla_flags.knows(xla_flags.EMITTERS):  # always used by that jaxlib
+    """Enables XLA's emitters for a module. Without them jaxlib 0.10.2 rounds to float4_e2m1fn incorrectly."""
+    if not xla_flags.knows(xla_flags.EMITTERS):  # This jaxlib always uses them.
         yield
         return
-    own = compiler.get_compile_options
+    original = compiler.get_compile_options
     jax.clear_caches()
     with pytest.MonkeyPatch.context() as patch:
         options = {"env_options_overrides": {xla_flags.EMITTERS: True}}
-        patch.setattr(compiler, "get_compile_options", lambda *args, **named: own(*args, **(named | options)))
+        patch.setattr(compiler, "get_compile_options", lambda *args, **named: original(*args, **(named | options)))
         yield
 
 
 @pytest.fixture
 def x64():
-    """float64 and int64 arrays, in one test only."""
+    """Enables float64 and int64 arrays for a test."""
     with jax.enable_x64(True):
         yield
 
 
 @pytest.fixture
 def partitioning():
-    """Calls that jax.jit may divide over devices, in one test only."""
+    """Enables partitioning of calls over devices for a test."""
     raggemm.enable_partitioning()
     yield
     raggemm.enable_partitioning(False)

@@ -1,11 +1,11 @@
-"""A check that the tests of front ends share."""
+"""A check shared by the tests of front ends."""
 
 import jax
 import pytest
 
 
 def check_errors(call, error, message):
-    """The error comes when tracing, with or without jit."""
+    """Checks that the call raises an error when tracing, with and without jit."""
     for run in (call, lambda: jax.eval_shape(call)):
         with pytest.raises(error, match=message):
             run()

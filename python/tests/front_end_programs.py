@@ -1,12 +1,12 @@
-"""A program of each front end: its result and both gradients, with what they are in float64.
+"""A program for each front end that computes its result and both gradients, and the expected values in float64.
 
     python front_end_programs.py FOLDER
 
-is what another process does with them: it compiles each through the cache in FOLDER/cache and runs it, runs each
-NAME.exported, and writes the results for ROWS rows as NAME.ROWS.npz and NAME.exported.ROWS.npz. Prints as JSON how
-often the cache had and did not have the programs that were compiled from their sources.
+runs the programs in another process. It compiles each one through the cache in FOLDER/cache, and runs each
+NAME.exported. It writes the results for ROWS rows to NAME.ROWS.npz and NAME.exported.ROWS.npz, and prints the hits and
+misses of the cache as JSON.
 
-All values are small integers, so that every sum is exact, in bfloat16 too.
+All values are small integers, so that every sum is exact, in bfloat16, too.
 """
 
 import collections
@@ -23,7 +23,7 @@ from arrays import integers
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
-G, K, N = 4, 8, 8  # K == N, so that a donated x may become the result
+G, K, N = 4, 8, 8  # With K == N, the result can use the memory of a donated x.
 SIZES = np.array([3, 0, 2, 4], np.int32)
 ROWS = (12, 9)
 
@@ -55,7 +55,7 @@ PROGRAMS = {
 
 
 def lowering_of(name):
-    """The context in which a program is lowered."""
+    """Returns the context in which to lower a program."""
     return raggemm.override_ragged_dot() if name == OVERRIDE else contextlib.nullcontext()
 
 
@@ -68,7 +68,7 @@ def groups(sizes):
 
 
 def expected(x, w, sizes):
-    """The result, and the gradients of x and w, in float64."""
+    """Returns the result, and the gradients of x and w, in float64."""
     x, w = x.astype(np.float64), w.astype(np.float64)
     out, dx, dw = np.zeros((len(x), w.shape[2])), np.zeros_like(x), np.zeros_like(w)
     for g, rows in enumerate(groups(sizes)):

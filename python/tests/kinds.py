@@ -1,4 +1,4 @@
-"""What raggemm multiplies, a row for each kind: the call, the same in plain JAX, and operands of two problems."""
+"""A table of the kinds of products: a call, the same computation in plain JAX, and operands of two problems."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,24 +17,24 @@ from quantized_operands import dense, tensor
 from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, grouped_gemm, prepack, quantize, tgmm, unprepack
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-# As many rows as nothing else has elements; two of them are of no group.
+# No other extent equals ROWS. Two rows belong to no group.
 ROWS, TOKENS, K, N, G = 11, 5, 32, 8, 4
-INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # which a row of no group may have
+INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # Rows of no group may have invalid indices.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kind:
-    """run(arrays, **options) is raggemm's, dense(arrays) the definition, of any precision; arrays: operands by name."""
+    """A kind of product."""
 
     name: str
-    run: Callable[..., jax.Array]
-    dense: Callable[..., jax.Array]
-    arrays: dict[str, Any]
-    other: dict[str, Any]  # of a second problem
-    rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # extents that may be unknown
-    weights: str = "w"
-    exact: bool = True  # whether a batch has the bits of its parts, in one call
-    relative: float = 2e-5  # how near values and derivatives are to the definition's, relative to the largest
+    run: Callable[..., jax.Array]  # run(arrays, **options) calls raggemm
+    dense: Callable[..., jax.Array]  # dense(arrays) computes the definition
+    arrays: dict[str, Any]  # operands by name
+    other: dict[str, Any]  # operands of a second problem
+    rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # extents that may be symbolic
+    weights: str = "w"  # name of the weights in arrays
+    exact: bool = True  # True if a batch is one call, bit-identical to single calls
+    relative: float = 2e-5  # tolerance, relative to the largest value
 
     def __str__(self):
         return self.name
@@ -45,7 +45,7 @@ class Kind:
 
 
 def is_float(x) -> bool:
-    """Whether it has a derivative: elements of a QuantizedTensor have none."""
+    """Returns True if an array has a derivative. Elements of a QuantizedTensor have none."""
     return x.dtype in (np.float32, np.float64)
 
 
@@ -54,23 +54,23 @@ def is_quantized(x) -> bool:
 
 
 def values(x):
-    """What an operand stands for, as jax.numpy has it, so that scales have gradients."""
+    """Dequantizes an operand with jax.numpy, so that scales have gradients."""
     if isinstance(x, PackedWeights):
         elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
         return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)
     if not is_quantized(x):
         return jnp.asarray(x) if is_float(x) else jnp.asarray(x, jnp.float32).astype(jnp.float64)
     wide = values(x.data)
-    wide = wide if x.zero_point is None else wide - _spread(values(x.zero_point), wide)
-    return wide if x.scale is None else wide * _spread(values(x.scale), wide)
+    wide = wide if x.zero_point is None else wide - _broadcast_scale(values(x.zero_point), wide)
+    return wide if x.scale is None else wide * _broadcast_scale(values(x.scale), wide)
 
 
-def _spread(factor, like):
-    if factor.ndim == 1:
-        return factor[:, None, None]
-    for axis in range(factor.ndim):
-        factor = jnp.repeat(factor, like.shape[axis] // factor.shape[axis], axis)
-    return factor
+def _broadcast_scale(scale, like):
+    if scale.ndim == 1:
+        return scale[:, None, None]
+    for axis in range(scale.ndim):
+        scale = jnp.repeat(scale, like.shape[axis] // scale.shape[axis], axis)
+    return scale
 
 
 def _forward(arrays, **options):
@@ -86,11 +86,11 @@ def _dense_forward(arrays, activation=None, row_index=None):
     member = membership(arrays["sizes"], len(x), x.dtype)[first : first + len(w)]
     inside = member.sum(0)[:, None]
 
-    def of_rows(name, otherwise):
-        return member.T @ arrays[name] if name in arrays else otherwise
+    def row_values(name, default):
+        return member.T @ arrays[name] if name in arrays else default
 
-    scale = [jnp.reshape(of_rows(name, jnp.ones(len(x), x.dtype)), (-1, 1)) for name in ("alpha", "beta")]
-    out = scale[0] * jnp.einsum("gm,mk,gkn->mn", member, x, w) + of_rows("bias", 0)
+    scale = [jnp.reshape(row_values(name, jnp.ones(len(x), x.dtype)), (-1, 1)) for name in ("alpha", "beta")]
+    out = scale[0] * jnp.einsum("gm,mk,gkn->mn", member, x, w) + row_values("bias", 0)
     c = arrays.get("c", 0)
     out = inside * (out + scale[1] * c)
     if activation:
@@ -99,14 +99,14 @@ def _dense_forward(arrays, activation=None, row_index=None):
 
 
 def _reversed(arrays, **given):
-    """Other operands of the same types and shapes."""
+    """Returns other operands of the same types and shapes."""
     return jax.tree.map(lambda a: a[::-1] if np.ndim(a) else a, arrays) | given
 
 
-BOTH = 2.0**-7  # elements of both operands are rounded to bfloat16
+BOTH = 2.0**-7  # tolerance if elements of both operands are rounded to bfloat16
 
 
-def _of_rows(name, w, x=None, relative=2e-5, run=_forward, dense=_dense_forward, other=None, **more):
+def _ragged_rows(name, w, x=None, relative=2e-5, run=_forward, dense=_dense_forward, other=None, **more):
     arrays = {"x": random(ROWS, K) if x is None else x, "w": w, "sizes": SIZES, **more}
     return Kind(name, run, dense, arrays, _reversed(arrays, **other or {}), relative=relative)
 
@@ -117,7 +117,7 @@ def _weights(dtype, scale_shape, zero=False, scale_dtype=np.float32):
 
 
 def _small(q):
-    """Of a size of 1 / 8, as weights are, whatever the format."""
+    """Scales a tensor so that its largest value is about 1 / 8, like weights."""
     exponent = np.ceil(np.log2(np.abs(dense(q)).max())) + 3
     return QuantizedTensor(q.data, (np.float32(q.scale) * 2.0**-exponent).astype(q.scale.dtype), q.zero_point)
 
@@ -161,24 +161,24 @@ def _other_modes():
     def rows(shape, scale_shape, dtype=jnp.int8, zero=False):
         return _small(tensor(dtype, shape, scale_shape, zero=zero))
 
-    sizes, of_groups = {"sizes": SIZES}, _weights(jnp.float8_e4m3fn, (G,))
+    sizes, group_scales = {"sizes": SIZES}, _weights(jnp.float8_e4m3fn, (G,))
     transposed, columns, uniform = (
         (_transposed, _dense_transposed),
         (_columns, _dense_columns),
         (_uniform, _dense_uniform),
     )
-    of_k, of_m = (K, ROWS), (G, 4, K)
+    k_shape, m_shape = (K, ROWS), (G, 4, K)
     return [
-        kind("transposed", *transposed, rows(of_k, (2, ROWS), zero=True), of_groups, **sizes),
-        kind("transposed: one column", *transposed, rows(of_k, (4, 1)), of_groups, **sizes),
-        kind("columns", *columns, rows(of_k, (K, 1)), random(ROWS, N), **sizes),
-        kind("columns: blocks", *columns, rows(of_k, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # Problems that are summed have their scales in one array, where one of all rows becomes one of each.
-        kind("columns: one row", *columns, random(*of_k), rows((ROWS, N), (1, N)), exact=False, **sizes),
-        kind("uniform", *uniform, random(*of_m), _weights(jnp.int8, (G, 2, N))),
-        kind("uniform: groups", *uniform, rows(of_m, (G,)), of_groups),
-        kind("uniform: both", *uniform, rows(of_m, (1, 2, 1)), _weights(jnp.uint4, (G, 1, N), True)),
-        kind("uniform: blocks", *uniform, rows(of_m, (G, 1, 2), jnp.uint8, True), _weights(jnp.int8, (G, 2, N))),
+        kind("transposed", *transposed, rows(k_shape, (2, ROWS), zero=True), group_scales, **sizes),
+        kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
+        kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
+        kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
+        # Summed problems have their scales in one array, so that one scale of all rows becomes one per row.
+        kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
+        kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
+        kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),
+        kind("uniform: both", *uniform, rows(m_shape, (1, 2, 1)), _weights(jnp.uint4, (G, 1, N), True)),
+        kind("uniform: blocks", *uniform, rows(m_shape, (G, 1, 2), jnp.uint8, True), _weights(jnp.int8, (G, 2, N))),
     ]
 
 
@@ -187,7 +187,7 @@ def _integers():
     bytes_ = {"x": numbers.integers(-128, 128, (ROWS, K), np.int8), "w": numbers.integers(0, 256, (G, K, N), np.uint8)}
     added = {"c": numbers.integers(-99, 99, (ROWS, N), np.int32), "bias": numbers.integers(-99, 99, (G, N), np.int32)}
     options = {"preferred_element_type": np.int32}
-    return _of_rows("integers", **bytes_, **added, run=lambda arrays, **more: _forward(arrays, **options, **more))
+    return _ragged_rows("integers", **bytes_, **added, run=lambda arrays, **more: _forward(arrays, **options, **more))
 
 
 def _row_index():
@@ -210,7 +210,7 @@ def _activation(name, gate):
         return _dense_forward(arrays, activation=name)
 
     added = {"bias": random(G, N, seed=2)} | ({"gate": random(ROWS, N, seed=3)} if gate else {})
-    return _of_rows(
+    return _ragged_rows(
         f"{name}{' and gate' if gate else ''}", 0.2 * random(G, K, N, seed=1), run=run, dense=dense, **added
     )
 
@@ -222,8 +222,8 @@ def _mlp(name, gate="separate", transposed=(False, False), to_weights=lambda nam
     arrays |= {} if slots is None else {"row_slots": slots}
 
     def run(arrays):
-        of_call = {n: x for n, x in arrays.items() if n not in given}
-        return case({n: x for n, x in arrays.items() if n in given}, **of_call, **options)
+        routing = {n: x for n, x in arrays.items() if n not in given}
+        return case({n: x for n, x in arrays.items() if n in given}, **routing, **options)
 
     def dense(arrays):
         wide, more = {n: values(x) for n, x in arrays.items() if n in given}, {}
@@ -246,26 +246,30 @@ def added(groups):
 
 
 KINDS = [
-    _of_rows("arrays", random(G, K, N, seed=1)),
-    _of_rows("all that is added", random(G, K, N, seed=1), **added(G)),
-    _of_rows(
+    _ragged_rows("arrays", random(G, K, N, seed=1)),
+    _ragged_rows("all that is added", random(G, K, N, seed=1), **added(G)),
+    _ragged_rows(
         "a shard of the groups",
         random(2, K, N, seed=1),
         **added(2),
         group_offset=np.array(1, np.int32),
         other={"group_offset": np.array(2, np.int32)},
     ),
-    _of_rows("scales", _weights(jnp.int8, (G, 2, N))),
-    _of_rows("zeros", _weights(jnp.uint4, (G, 1, N), zero=True)),
-    _of_rows("groups", _weights(jnp.float8_e4m3fn, (G,))),
-    _of_rows("one scale", _weights(jnp.float4_e2m1fn, ())),
-    _of_rows("powers of two", _weights(jnp.float4_e2m1fn, (G, 1, N), scale_dtype=ml_dtypes.float8_e8m0fnu)),
-    _of_rows("no scale", QuantizedTensor(_weights(jnp.uint4, ()).data, None)),
-    _of_rows("rows", random(G, K, N), _small(tensor(jnp.uint8, (ROWS, K), (ROWS, 2), zero=True))),
-    _of_rows("both", _weights(jnp.int8, (G, 2, N)), _small(tensor(jnp.int8, (ROWS, K), (ROWS, 1), zero=True)), BOTH),
-    _of_rows("both: one row", _weights(jnp.int8, (G,)), _small(tensor(jnp.int8, (ROWS, K), (1, 2), zero=True)), BOTH),
-    _of_rows("packed", _packed(random(G, K, N, seed=1))),
-    _of_rows("packed scales", _packed(_weights(jnp.int8, (G, 2, N)))),
+    _ragged_rows("scales", _weights(jnp.int8, (G, 2, N))),
+    _ragged_rows("zeros", _weights(jnp.uint4, (G, 1, N), zero=True)),
+    _ragged_rows("groups", _weights(jnp.float8_e4m3fn, (G,))),
+    _ragged_rows("one scale", _weights(jnp.float4_e2m1fn, ())),
+    _ragged_rows("powers of two", _weights(jnp.float4_e2m1fn, (G, 1, N), scale_dtype=ml_dtypes.float8_e8m0fnu)),
+    _ragged_rows("no scale", QuantizedTensor(_weights(jnp.uint4, ()).data, None)),
+    _ragged_rows("rows", random(G, K, N), _small(tensor(jnp.uint8, (ROWS, K), (ROWS, 2), zero=True))),
+    _ragged_rows(
+        "both", _weights(jnp.int8, (G, 2, N)), _small(tensor(jnp.int8, (ROWS, K), (ROWS, 1), zero=True)), BOTH
+    ),
+    _ragged_rows(
+        "both: one row", _weights(jnp.int8, (G,)), _small(tensor(jnp.int8, (ROWS, K), (1, 2), zero=True)), BOTH
+    ),
+    _ragged_rows("packed", _packed(random(G, K, N, seed=1))),
+    _ragged_rows("packed scales", _packed(_weights(jnp.int8, (G, 2, N)))),
     *_other_modes(),
     _row_index(),
     _activation("silu", gate=True),
@@ -284,7 +288,7 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Kinds of the short run, which together have each mode, zero points and each optional operand.
+# Kinds of the short run. Together they have each mode, zero points and each optional operand.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
@@ -292,6 +296,6 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Kinds as parameters of a test. The short run has each step-th kind of CORE, from number turn on."""
+    """Returns kinds as parameters of a test. The short run has every step-th kind of CORE, from index `turn` on."""
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Problems of moe_mlp in batches: their arguments, and what runs one of them."""
+"""Batches of moe_mlp problems: arguments, and functions that run them."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def matrices(random, kind, shape):
 
 
 def arguments(random, gate="separate", x=np.float32, w="float32", biases=True, weighted=True, offset=False, **others):
-    """Of moe_mlp, by name: what may be batched."""
+    """Returns the array arguments of moe_mlp by name."""
     groups, columns = LOCAL if offset else GROUPS, INNER * (2 if gate in ("halves", "interleaved") else 1)
     counted = random.multinomial(random.integers(ROWS + 1), random.dirichlet(np.ones(GROUPS)))
     values = {
@@ -43,9 +43,9 @@ def arguments(random, gate="separate", x=np.float32, w="float32", biases=True, w
     }
     transposes = transposed(w=w, **others).values()
     for name, shape, is_trans in zip(("up", "down"), ((HIDDEN, columns), (INNER, HIDDEN)), transposes, strict=True):
-        for word in (name, "gate") if gate == "separate" and name == "up" else (name,):
-            values[f"w_{word}"] = matrices(random, w, (groups, *(shape[::-1] if is_trans else shape)))
-            values[f"b_{word}"] = random.normal(size=(groups, shape[1])).astype(np.float32) if biases else None
+        for side in (name, "gate") if gate == "separate" and name == "up" else (name,):
+            values[f"w_{side}"] = matrices(random, w, (groups, *(shape[::-1] if is_trans else shape)))
+            values[f"b_{side}"] = random.normal(size=(groups, shape[1])).astype(np.float32) if biases else None
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -55,14 +55,14 @@ def transposed(w="float32", transposes=(False, False), **_):
 
 
 def runs(gate="separate", rows="output", save="inputs", **others):
-    """moe_mlp of such arguments."""
+    """Returns a function that calls moe_mlp with such arguments."""
     fixed = transposed(**others) | {"save": save, "weight_on": "input" if rows == "input" else "output"}
     fixed["merged"] = gate if gate in ("halves", "interleaved") else None
     return lambda values: moe_mlp(**({"row_weights": None} | values), **fixed)
 
 
 def batch_of(problems, batched):
-    """Arguments, those of these names with an axis in front; and in_axes."""
+    """Stacks the arguments named in `batched`. Returns all arguments, and in_axes."""
     stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}
 
@@ -77,7 +77,7 @@ def counts(f, *args):
 
 
 def gradient(run, names):
-    """By the arguments of these names, from all and the cotangent."""
+    """Returns a function of arguments and cotangent that computes gradients of the named arguments."""
 
     def pull(values, ct):
         return jax.vjp(lambda moved: run(values | moved), {name: values[name] for name in names})[1](ct)[0]
@@ -86,6 +86,6 @@ def gradient(run, names):
 
 
 def case(batched=(), seed=0, **options):
-    """Arguments of a batch, in_axes, and what runs one."""
+    """Returns the arguments of a batch, in_axes, and a function that runs one problem."""
     random = np.random.default_rng(seed)
     return *batch_of([arguments(random, **options) for _ in range(BATCH)], batched), runs(**options)

@@ -1,4 +1,4 @@
-"""Operands of moe_mlp with all that a router may make of its rows, and the comparison with the oracle."""
+"""Operands of moe_mlp with every kind of routing, and the comparison with the oracle."""
 
 import functools
 
@@ -10,13 +10,13 @@ import raggemm
 TOKENS, HIDDEN, INNER, GROUPS = 9, 64, 32, 4
 SIZES = np.array([6, 0, 9, 3], np.int32)
 ROWS = 21
-# Token 0 has eight rows, two of them of one group, token 8 none but behind the groups, where a token is anything.
+# Token 0 has eight rows, several in one group. Token 8 has no row in a group. Tokens of rows of no group are arbitrary.
 ROW_TOKENS = np.array([0, 0, 1, 2, 3, 5, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 8, -7, 2**31 - 1], np.int32)
 GATES = (None, "separate", "halves", "interleaved")
 
 
 class Case:
-    """Keyword arguments of moe_mlp; what they stand for in float64; and what the oracle needs to know besides."""
+    """A call of moe_mlp: its arguments (given), their exact values (values), and the options of the oracle."""
 
     def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)
@@ -44,7 +44,7 @@ class Case:
         self.given = dict(self.values)
 
     def cast(self, **dtypes):
-        """Arguments of these dtypes, by name or "b" and "w" for all biases and weights."""
+        """Casts arguments to dtypes, by name, or by "b" and "w" for all biases and weights. Returns self."""
         for name, x in self.given.items():
             if dtype := dtypes.get(name, dtypes.get(name[0] if "_" in name else name)):
                 self.given[name] = x.astype(dtype)
@@ -64,7 +64,7 @@ class Case:
         )
 
     def check(self, got, activation="silu", relative=3e-6, **options):
-        """Against the oracle, relative to the sum of magnitudes; and tokens without a row are +0."""
+        """Compares a result with the oracle, relative to sums of magnitudes. Tokens without rows must be +0."""
         got = np.asarray(got)
         values = {name: np.float64(x) for name, x in self.values.items()}
         want = self.oracle(values, activation=activation, **options)

@@ -1,4 +1,4 @@
-"""The MLP of the experts in float64, from its definition: by NumPy, and with derivatives by jax.numpy."""
+"""The MLP of the experts in float64, from its definition. With jax.numpy in place of NumPy it has derivatives."""
 
 import math
 
@@ -13,7 +13,7 @@ def _erf(xp, x):
 
 def activated(xp, name, gate, up):
     def sigmoid(x):
-        return (1 + xp.tanh(x / 2)) / 2  # which does not overflow
+        return (1 + xp.tanh(x / 2)) / 2  # Does not overflow.
 
     if name == "swiglu_oai":
         gate, up = xp.minimum(gate, 7.0), xp.clip(up, -7.0, 7.0)
@@ -34,15 +34,15 @@ def activated(xp, name, gate, up):
 
 
 def largest(xp, name, gate, up):
-    """Of magnitudes: at least the result's, and with that what an error in one of the two makes of it."""
+    """Bounds the magnitude and the propagated errors of the activation, for magnitudes of its inputs."""
     return up if gate is None else gate * (up + (name == "swiglu_oai"))
 
 
 def _gate_and_up(xp, values, h, g, merged, transposed):
-    def product(weight):
-        w = values[f"w_{weight}"][g]
+    def product(name):
+        w = values[f"w_{name}"][g]
         y = h @ (w.T if transposed else w)
-        return y + values[f"b_{weight}"][g] if f"b_{weight}" in values else y
+        return y + values[f"b_{name}"][g] if f"b_{name}" in values else y
 
     up = product("up")
     if merged == "halves":
@@ -65,9 +65,15 @@ def mlp(
     rounded=lambda a: a,
     on_input=False,
 ):
-    """values: arrays of float64 by the names of the arguments; row_tokens and sizes: NumPy's integers. first: the group
-    of values' first matrix. rounded: what becomes of what the activation returns. on_input:
-    whether row_weights are factors of the tokens."""
+    """Computes the MLP.
+
+    Args:
+      values: float64 arrays by the names of moe_mlp's arguments.
+      row_tokens, sizes: NumPy integers.
+      first: group of the first matrix.
+      rounded: function applied to the result of the activation.
+      on_input: True if row_weights multiply the tokens.
+    """
     x, out, start = values["x"], 0.0, 0
     for group, size in enumerate(np.asarray(sizes).tolist()):
         rows, g = np.arange(start, start + size), group - first

@@ -1,7 +1,7 @@
-"""The operation in float64, one group at a time, and the tolerance. It is written from the contract, not from raggemm.
+"""grouped_gemm in float64, one group at a time, and the tolerance. It follows the documentation, not the code.
 
-An operand is an array of flat positions for each group: where in `data` the elements of op(group's matrix) lie. So
-storage, transposes and layouts are settled once, and products are plain matrix products.
+For each group, an operand is an array of flat positions in `data`, in the shape of op(matrix). The positions describe
+storage, transposes and layouts, so that products are plain matrix products.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ import numpy as np
 
 @dataclasses.dataclass
 class Expected:
-    """What each element of out should be in float64, and by how much it may differ."""
+    """The expected result."""
 
-    want: np.ndarray
-    bound: np.ndarray
+    want: np.ndarray  # expected value of each element, float64
+    bound: np.ndarray  # tolerance of each element
 
     def check(self, got) -> None:
         got = np.asarray(got)
@@ -30,7 +30,7 @@ class Expected:
             )
 
     def error(self, got: np.ndarray) -> np.ndarray:
-        """In units of the tolerance, infinite where a NaN or an infinity is wrong."""
+        """Returns the errors in units of the tolerance. A wrong NaN or infinity gives infinity."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             rounded = self.want.astype(got.dtype).astype(np.float64)
             got = got.astype(np.float64)
@@ -44,14 +44,14 @@ def compute_type(*dtypes) -> type:
 
 
 def tolerance(k, magnitude, want, compute, out, alpha=1.0):
-    """Per element, for a contraction of length k: `magnitude` is |alpha| sum |a||b| + |beta c| + |bias|."""
+    """Returns the tolerance of elements with k products. magnitude: |alpha| sum |a||b| + |beta c| + |bias|."""
     c, o = ml_dtypes.finfo(compute), ml_dtypes.finfo(out)
     bound = float(c.eps) * (258 + k / 256) * magnitude + float(o.eps) * np.abs(want)
     return bound + (abs(alpha) * k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
 
 
 def membership(sizes, rows, dtype):
-    """[..., G, rows] for sizes [..., G], NumPy's or JAX': 1 where a row is in a group, else 0."""
+    """Returns [..., G, rows] for sizes [..., G] of NumPy or JAX: 1 if a row is in a group, else 0."""
     ends = sizes.cumsum(-1)[..., None]
     row = np.arange(rows)
     return ((ends > row) & (ends - sizes[..., None] <= row)).astype(dtype)
@@ -63,7 +63,7 @@ def _slices(sizes):
 
 
 def _packed(rows, cols, trans):
-    """Dense matrices rows[g] x cols[g] back to back."""
+    """Returns the positions in contiguous dense matrices rows[g] x cols[g]."""
     positions, start = [], 0
     for m, n in zip(rows, cols, strict=True):
         block = start + np.arange(m * n).reshape(m, n)
@@ -73,7 +73,7 @@ def _packed(rows, cols, trans):
 
 
 def _positions(x, axes, groups, has_group_axis):
-    """Flat positions of each group's matrix, [free, contracted]."""
+    """Returns the flat positions of each group's matrix, [free, contracted]."""
     if x.first_dims is not None and x.last_dims is not None:
         return _packed(x.first_dims, x.last_dims, axes == (0,))
     position = np.arange(np.size(x.data)).reshape(np.shape(x.data))
@@ -103,7 +103,7 @@ def _free_shape(x, axes, has_group_axis):
 
 
 def _out_positions(sizes, m, n, rows_are_ragged, layout):
-    """Of each group in an [m,n] matrix that the groups divide along one axis."""
+    """Returns the flat positions of each group in an [m,n] matrix that is ragged along one axis."""
     matrix = np.arange(m * n).reshape(m, n)
     if rows_are_ragged:
         return [matrix[rows] for rows in _slices(sizes)]
@@ -113,7 +113,7 @@ def _out_positions(sizes, m, n, rows_are_ragged, layout):
 
 
 def _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout):
-    """The shape of out, and flat positions in lhs, rhs and out for each processed group, from `first` on."""
+    """Returns the shape of out, and the flat positions in lhs, rhs and out of each processed group."""
     lhs_axes, rhs_axes = map(tuple, contracting_dims)
     lhs_dims, rhs_dims = ([d for d in (x.first_dims, x.last_dims) if d is not None] for x in (lhs, rhs))
     sizes = (lhs_dims + rhs_dims + [None])[0]
@@ -128,12 +128,12 @@ def _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, ou
 
     shape = (*_free_shape(lhs, lhs_axes, lhs_grouped), *_free_shape(rhs, rhs_axes, not rhs_dims))
     m, n = math.prod(_free_shape(lhs, lhs_axes, lhs_grouped)), math.prod(_free_shape(rhs, rhs_axes, not rhs_dims))
-    if bool(lhs_dims) == bool(rhs_dims):  # ragged K and uniform: out has the processed groups only
+    if bool(lhs_dims) == bool(rhs_dims):  # Ragged K and uniform: out has only the processed groups.
         local = total if num_actual_groups is None else num_actual_groups
         shape, out = (local, *shape), list(np.arange(local * m * n).reshape(local, m, n))
         return shape, list(zip(left[first : first + local], right[first : first + local], out, strict=True))
     out = _out_positions(sizes, m, n, bool(lhs_dims), out_layout)
-    if lhs_dims:  # ragged M: rhs has the processed groups only
+    if lhs_dims:  # Ragged M: rhs has only the processed groups.
         left, out = left[first : first + len(right)], out[first : first + len(right)]
     return shape, list(zip(left, right, out, strict=True))
 
@@ -153,7 +153,7 @@ def grouped_gemm(
     out_layout="STRIDED",
     preferred_element_type=None,
 ) -> Expected:
-    """raggemm.grouped_gemm, of GroupedTensors. Without preferred_element_type lhs and rhs have one dtype."""
+    """Computes raggemm.grouped_gemm of GroupedTensors. The default of preferred_element_type is the dtype of lhs."""
     first = int(np.asarray(group_offset).reshape(-1)[0])
     shape, groups = _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout)
     lhs_dtype, rhs_dtype = (np.asarray(x.data).dtype for x in (lhs, rhs))

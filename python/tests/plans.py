@@ -1,4 +1,4 @@
-"""How calls were computed: what raggemm.describe prints of them."""
+"""The output of raggemm.describe."""
 
 import contextlib
 import io
@@ -14,5 +14,5 @@ def described(*args) -> str:
 
 
 def lines(name: str, function, *operands) -> list[str]:
-    """What the plan of each call of a function says behind "name: "."""
+    """Returns the text after "name: " in the plan of each call of a function."""
     return re.findall(rf"^{name}: (.*)$", described(function, *operands), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a function asks for: reading its jaxpr. What became of a call: reading the compiled program."""
+"""Reads jaxprs of functions, and the text of compiled programs."""
 
 import re
 from collections import Counter
@@ -14,13 +14,16 @@ def custom_calls(lowered) -> int:
 
 
 def collectives(program) -> set[str]:
-    """The kinds of a compiled program's communication."""
+    """Returns the kinds of collectives in a compiled program."""
     kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
     return set(re.findall(kinds, program.as_text()))
 
 
 def copies_of_weights(lowered, elements: int) -> list[str]:
-    """Instructions that write a multiple of `elements` by moving data; choose a number that nothing else divides."""
+    """Returns instructions that only move data, and whose result has a multiple of `elements` elements.
+
+    The results of other instructions must not have a multiple of `elements` elements.
+    """
     moved = []
     for line in lowered.compile().as_text().splitlines():
         match = re.search(
@@ -41,11 +44,11 @@ def _equations(jaxpr):
 
 
 def primitives(f, *args) -> Counter[str]:
-    """How often f binds each primitive, by name."""
+    """Returns how often f binds each primitive."""
     return Counter(x.primitive.name for x in _equations(jax.make_jaxpr(f)(*args).jaxpr))
 
 
 def calls(f, *args) -> Counter[str]:
-    """How many grouped GEMMs of each mode f binds, those in the bodies of loops and branches included."""
+    """Returns how many grouped GEMMs of each mode f binds, including those in loops and branches."""
     jaxpr = jax.make_jaxpr(f)(*args).jaxpr
     return Counter(x.params["call"].mode.name for x in _equations(jaxpr) if x.primitive.name == "grouped_gemm")

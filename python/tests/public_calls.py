@@ -1,7 +1,7 @@
-"""Calls of every public function on small operands, at least one of each.
+"""Calls of every public function on small operands.
 
-FUNCTIONS has the plain call of a function by the names of its arguments. MORE has calls that reach further code, some
-of them from front_end_programs.py and kinds.py. CALLS has those of MORE, or of FUNCTIONS if MORE has none.
+FUNCTIONS has the arguments of a simple call of each function. MORE has calls that reach more code, some of them from
+front_end_programs.py and kinds.py. For each public name CALLS has the calls of MORE, or else that of FUNCTIONS.
 """
 
 import contextlib
@@ -85,24 +85,24 @@ FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A function and its arguments by name. Arrays in the arguments are operands; all else is known when tracing."""
+    """A function and its arguments by name. Arrays are operands. Other arguments are static."""
 
     function: Callable
     arguments: dict[str, Any]
     around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    has_gradient: bool = True  # Whether to differentiate the call: its results may be gradients already.
-    is_compiled: bool = True  # Whether jax.jit can compile the call.
+    has_gradient: bool = True  # True if tests differentiate the call
+    is_compiled: bool = True  # True if jax.jit can compile the call
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """Returns the program of this name in front_end_programs.py, whose results are gradients too."""
+    """Returns a program of front_end_programs.py. Its results include gradients."""
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Returns the calls of kinds.py whose names begin with one of these. Sizes have another type than raggemm's own."""
+    """Returns the calls of kinds.py whose names start with one of these. Sizes are uint32, which raggemm converts."""
 
     def unsigned(name: str, x: Any) -> Any:
         return np.uint32(x) if name in ("sizes", "group_sizes", "group_offset") else x
@@ -115,8 +115,8 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# Problems of four groups and twelve rows, of which three belong to no group. The types of arrays differ from each other
-# and, of integers, from those that raggemm makes itself.
+# Problems of four groups and twelve rows. Three rows belong to no group. Arrays have different types, and integers have
+# other types than those that raggemm creates.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}
@@ -127,9 +127,9 @@ QUANTIZED = jax.tree.map(np.asarray, raggemm.quantize(WEIGHTS, "int8", block=(1,
 SCALED = {"rhs": QUANTIZED.data, "rhs_scale": QUANTIZED.scale, "rhs_bias": random(4, 1, 16)}
 RAGGED_K = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
-# A router of six tokens and six experts, two of which a token gets.
+# A router of six tokens and six experts, two per token.
 SCORES, CHOSEN = random(6, 6), np.array([[0, 1], [5, 1], [2, 2], [-1, 3], [4, 6], [0, 5]], np.int32)
-OF_TOKENS = np.array([0, 1, 1, 2, 4, 4, 8, 2, 9, 3, 0, 0], np.uint32)
+ROW_TOKENS = np.array([0, 1, 1, 2, 4, 4, 8, 2, 9, 3, 0, 0], np.uint32)
 BOTH_LAYOUTS = {"x": random(12, 48), "group_sizes": COUNTS}
 LAYER = {name: np.asarray(x) for name, x in nn.init(jax.random.key(1), nn.Shape(8, 4, 6)).items()}
 SHARED = {
@@ -140,13 +140,13 @@ DEEPSEEK = {"score": "sigmoid", "num_groups": 3, "group_top_k": 2, "scaling_fact
 
 
 def quantizers(mode: str) -> te.QuantizerSet:
-    """Returns quantizers of this mode. Those of arrays have more digits than that of gradients, if there are such."""
+    """Returns quantizers of this mode. If possible, x and kernel have more mantissa bits than gradients."""
     forward, _, _ = te_tensors.MODES[mode]
     backward = forward if forward == ml_dtypes.float4_e2m1fn else ml_dtypes.float8_e5m2
     scale = np.float32([2]) if mode == "DELAYED_TENSOR_SCALING" else None
     forward = ml_dtypes.float8_e4m3fn if mode == "CURRENT_TENSOR_SCALING" else forward
-    of_arrays, of_gradient = (te.GroupedQuantizer(dtype, mode, scale=scale) for dtype in (forward, backward))
-    return te.QuantizerSet(of_arrays, of_arrays, of_gradient)
+    forward_quantizer, dgrad = (te.GroupedQuantizer(dtype, mode, scale=scale) for dtype in (forward, backward))
+    return te.QuantizerSet(forward_quantizer, forward_quantizer, dgrad)
 
 
 DENSE = {"x": ROWS, "kernel": WEIGHTS, "group_sizes": COUNTS, "bias": random(4, 16)}
@@ -162,13 +162,13 @@ ROW_ID_MAP, PAD_OFFSETS = (
 
 
 def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedScaledTensor1x:
-    """Returns a tensor of raggemm's own class, which jax.tree can flatten."""
+    """Returns a tensor of raggemm's class, which is a pytree."""
     tensor = te_tensors.tensor(mode, "N", is_colwise, *shape)[0]
     return te.GroupedScaledTensor1x(**{f.name: getattr(tensor, f.name) for f in dataclasses.fields(tensor)})
 
 
 def swizzled() -> te.GroupedScaledTensor1x:
-    """Returns an MXFP8 tensor with tiles of scales. All its rows are of groups: the scales of other rows are NaN."""
+    """Returns an MXFP8 tensor with swizzled scales. All rows belong to groups: scales of other rows would be NaN."""
     tensor = te_tensor("MXFP8_1D_SCALING", int(COUNTS.sum()), 64, COUNTS)
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 
@@ -177,18 +177,18 @@ LOSSY = RoutedMoE(6, load_balance_loss_weight=0.1, routed_bias_update_rate=0.1)
 
 
 def with_experts(layer: Callable, devices: int, *options: Any) -> tuple[Callable, dict[str, Any]]:
-    """Returns a layer of expert_parallel as a function of arrays on this many devices, and the arrays' shardings."""
+    """Returns a layer of expert_parallel as a function of arrays on a number of devices, and the arrays' shardings."""
 
-    def of_device(tokens, ids, weights, up, down):
+    def run_on_device(tokens, ids, weights, up, down):
         return layer(expert_parallel.mlp(up, down), tokens, expert_parallel.Routing(ids, weights, 4), *options)
 
     mesh = jax.make_mesh((devices,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec("expert")
     rows = jax.sharding.PartitionSpec() if layer is expert_parallel.by_all_reduce else spec
     specs = {"tokens": rows, "ids": rows, "weights": rows, "up": spec, "down": spec}
-    of_all = jax.jit(jax.shard_map(of_device, mesh=mesh, in_specs=tuple(specs.values()), out_specs=rows))
+    run = jax.jit(jax.shard_map(run_on_device, mesh=mesh, in_specs=tuple(specs.values()), out_specs=rows))
     shardings = {name: jax.sharding.NamedSharding(mesh, spec) for name, spec in specs.items()}
-    return lambda **arrays: of_all(*(arrays[name] for name in specs)), shardings
+    return lambda **arrays: run(*(arrays[name] for name in specs)), shardings
 
 
 def experts(layer: Callable, devices: int, *options: Any) -> Call:
@@ -201,11 +201,11 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# Calls by the function's name, in the place of those of FUNCTIONS. A dict is the arguments of the function.
+# Calls by public name, which replace those of FUNCTIONS. A dict has the arguments of the function.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {
-            "rows": ROWS, "row_tokens": OF_TOKENS, "num_tokens": 6, "row_weights": random(12), "group_sizes": COUNTS,
+            "rows": ROWS, "row_tokens": ROW_TOKENS, "num_tokens": 6, "row_weights": random(12), "group_sizes": COUNTS,
             "row_slots": np.arange(12)[::-1].astype(np.uint32),
         }
     ],
@@ -243,7 +243,7 @@ MORE: dict[str, list[Any]] = {
         {"logits": SCORES, "top_k": 2, "pre_softmax": True, "renormalize": True, "scaling_factor": 2},
         {"logits": SCORES, "top_k": 2, "expert_bias": random(6)} | DEEPSEEK,
     ],
-    # Of few ids, and of many.
+    # Few experts, and many experts.
     "raggemm.sort_by_expert": [
         {"experts": x, "num_experts": n} for x, n in ((CHOSEN, 6), (CHOSEN.astype(np.uint32), 6000))
     ],
@@ -304,7 +304,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.tops.gmm": [program("tops", int(front_end_programs.SIZES.sum()))],
     "raggemm.compat.tops.tgmm": [{"lhs": X, "rhs": X, "group_sizes": SIZES}],
-    # Group sizes are numbers that are known when tracing: arguments that are no arrays.
+    # Group sizes must be known when tracing, so they are not arrays.
     "raggemm.compat.tops.gmm_ref": [{"lhs": X, "rhs": W, "group_sizes": (4,)}],
     "raggemm.compat.tops.tgmm_ref": [{"lhs": X, "rhs": X, "group_sizes": (4,)}],
     "raggemm.compat.transformer_engine.fused_topk_with_score_function": [
@@ -342,7 +342,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.transformer_engine.unswizzled": [{"tensor": swizzled()}],
 }  # fmt: skip
-# Public names that are not called here: classes of arguments and results, and ejkernel.register, which needs ejkernel.
+# Public names without calls: classes of arguments and results, and ejkernel.register, which needs ejkernel.
 NO_CALLS = {
     *(f"raggemm.{x}" for x in ("GroupedTensor", "PackedWeights", "QuantizedTensor", "RaggedDotLowering", "SortedRows")),
     *("raggemm.nn.Output", "raggemm.nn.Shape", "raggemm.expert_parallel.Routing"),
@@ -352,7 +352,7 @@ NO_CALLS = {
 
 
 def _public() -> dict[str, Any]:
-    """Returns everything public by its full name."""
+    """Returns all public objects by full name."""
     front_ends = [f"raggemm.compat.{m.name}" for m in pkgutil.iter_modules(compat.__path__) if m.name[0] != "_"]
     modules = map(importlib.import_module, ("raggemm", "raggemm.nn", "raggemm.expert_parallel", *front_ends))
     return {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}

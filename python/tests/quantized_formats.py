@@ -1,4 +1,4 @@
-"""The elements of quantized formats, and rounding to them, by NumPy in float64."""
+"""Elements of quantized formats, and rounding to them, with NumPy in float64."""
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +17,7 @@ def dtype_of(name):
 
 
 def codes(name):
-    """Every element of a format."""
+    """Returns every element of a format."""
     if name in INTEGERS:
         info = ml_dtypes.iinfo(dtype_of(name))
         return np.arange(info.min, info.max + 1).astype(dtype_of(name))
@@ -25,22 +25,22 @@ def codes(name):
 
 
 def magnitudes(name):
-    """The values that symmetric elements have, from 0 on; those at even places are the even ones."""
+    """Returns the finite nonnegative values of a format. Those at even indices are even."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 
 
 def nearest(quotients, name):
-    """Ties to even, and the largest for what is beyond it."""
+    """Rounds to nearest, ties to even, and saturates."""
     values, x = magnitudes(name), np.abs(quotients)
     ties = (values[1:] + values[:-1]) / 2
-    at = np.searchsorted(ties, x)
-    odd = (x == np.append(ties, np.inf)[at]) & (at % 2 == 1)
-    return np.copysign(values[at + odd], quotients)
+    index = np.searchsorted(ties, x)
+    is_odd_tie = (x == np.append(ties, np.inf)[index]) & (index % 2 == 1)
+    return np.copysign(values[index + is_odd_tie], quotients)
 
 
-def spread(values, shape):
-    """Each block's value for all of its elements."""
+def broadcast_blocks(values, shape):
+    """Repeats the value of each block for its elements."""
     values = np.asarray(values)
     values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
     for axis, extent in enumerate(shape):
@@ -48,13 +48,13 @@ def spread(values, shape):
     return values
 
 
-def reduced(reduce, x, counts):
-    """reduce of each block."""
+def reduce_blocks(reduce, x, counts):
+    """Applies `reduce` to each block. counts: blocks along each axis."""
     pairs = [part for n, count in zip(x.shape, counts, strict=True) for part in (count, n // count)]
     return reduce(x.reshape(pairs), axis=tuple(range(1, 2 * x.ndim, 2)))
 
 
-def flushed(exact):
-    """float64 as float32 of XLA on CPU."""
+def flush_subnormals(exact):
+    """Converts float64 to float32 without subnormals, like XLA on CPU."""
     with np.errstate(over="ignore"):
         return np.where(np.abs(exact) < TINY, 0, exact).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Quantized operands of every mode with values that float64 has exactly, each as QuantizedTensor, QArray and so on."""
+"""Quantized operands for every mode with exact float64 values, as QuantizedTensors, QArrays and other containers."""
 
 import dataclasses
 import functools
@@ -11,15 +11,15 @@ from raggemm import QuantizedTensor
 
 M, G, K, N = 20, 3, 64, 32
 SIZES = np.array([9, 0, 8], np.int32)
-WHERE = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])  # the group of each row
-MEMBERS = (np.arange(G)[:, None] == WHERE).astype(np.float64)
+GROUP_OF_ROW = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])
+MEMBERS = (np.arange(G)[:, None] == GROUP_OF_ROW).astype(np.float64)
 FORMATS = {
     **{name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in ("int8", "uint8", "int4", "uint4", "int2")},
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# lhs, rhs and out of each mode, over the groups' members where rows are ragged; and axes that a scale is shared along.
+# Per mode: the einsum of group membership, lhs and rhs; shapes of lhs and rhs; axes along which a scale is shared.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
@@ -30,7 +30,7 @@ SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
 )
 @dataclasses.dataclass(frozen=True)
 class QArray:
-    """With the fields of qwix'."""
+    """An array with the fields of qwix.QArray."""
 
     qvalue: Any
     scale: Any
@@ -43,7 +43,7 @@ class QArray:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("value", "elements", "scale"), meta_fields=())
 @dataclasses.dataclass(frozen=True)
 class AsQArray:
-    """As tokamax': an array that the call quantizes, here to elements and a scale that are known."""
+    """An array like tokamax.AsQArray, which the call quantizes. The result of the quantization is given."""
 
     value: Any
     elements: Any
@@ -54,7 +54,7 @@ class AsQArray:
 
 
 def elements(dtype, shape, seed):
-    """All of a format's range that is symmetric, or from 0; the largest at place 0 of each axis."""
+    """Returns random elements from the symmetric range of a format, or from 0, and the largest element."""
     random = np.random.default_rng(seed)
     if dtype.kind in "iu" or "int" in dtype.name:
         top = ml_dtypes.iinfo(dtype).max
@@ -66,8 +66,10 @@ def elements(dtype, shape, seed):
 
 
 def operand(dtype, mode, side, seed, shared=None):
-    """(elements, scale, float64 values): a power of two between 2^-10 and 2^10 for what does not lie along `shared`,
-    each with the largest element in it, so that quantizing the values gives these elements again."""
+    """Returns elements, scales and float64 values. Quantizing the values gives the same elements again.
+
+    Scales are powers of two from 2^-10 to 2^10, shared along the axes `shared`. Each scale has the largest element.
+    """
     shape = SHAPES[mode][side]
     shared = SHARED[mode][side] if shared is None else shared
     data, top = elements(dtype, shape, seed)
@@ -82,21 +84,23 @@ def floats(mode, side, seed=7):
 
 
 def product(mode, lhs, rhs):
-    """In float64, and the sums of magnitudes."""
+    """Returns the product in float64, and the sums of magnitudes."""
     ones = (MEMBERS,) if mode != "U" else (np.float64(1),)
     return (np.einsum(EQUATIONS[mode], *ones, *map(f, (lhs, rhs)), optimize=True) for f in (np.asarray, np.abs))
 
 
 def gradient(mode, side, other, ct):
-    """Of the sum of ct * product, of the operand on this side, in float64."""
+    """Returns the gradient of sum(ct * product) for the operand on this side, in float64."""
     members, lhs, rhs, out = (*EQUATIONS[mode].replace("->", ",").split(","),)
-    wanted, given = (lhs, rhs) if side == 0 else (rhs, lhs)
+    own_axes, other_axes = (lhs, rhs) if side == 0 else (rhs, lhs)
     ones = MEMBERS if mode != "U" else np.float64(1)
-    return np.einsum(f"{members},{given},{out}->{wanted}", ones, np.asarray(other, np.float64), ct, optimize=True)
+    return np.einsum(
+        f"{members},{other_axes},{out}->{own_axes}", ones, np.asarray(other, np.float64), ct, optimize=True
+    )
 
 
 def given_as(kind, data, scale, values):
-    """An operand of a front end."""
+    """Returns an operand of a front end in this kind of container."""
     if kind == "QArray":
         return QArray(data, scale, None, data.dtype)
     if kind == "AsQArray":
@@ -105,7 +109,7 @@ def given_as(kind, data, scale, values):
 
 
 def experts(dtype, blocks, seed=0):
-    """Elements [G,K,N], scales [G,blocks,1,N] of groups that differ by up to 2^20, and the values."""
+    """Returns elements [G,K,N], scales [G,blocks,1,N], and the values. Scales of groups differ by up to 2^20."""
     random = np.random.default_rng(seed)
     data = elements(np.dtype(dtype), (G, K, N), seed)[0]
     scale = random.uniform(1, 2, (G, blocks, 1, N)) * 2.0 ** np.array([-10, 0, 10]).reshape(G, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""Random QuantizedTensors, what they stand for in float64, and the comparison with a product of that."""
+"""Random QuantizedTensors, their float64 values, and comparisons with the products of the values."""
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -27,18 +27,18 @@ def tensor(dtype, shape, scale_shape, scale_dtype=np.float32, zero=False):
     return QuantizedTensor(codes(dtype, shape), scales(scale_shape, scale_dtype), zero_point)
 
 
-def spread(factor, shape, rows=None):
-    """What each element gets; `rows`: the group of each row, where the factor is (G,)."""
-    if rows is not None and np.ndim(factor) == 1:
-        return np.append(np.float64(factor), 0)[rows][:, None]
-    return quantized_formats.spread(np.float64(factor), shape)
+def broadcast_scale(scale, shape, row_groups=None):
+    """Returns the scale of each element. row_groups: group of each row, for scales (G,)."""
+    if row_groups is not None and np.ndim(scale) == 1:
+        return np.append(np.float64(scale), 0)[row_groups][:, None]
+    return quantized_formats.broadcast_blocks(np.float64(scale), shape)
 
 
-def dense(q, rows=None):
+def dense(q, row_groups=None):
     values = np.asarray(q.data, np.float64)
     if q.zero_point is not None:
-        values = values - spread(q.zero_point, values.shape, rows)
-    return values if q.scale is None else values * spread(q.scale, values.shape, rows)
+        values = values - broadcast_scale(q.zero_point, values.shape, row_groups)
+    return values if q.scale is None else values * broadcast_scale(q.scale, values.shape, row_groups)
 
 
 def close(got, want, magnitude, relative):
@@ -47,8 +47,10 @@ def close(got, want, magnitude, relative):
 
 
 def values_and_magnitudes(lhs, rhs, sizes, axes=((1,), (1,)), **options):
-    """The product of these values, and that of their magnitudes. sizes, if any, divide the first axis of lhs, and that
-    of rhs where it has only two."""
+    """Returns the product of lhs and rhs, and the product of their magnitudes.
+
+    sizes, if any, divide the first axis of lhs, and the first axis of rhs if rhs has two axes.
+    """
     dims = [sizes, sizes if rhs.ndim == 2 else None]
 
     def product(*values):

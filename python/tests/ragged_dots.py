@@ -1,7 +1,7 @@
-"""ragged_dot_general for every kind of dimension numbers, from a notation like einsum's, with a float64 reference.
+"""ragged_dot_general for all kinds of dimension numbers, in a notation like that of einsum, with a float64 reference.
 
-"bmk,gbkn->bmn, m" : axis m of lhs is ragged, g counts groups, what both operands and the result have is a batch, what
-the result lacks is contracted. The reference multiplies with a mask, which the definition of the groups gives.
+In "bmk,gbkn->bmn, m" axis m of lhs is ragged, and g is the group axis. Axes of both operands are batch axes if the
+result has them, else contracted. The reference multiplies by a mask of the groups.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class Form:
 
     @property
     def letters(self) -> tuple[str, str, str, str]:
-        """Of lhs, rhs and the result, and the ragged one."""
+        """Axes of lhs, rhs and the result, and the ragged axis."""
         product, ragged = self.text.split(", ")
         operands, out = product.split("->")
         return (*operands.split(","), out, ragged)
@@ -42,16 +42,16 @@ class Form:
 
     @property
     def _outer(self) -> str:
-        """Axes that group_sizes may have before the groups."""
+        """Axes that group_sizes may have before the group axis."""
         lhs, rhs, out, ragged = self.letters
         batch = [a for a in lhs if a in rhs and a in out]
         if ragged in batch:
             return "".join(batch[: batch.index(ragged)])
-        alike = [a for a in lhs if (a in rhs) == (ragged in rhs) and a not in batch]
-        return "".join([*batch, *alike[: alike.index(ragged)]])
+        same_kind = [a for a in lhs if (a in rhs) == (ragged in rhs) and a not in batch]
+        return "".join([*batch, *same_kind[: same_kind.index(ragged)]])
 
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
-        """lhs, rhs and group_sizes; sums are up to the ragged extent, and groups may be empty."""
+        """Returns lhs, rhs and group_sizes with sums up to the ragged extent. Groups may be empty."""
         rng = np.random.default_rng(3)
         lhs, rhs, _, ragged = self.letters
         lead = [EXTENTS[a] for a in self._outer] if sizes_per_batch else []
@@ -60,9 +60,9 @@ class Form:
         return [*(rng.normal(size=[EXTENTS[a] for a in x]).astype(dtype) for x in (lhs, rhs)), sizes]
 
     def einsum(self, lhs, rhs, sizes, einsum=np.einsum):
-        """The definition; `einsum` may be jax's."""
+        """Computes the definition. einsum: np.einsum or jnp.einsum."""
         left, right, out, ragged = self.letters
-        if ragged in right and ragged in out:  # a batch axis: the groups make no difference
+        if ragged in right and ragged in out:  # Groups have no effect on a ragged batch axis.
             return einsum(f"{left},{right}->{out}", lhs, rhs)
         mask = oracle.membership(sizes, EXTENTS[ragged], lhs.dtype)
         outer = self._outer if sizes.ndim > 1 else ""

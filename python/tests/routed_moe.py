@@ -1,4 +1,4 @@
-"""A stand-in for MaxText's RoutedMoE: what permute and unpermute use of it."""
+"""A fake of MaxText's RoutedMoE, with the attributes that permute and unpermute use."""
 
 import types
 
@@ -8,7 +8,7 @@ from raggemm.compat import maxtext
 
 
 class RoutedMoE:
-    """Chooses experts as MaxText does without a routed bias."""
+    """A layer that selects experts as MaxText does without a routed bias."""
 
     permute, unpermute = maxtext.permute, maxtext.unpermute
     is_hash_routing = False

@@ -1,5 +1,4 @@
-"""The router in float64, one token at a time, written from the definitions and not from raggemm; and the gradients of
-a function by central differences of it."""
+"""The router in float64, one token at a time, from the definitions; and gradients by central differences."""
 
 import numpy as np
 
@@ -14,30 +13,30 @@ def sigmoid(x):
 
 
 def best(scores, count):
-    """Indices of the largest, the lower one of equal ones."""
+    """Returns the indices of the largest scores, the lower index first for equal scores."""
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
 
 
-def allowed(scores, num_groups, group_top_k, of_group):
-    """Experts of the groups whose `of_group` largest scores have the largest sums."""
+def allowed(scores, num_groups, group_top_k, count):
+    """Returns the experts of the best groups, ranked by the sum of their `count` largest scores."""
     size = len(scores) // num_groups
     groups = [range(g * size, (g + 1) * size) for g in range(num_groups)]
-    sums = [sum(sorted((scores[e] for e in group), reverse=True)[:of_group]) for group in groups]
+    sums = [sum(sorted((scores[e] for e in group), reverse=True)[:count]) for group in groups]
     return sorted(e for g in best(sums, group_top_k) for e in groups[g])
 
 
 def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renormalize=False, scaling_factor=1.0):
-    """weights float64 and experts [T,k]; groups: (num_groups, group_top_k, scores that are summed) or None."""
+    """Returns float64 weights and experts [T,k]. groups: (num_groups, group_top_k, number of summed scores) or None."""
     weights, chosen = [], []
-    for of_token in np.asarray(logits).astype(np.float64):
-        scores = of_token
+    for token_logits in np.asarray(logits).astype(np.float64):
+        scores = token_logits
         if score == "sigmoid":
-            scores = sigmoid(of_token)
+            scores = sigmoid(token_logits)
         elif pre_softmax:
-            scores = softmax(of_token)
-        by = scores if bias is None else scores + np.asarray(bias, np.float64)
-        experts = allowed(by, *groups) if groups else range(len(by))
-        experts = [experts[i] for i in best([by[e] for e in experts], top_k)]
+            scores = softmax(token_logits)
+        biased = scores if bias is None else scores + np.asarray(bias, np.float64)
+        experts = allowed(biased, *groups) if groups else range(len(biased))
+        experts = [experts[i] for i in best([biased[e] for e in experts], top_k)]
         w = scores[experts]
         if score == "softmax" and not pre_softmax:
             w = softmax(w)
@@ -47,7 +46,7 @@ def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renor
 
 
 def gradient(f, x, step=1e-5):
-    """Of a function of a float64 array, by central differences."""
+    """Returns the gradient of a function of a float64 array, by central differences."""
     x = np.asarray(x, np.float64)
     out = np.zeros_like(x)
     for i in np.ndindex(x.shape):
@@ -58,7 +57,7 @@ def gradient(f, x, step=1e-5):
 
 
 def combine(rows, row_tokens, num_tokens, row_weights=None, group_sizes=None):
-    """In float64: [T,H]."""
+    """Computes raggemm.combine in float64, [T,H]."""
     count = len(rows) if group_sizes is None else int(np.sum(group_sizes))
     out = np.zeros((num_tokens, rows.shape[1]))
     for r, t in enumerate(np.asarray(row_tokens).tolist()[:count]):

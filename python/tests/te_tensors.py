@@ -1,4 +1,4 @@
-"""Tensors as TransformerEngine's, made by NumPy one group at a time, with the matrices that they stand for."""
+"""Tensors in the layout of TransformerEngine, made by NumPy one group at a time, and their float64 matrices."""
 
 import dataclasses
 import enum
@@ -9,7 +9,7 @@ import numpy as np
 from quantized_formats import codes, nearest
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-# The elements, the scales, and the rows and columns that share one.
+# Type of the elements, type of the scales, and shape of a block.
 MODES = {
     "NO_SCALING": (ml_dtypes.bfloat16, None, None),
     "DELAYED_TENSOR_SCALING": (E4M3, np.float32, None),
@@ -32,19 +32,19 @@ def parts(x):
 
 
 def close(got, lhs, rhs, out=None, bias=None):
-    """Compares with the products of lists of matrices. out: places in the result; by default along the first axis."""
+    """Compares with products of lists of matrices. out: indices of products in the result, by default 0, 1, ..."""
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
-    for g, place in enumerate(range(len(lhs)) if out is None else out):
+    for g, index in enumerate(range(len(lhs)) if out is None else out):
         a, b, c = np.float64(lhs[g]), np.float64(rhs[g]), np.float64(0 if bias is None else bias[g])
-        assert (np.abs(got[place] - (a @ b + c)) <= 2e-6 * (np.abs(a) @ np.abs(b) + np.abs(c))).all()
-        rest[place] = False
+        assert (np.abs(got[index] - (a @ b + c)) <= 2e-6 * (np.abs(a) @ np.abs(b) + np.abs(c))).all()
+        rest[index] = False
     assert (got[rest] == 0).all()
 
 
 @dataclasses.dataclass
 class Tensor:
-    """Looks like TransformerEngine's class, and is another one than raggemm's."""
+    """A tensor with the attributes of TransformerEngine's class, and not of raggemm's class."""
 
     data: Any
     scale_inv: Any
@@ -65,7 +65,7 @@ def blocks(n, size):
 
 
 def most(n, groups, size):
-    """Blocks of sizes that sum up to n at most, by trying: one group has all that the others' single rows leave."""
+    """Returns the largest number of blocks of groups with n rows. Tries all numbers of single-row groups."""
     return max(k + blocks(n - k, size) for k in range(min(groups - 1, n) + 1)) if n else 0
 
 
@@ -73,81 +73,83 @@ def elements(random, dtype, shape):
     if dtype == ml_dtypes.bfloat16:
         return random.normal(size=shape).astype(dtype)
     every = codes(np.dtype(dtype).name)
-    every = every[np.abs(every.astype(np.float64)) <= 64]  # no NaN, no infinity
+    every = every[np.abs(every.astype(np.float64)) <= 64]  # Excludes NaN and infinity.
     return random.choice(every, shape)
 
 
-def spread(scale, block, shape):
+def broadcast_scale(scale, block, shape):
     return scale.repeat(block[0], 0).repeat(block[1], 1)[: shape[0], : shape[1]]
 
 
 def padded(parts, length, fill, dtype):
-    """All parts one after the other, and garbage behind them."""
+    """Concatenates all parts in a flat array, padded with `fill`."""
     x = np.concatenate([np.zeros(0, dtype), *(np.ravel(part).astype(dtype) for part in parts)])
     return np.concatenate([x, np.full(length - x.size, fill, dtype)])
 
 
 def matrices(rows, columns, sizes, axis):
-    """The shapes of the groups' matrices; `sizes` divide this axis, or there are so many whole ones."""
+    """Returns the shapes of the groups' matrices. sizes: along a ragged axis, or the number of whole matrices."""
     if np.ndim(sizes) == 0:
         return [(rows, columns)] * sizes
     return [(s, columns) if axis == 0 else (rows, s) for s in sizes.tolist()]
 
 
 def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype=None):
-    """A tensor, and the matrix of each group in float64. Scales of groups differ by up to 2^20."""
+    """Returns a tensor, and the matrix of each group in float64. Scales of groups differ by up to 2^20."""
     random = np.random.default_rng(seed)
-    of_elements, of_scales, block = MODES[mode]
-    dtype = dtype or of_elements
+    element_dtype, scale_dtype, block = MODES[mode]
+    dtype = dtype or element_dtype
     shapes = matrices(rows, columns, sizes, axis)
     groups, transposed = len(shapes), layout == "T"
     magnitudes = 2.0 ** random.permutation(np.linspace(-10, 10, groups)).round() * random.uniform(1, 2, groups)
     block = block[::-1] if block and is_colwise else block
     data, scales, values, amax = [], [], [], None
-    if of_elements == E2M1:
+    if element_dtype == E2M1:
         amax = (magnitudes * 6 * 448).astype(np.float32)
     for g, shape in enumerate(shapes):
         x = elements(random, dtype, shape)
         value = x.astype(np.float64)
         if block:
             scale = np.exp2(random.integers(-3, 4, (blocks(shape[0], block[0]), blocks(shape[1], block[1]))))
-            scale = (scale * (1.5 if of_scales == E4M3 else 2.0 ** np.round(np.log2(magnitudes[g])))).astype(of_scales)
-            value = value * spread(scale.astype(np.float64), block, shape)
+            scale = (scale * (1.5 if scale_dtype == E4M3 else 2.0 ** np.round(np.log2(magnitudes[g])))).astype(
+                scale_dtype
+            )
+            value = value * broadcast_scale(scale.astype(np.float64), block, shape)
         if amax is not None:
             value = value * np.float64(np.float32(amax[g] * np.float32(1 / (6 * 448))))
-        if of_scales and not block:
+        if scale_dtype and not block:
             scale = np.float32(magnitudes[g])
             value = value * scale
-        if of_scales:
+        if scale_dtype:
             scales.append(scale.T if transposed and block else scale)
         data.append(x.T if transposed else x)
         values.append(value)
     lead = () if np.ndim(sizes) else (groups,)
-    length = groups if of_scales else 0
+    length = groups if scale_dtype else 0
     if block:
-        divided = axis if np.ndim(sizes) else None
+        ragged_axis = axis if np.ndim(sizes) else None
         counts = [
-            most(n, groups, b) if i == divided else blocks(n, b)
+            most(n, groups, b) if i == ragged_axis else blocks(n, b)
             for i, (n, b) in enumerate(zip((rows, columns), block, strict=True))
         ]
         length = int(np.prod((*lead, *counts)))
     dims = [sizes if np.ndim(sizes) and i == axis else None for i in range(2)]
     return Tensor(
         padded(data, int(np.prod((*lead, rows, columns))), 1, dtype),
-        padded(scales, length, 1, of_scales or np.float32),
+        padded(scales, length, 1, scale_dtype or np.float32),
         amax, *dims, ScalingMode[mode], np.float32, is_colwise, layout, 1 + len(lead),
         (*lead, columns, rows) if transposed else (*lead, rows, columns),
     ), values  # fmt: skip
 
 
 def _nearest(x, name):
-    """Finite float32 as elements: ties to even, saturating; those that are no numbers by the format's own rules."""
+    """Rounds float32 to elements, ties to even. Finite values saturate, others follow the format's rules."""
     out = nearest(np.where(np.isfinite(x), x, 0).astype(np.float64), name).astype(getattr(ml_dtypes, name))
     return out if name == "float4_e2m1fn" else np.where(np.isfinite(x), out, x.astype(out.dtype))
 
 
 def _scale(absmax, largest, scale_dtype):
-    """Of one block, as raggemm.quantize documents it."""
+    """Returns the scale of a block, as raggemm.quantize documents it."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = np.float32(absmax) * np.float32(1 / largest)
     if scale_dtype != ml_dtypes.float8_e8m0fnu:
@@ -159,7 +161,7 @@ def _scale(absmax, largest, scale_dtype):
 
 
 def quantized(mode, dtype, x, is_colwise, given=None):
-    """One group [rows,columns] of float32: elements, scales, the largest magnitude, and what they stand for."""
+    """Quantizes a group, float32 [rows,columns]. Returns elements, scales, amax and values."""
     name, (_, scale_dtype, block) = np.dtype(dtype).name, MODES[mode]
     largest = float(ml_dtypes.finfo(dtype).max)
     amax = np.abs(x).max(initial=0)
@@ -176,7 +178,7 @@ def quantized(mode, dtype, x, is_colwise, given=None):
         inside = x[i * block[0] :][: block[0], j * block[1] :][:, : block[1]]
         absmax = np.abs(inside).max()
         scale[i, j] = _scale(absmax if np.isfinite(absmax) or scale_dtype != E4M3 else np.nan, largest, scale_dtype)
-    each = spread(scale, block, x.shape)
+    each = broadcast_scale(scale, block, x.shape)
     quotients = x / each if scale_dtype == ml_dtypes.float8_e8m0fnu else x * (1 / each.astype(np.float32))
     data = _nearest(np.where(np.isnan(each) & (name == "float4_e2m1fn"), 0, quotients).astype(np.float32), name)
     return data, scale.astype(scale_dtype), amax, data.astype(np.float64) * each * factor

@@ -78,8 +78,8 @@ def test_loss_and_updates_of_the_bias():
 
 def test_ragged_sort_of_the_ring_of_experts():
     layer = RoutedMoE(E, use_ragged_sort=True, use_ring_of_experts=True)
-    with pytest.raises(NotImplementedError, match=r"^config\.use_ragged_sort with config\.use_ring"):
+    with pytest.raises(NotImplementedError, match=r"^config\.use_ragged_sort and config\.use_ring"):
         layer.permute(X, LOGITS, None)
-    with pytest.raises(NotImplementedError, match=r"^config\.use_ragged_sort with config\.use_ring"):
+    with pytest.raises(NotImplementedError, match=r"^config\.use_ragged_sort and config\.use_ring"):
         layer.unpermute(X, None, None, BATCH, SEQUENCE)
     RoutedMoE(E, use_ragged_sort=True).permute(X, LOGITS, None)

@@ -16,7 +16,7 @@ BEFORE = np.random.default_rng(6).normal(size=(M, N)).astype(np.float32)
 def test_gmm(dtype, blocks):
     data, scale, values = experts(dtype, blocks, 1)
     want, magnitude = q.product("M", LHS, values)
-    bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.WHERE]
+    bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
     out = sglang.gmm(LHS, data, SIZES, rhs_scale=scale, rhs_bias=BIAS)
     near(out, want + bias, magnitude + np.abs(bias))
     assert (out[17:] == 0).all()
@@ -39,6 +39,6 @@ def test_activations_are_quantized_by_row_and_the_bias_is_not_scaled():
     out = sglang.gmm(
         dense.astype(np.float32), data, SIZES, rhs_scale=scale, rhs_bias=BIAS, activation_quantized_dtype=jnp.int8
     )
-    bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.WHERE]
+    bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
     want, magnitude = q.product("M", dense, values)
     near(out, want + bias, magnitude + np.abs(bias))

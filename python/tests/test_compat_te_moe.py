@@ -132,7 +132,7 @@ def test_wrong_arguments():
     ]:
         check_errors(functools.partial(call, **wrong), ValueError, f"^{message}")
     for wrong, message in [
-        ({"quantizer_sets": te.QuantizerSet()}, "quantizer_sets is .*, must be two: of wi and of wo"),
+        ({"quantizer_sets": te.QuantizerSet()}, "quantizer_sets is .*, must be a pair: for wi and for wo"),
         ({"quantizer_sets": (None, "fp8")}, r"quantizer_sets\[1\]: is a str, must have x, kernel, dgrad"),
         ({"x": X.astype(ml_dtypes.float8_e5m2)}, "x: dtype is float8_e5m2, must be"),
         ({"dtype": "float33"}, "dtype is 'float33', must be a dtype"),

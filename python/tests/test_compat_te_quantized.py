@@ -108,7 +108,7 @@ def test_unswizzled(is_colwise, is_divided):
     got = jax.jit(te.unswizzled)(theirs)
     assert (got.pre_swizzled, got.scale_inv.shape) == (False, x.scale_inv.shape)
     np.testing.assert_array_equal(np.asarray(got.scale_inv).view(np.uint8)[:start], codes[:start])
-    with pytest.raises(ValueError, match=r"^lhs.pre_swizzled: is True, must be False; unswizzled"):
+    with pytest.raises(ValueError, match=r"^lhs.pre_swizzled: is True, must be False; call unswizzled"):
         gemm(theirs, x, FORWARD)
     with pytest.raises(ValueError, match=r"^tensor.scale_inv: shape is \(500,\), must be at least \(\d+,\)"):
         jax.eval_shape(te.unswizzled, dataclasses.replace(theirs, scale_inv=theirs.scale_inv[:500]))
@@ -118,9 +118,9 @@ MX, FP8 = (tensor(mode, "N", False, M, 64, SIZES)[0] for mode in ("MXFP8_1D_SCAL
 FP4, PLAIN_KERNEL = tensor("NVFP4_2D_SCALING", "N", False, M, 64, SIZES)[0], PLAIN[64, 32][1]
 REFUSED = {
     "data": (MX, {"data": MX.data[1:]}, ValueError, r"data: shape is \(4479,\), must be \(4480,\), the elements of or"),
-    "elements": (FP8, {"data": MX.data.astype(np.int8)}, TypeError, "data: of .* is int8, must be float8_e4m3fn or fl"),
+    "elements": (FP8, {"data": MX.data.astype(np.int8)}, TypeError, "data for .* is int8, must be float8_e4m3fn or fl"),
     "padded scales": (MX, {"scale_inv": np.resize(MX.scale_inv, 1024)}, ValueError,
-        r"scale_inv: shape is \(1024,\), must be \(140,\), one for each 1x32 of \(70, 64\) as stored, of 5 groups"),
+        r"scale_inv: shape is \(1024,\), must be \(140,\), one for each 1x32 block of the stored \(70, 64\), of 5"),
     "scales of groups that have rows": (FP8, {"scale_inv": FP8.scale_inv[:4]}, ValueError,
         r"scale_inv: shape is \(4,\), must be \(5,\), one for each group, of 5 groups"),
     "scales' dtype": (MX, {"scale_inv": np.ones(140, np.float32)}, TypeError,
@@ -129,7 +129,7 @@ REFUSED = {
     "amax of others": (FP4, {"amax": np.ones(4, np.float32)}, ValueError, r"amax: shape is \(4,\), must be \(5,\)"),
     "a mode": (MX, {"scaling_mode": "MX"}, ValueError, "scaling_mode: is 'MX', must be NO_SCALING, DELAYED_TENSOR_SC"),
     "a layout": (MX, {"data_layout": "NT"}, ValueError, "data_layout: is 'NT', must be N, T"),
-    "flatten_axis": (MX, {"flatten_axis": 2}, ValueError, r"flatten_axis: is 2, must lie between the axes of shape \("),
+    "flatten_axis": (MX, {"flatten_axis": 2}, ValueError, r"flatten_axis: is 2, must be between the axes of shape \("),
     "two dims": (MX, {"last_dims": SIZES}, ValueError, "first_dims and last_dims are both set, at most one may be"),
     "sizes": (MX, {"first_dims": SIZES[None]}, ValueError, r"first_dims: shape is \(1, 5\), must be \[G\]"),
 }  # fmt: skip
@@ -145,16 +145,18 @@ def test_what_is_refused(x, wrong, error, words):
 
 def test_what_else_is_refused():
     other = tensor("CURRENT_TENSOR_SCALING", "N", True, 64, 32, G)[0]
-    with pytest.raises(ValueError, match=r"^lhs, rhs: dtype is float8_e5m2 of both, one must be float8_e4m3fn"):
+    with pytest.raises(ValueError, match=r"^lhs, rhs: both have dtype float8_e5m2, one must be float8_e4m3fn"):
         gemm(FP8, other, FORWARD)
-    with pytest.raises(ValueError, match=r"^x.first_dims: shape is \(5,\), must be \(2,\) as group_sizes"):
+    with pytest.raises(ValueError, match=r"^x.first_dims: shape is \(5,\), must be \(2,\) like group_sizes"):
         te.grouped_dense(FP8, PLAIN_KERNEL, SIZES[:2])
-    with pytest.raises(TypeError, match=r"^rhs: SimpleNamespace has no attribute data, first_dims, last_dims"):
+    with pytest.raises(TypeError, match=r"^rhs: SimpleNamespace lacks the attributes data, first_dims, last_dims"):
         gemm(FP8, types.SimpleNamespace(scale_inv=1), FORWARD)
     with pytest.raises(ValueError, match=r"^tensor: is CURRENT_TENSOR_SCALING with data_layout N, must be MXFP8_1D_S"):
         te.unswizzled(FP8)
     rotated = types.SimpleNamespace(**vars(FP4), has_rht_applied=True)
-    with pytest.raises(ValueError, match=r"^lhs.has_rht_applied: is True, must be False; none is rotated here"):
+    with pytest.raises(
+        ValueError, match=r"^lhs.has_rht_applied: is True, must be False; rotated tensors are not supported"
+    ):
         gemm(rotated, PLAIN_KERNEL, FORWARD)
     both = GroupedTensor(np.ones(64, np.float32), SIZES, SIZES, "PACKED")
     quantizers = te.QuantizerSet(te.GroupedQuantizer(jnp.float8_e4m3fn, "MXFP8_1D_SCALING"))

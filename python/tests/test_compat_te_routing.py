@@ -197,7 +197,7 @@ def test_sort_chunks_by_index():
 def test_errors():
     f, dispatch, x = te.fused_topk_with_score_function, te.token_dispatch, np.ones((2, 3), np.float32)
     options = {"score_function": ScoreFunction.SQRTSOFTPLUS}
-    check_errors(lambda: f(LOGITS, 2, **options), NotImplementedError, "^score_function is 'sqrtsoftplus'; there are")
+    check_errors(lambda: f(LOGITS, 2, **options), NotImplementedError, "^score_function is 'sqrtsoftplus', only")
     check_errors(lambda: f(LOGITS, 2, score_function="tanh"), ValueError, "^score_function is 'tanh', must be")
     check_errors(lambda: f(LOGITS, 2, scaling_factor=jnp.ones(())), TypeError, "^scaling_factor: is .*, must be a fl")
     check_errors(lambda: f(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for score_function 'sigmoid'")

@@ -123,7 +123,7 @@ REFUSED = {
     "residuals": (LHS, RHS, {"return_residuals": True}, "return_residuals: True"),
     "later arguments": (LHS, RHS, {"lookahead": 3}, "lookahead: 3"),
     "an unknown gate": (LHS, RHS, {"fuse_gateup_activation": "situ:4.0:none"}, "situ.*must be one of 'silu', 'gelu'"),
-    "an odd number of columns": (LHS, RHS, {"fuse_gateup_activation": "silu"}, "halves the columns .* are 5"),
+    "an odd number of columns": (LHS, RHS, {"fuse_gateup_activation": "silu"}, "has 5 columns, must have an even"),
     "shapes": (LHS[:, 1:], RHS, {}, "contracting dimensions"),
     "groups": (LHS, RHS[:2], {}, "rhs group dimension size"),
 }

@@ -10,7 +10,7 @@ import pytest
 import raggemm
 from arrays import sampled
 from jax.sharding import PartitionSpec as P
-from quantized_formats import spread
+from quantized_formats import broadcast_blocks
 from raggemm import GroupedTensor, QuantizedTensor
 
 same = np.testing.assert_array_equal
@@ -59,7 +59,7 @@ def numbers(shape, dtype, first=1):
 def values(tensor):
     """(data - zero_point) * scale in float64."""
     zero, scale = (
-        np.full((), default) if x is None else spread(np.float64(x), tensor.shape)
+        np.full((), default) if x is None else broadcast_blocks(np.float64(x), tensor.shape)
         for x, default in ((tensor.zero_point, 0), (tensor.scale, 1))
     )
     return (np.float64(tensor.data) - zero) * scale

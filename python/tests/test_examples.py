@@ -74,10 +74,10 @@ def test_moe_lm(monkeypatch, capsys):
 def logits_of(folder, parts=(12,)):
     """Logits of twelve tokens that go in by so many at a time."""
     files = Checkpoint(folder)
-    of = config.of(files.config)
+    of = config.parse_config(files.config)
     loader = Loader(files, of, jnp.dtype(jnp.float32), "as-stored", (0, 1))
-    weights = loader.ends() | {"layers": [loader.layer(i) for i in range(len(of.windows))]}
-    states = jax.jit(functools.partial(model.states, of, model.experts_here(of)))
+    weights = loader.embedding_and_head() | {"layers": [loader.layer(i) for i in range(len(of.windows))]}
+    states = jax.jit(functools.partial(model.states, of, model.local_experts(of)))
     tokens = np.random.default_rng(0).integers(0, 96, 12)
     cache, out, start = model.empty_cache(of, 20, jnp.float32), [], 0
     for count in parts:

@@ -217,7 +217,7 @@ def test_processes_compare_their_rules():
     for worker in workers:
         error = worker.communicate(timeout=100)[1]
         assert worker.returncode != 0
-        assert "by different rules: PAIRS in processes [0], TILES in processes [1]; " in error
+        assert "bf16_sums differs between processes: PAIRS in processes [0], TILES in processes [1]; " in error
 
 
 def test_a_process_alone_has_one_rule(monkeypatch):

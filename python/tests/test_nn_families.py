@@ -210,21 +210,21 @@ def test_no_tokens_and_batches_of_them():
 
 
 ERRORS = [
-    ({"shared_up": None}, {}, "params: has no 'shared_up', but 'shared_gate'"),
-    ({"shared_down": None}, {}, "params: has no 'shared_down', but 'shared_up'"),
+    ({"shared_up": None}, {}, "params: 'shared_up' is missing, 'shared_gate' is given"),
+    ({"shared_down": None}, {}, "params: 'shared_down' is missing, 'shared_up' is given"),
     ({key: None for key in SHARED} | {"shared_router": X[:H, :1]}, {},
-     "params: has no 'shared_up', but 'shared_router'"),
+     "params: 'shared_up' is missing, 'shared_router' is given"),
     ({"shared_router": X[0]}, {}, r"params\['shared_router'\]: shape is \(6,\), must be \(6, 1\)"),
     ({"router_bias": X[0]}, {}, r"params\['router_bias'\]: shape is \(6,\), must be \(8,\)"),
     ({"b_up": X}, {}, r"b_up: shape is \(7, 6\), must be \(8, 10\)"),
     ({"shared_up": X[None]}, {}, r"params\['shared_up'\]: shape is \(1, 7, 6\), must be \[6,I\]"),
     ({"shared_up": X}, {}, r"params\['shared_up'\]: shape is \(7, 6\), must be \[6,I\]"),
     ({"shared_down": X.T}, {}, r"params\['shared_down'\]: shape is \(6, 7\), must be \[I,6\]"),
-    ({"shared_down": X}, {}, r"params\['shared_up'\]: has 12 columns, must have 7, as shared_down has it"),
-    ({"shared_up": raggemm.prepack(random(2, H, S))}, {}, r"params\['shared_up'\]: has 2 experts, must be one"),
+    ({"shared_down": X}, {}, r"params\['shared_up'\]: has 12 columns, must have 7 to match shared_down"),
+    ({"shared_up": raggemm.prepack(random(2, H, S))}, {}, r"params\['shared_up'\]: has 2 experts, must have one"),
     ({}, {"transpose_up": True}, r"params\['w_up'\]: shape is \(8, 6, 10\), must be \[G,I,6\]"),
     ({}, {"transpose_down": True}, r"params\['w_down'\]: shape is \(8, 10, 6\), must be \[G,6,I\]"),
-    ({"w_gate": None}, {"merged": "halves"}, r"params\['shared_gate'\]: is given with merged"),
+    ({"w_gate": None}, {"merged": "halves"}, r"params\['shared_gate'\]: must not be given with merged"),
 ]  # fmt: skip
 
 
@@ -269,11 +269,11 @@ def test_explicit_mesh_axes(params):
 UP = np.asarray(PARAMS["w_up"])
 WIDE = {"router": np.ones((6, 9), np.float32)}
 MORE_ERRORS = [
-    ({"w_down": None}, {}, "params: has no 'w_down', but"),
-    ({"b_router": NN_X}, {}, "params: 'b_router' is no array of this layer, which are"),
-    ({1: NN_X}, {}, "params: 1 is no array of this layer, which are"),
-    ({}, {"row_slots": NN_X}, "row_slots: is no argument of apply"),
-    ({}, {"expert_bias": NN_X[0]}, "expert_bias: is no argument of apply, but an array of params"),
+    ({"w_down": None}, {}, "params: 'w_down' is missing, the keys are"),
+    ({"b_router": NN_X}, {}, "params: 'b_router' is unknown, keys must be among"),
+    ({1: NN_X}, {}, "params: 1 is unknown, keys must be among"),
+    ({}, {"row_slots": NN_X}, "row_slots: is neither an argument of apply nor of route"),
+    ({}, {"expert_bias": NN_X[0]}, "expert_bias: must be given in params, not as an argument of apply"),
     ({"w_up": UP[0]}, {}, r"params\['w_up'\]: shape is .*, must be \[G,6,I\]"),
     ({"w_down": UP}, {}, r"params\['w_down'\]: shape is .*, must be \[G,I,6\]"),
     (WIDE, {}, "params: router has 9 experts, but w_up has 5"),

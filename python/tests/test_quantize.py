@@ -21,11 +21,11 @@ from quantized_formats import (
     SCALES,
     TINY,
     UNSIGNED,
+    broadcast_blocks,
     dtype_of,
     magnitudes,
     nearest,
-    reduced,
-    spread,
+    reduce_blocks,
 )
 from raggemm import dequantize, fake_quantize, quantize, quantize_nvfp4
 
@@ -46,12 +46,12 @@ jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dty
 
 def check_elements(x, q, name):
     """They are the nearest ones: to the quotient, or to one that float32 rounded, where scales are no powers of two."""
-    quotients = np.float64(x) / spread(np.float64(q.scale), x.shape)
+    quotients = np.float64(x) / broadcast_blocks(np.float64(q.scale), x.shape)
     got = np.asarray(q.data, np.float64)
     if q.zero_point is None:
         want = nearest(quotients, name)
     else:
-        info, zero = ml_dtypes.iinfo(dtype_of(name)), spread(np.int64(q.zero_point), x.shape)
+        info, zero = ml_dtypes.iinfo(dtype_of(name)), broadcast_blocks(np.int64(q.zero_point), x.shape)
         want = np.clip(np.rint(quotients) + zero, info.min, info.max) - zero
         got = got - zero
     if q.scale.dtype == E8M0:
@@ -76,7 +76,7 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
     assert (q.dtype, q.scale.dtype) == (dtype_of(name), dtype_of(scale))
     assert q.scale.shape == (counts if shape is None else shape)
     low, high = magnitudes(name)[-1] * -1, magnitudes(name)[-1]
-    least, most = reduced(np.min, x, counts), reduced(np.max, x, counts)
+    least, most = reduce_blocks(np.min, x, counts), reduce_blocks(np.max, x, counts)
     if asymmetric:
         low = float(ml_dtypes.iinfo(dtype_of(name)).min)
         least, most = np.minimum(least, 0), np.maximum(most, 0)
@@ -190,7 +190,7 @@ def test_nvfp4():
     assert (q.dtype, q.scale.dtype, q.scale.shape) == (ml_dtypes.float4_e2m1fn, E4M3, (2, 4, 3))
     assert (factor.dtype, factor.shape) == (np.float32, ())
     np.testing.assert_allclose(factor, np.abs(x).max() / (6 * 448), rtol=1e-6)
-    scales = reduced(np.max, np.abs(np.float64(x)), (2, 4, 3)) / 6 / float(factor)
+    scales = reduce_blocks(np.max, np.abs(np.float64(x)), (2, 4, 3)) / 6 / float(factor)
     want = np.where(scales == 0, 1, np.float32(scales).astype(E4M3).astype(np.float64))
     np.testing.assert_array_equal(np.asarray(q.scale, np.float64), want)
     assert np.float64(q.scale).max() == 448

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import raggemm
 from arrays import sampled
-from quantized_formats import E8M0, FLOATS, INTEGERS, SCALES, codes, dtype_of, flushed, spread
+from quantized_formats import E8M0, FLOATS, INTEGERS, SCALES, broadcast_blocks, codes, dtype_of, flush_subnormals
 from raggemm import GroupedTensor, QuantizedTensor, dequantize, mxfp4_from_blocks, quantize
 from raggemm._src.checks import as_quantized_tensor
 
@@ -26,7 +26,7 @@ def test_every_code_times_scales(name, scale):
         want = data.astype(np.float64) * scales.astype(np.float64)[:, None]
     got = dequantize(QuantizedTensor(np.broadcast_to(data, want.shape), scales[:, None]))
     assert got.dtype == np.float32
-    np.testing.assert_array_equal(np.asarray(got), flushed(want))
+    np.testing.assert_array_equal(np.asarray(got), flush_subnormals(want))
     one = dequantize(QuantizedTensor(data))
     np.testing.assert_array_equal(np.asarray(one), data.astype(np.float32))
 
@@ -51,7 +51,9 @@ def test_shapes_of_scales(scales, zeros):
     data = rng.integers(0, 256, (4, 64, 6)).astype(np.uint8)
     scale = 2.0 ** rng.integers(-10, 11, scales).astype(np.float32)
     zero = None if zeros is None else rng.integers(0, 256, zeros).astype(np.uint8)
-    want = (data - (0 if zero is None else spread(zero, data.shape).astype(float))) * spread(scale, data.shape)
+    want = (data - (0 if zero is None else broadcast_blocks(zero, data.shape).astype(float))) * broadcast_blocks(
+        scale, data.shape
+    )
     tensor = QuantizedTensor(data, np.float32(scale), zero)
     np.testing.assert_array_equal(np.asarray(dequantize(tensor)), want)
 
@@ -61,7 +63,7 @@ def test_group_sizes(scale):
     data = np.arange(28, dtype=np.int8).reshape(7, 4)
     scales = 2.0 ** np.arange(math.prod(scale), dtype=np.float32).reshape(scale)
     tensor = QuantizedTensor(data, scales)
-    rows = np.array([1, 1, 4, 4, 4, 0, 0])[:, None] if scale == (3,) else spread(scales, data.shape)
+    rows = np.array([1, 1, 4, 4, 4, 0, 0])[:, None] if scale == (3,) else broadcast_blocks(scales, data.shape)
     want = data * rows * (np.arange(7) < 5)[:, None]
     sizes = np.array([2, 0, 3], np.int32)
     np.testing.assert_array_equal(np.asarray(dequantize(tensor, group_sizes=sizes)), want)
@@ -90,7 +92,7 @@ def test_mxfp4_from_blocks():
     values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
     elements = np.stack([values[blocks & 15], values[blocks >> 4]], -1).reshape(2, 16, 8, 32)
     powers = np.where(scales == 255, np.nan, 2.0 ** (scales.astype(float) - 127))
-    want = flushed(elements * powers[..., None]).reshape(2, 16, 256)
+    want = flush_subnormals(elements * powers[..., None]).reshape(2, 16, 256)
     for got in (dequantize(tensor), jax.jit(lambda *x: dequantize(mxfp4_from_blocks(*x)))(blocks, scales)):
         np.testing.assert_array_equal(np.asarray(got), want)
     same = jax.jit(mxfp4_from_blocks)(blocks, scales)

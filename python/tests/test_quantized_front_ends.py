@@ -103,9 +103,9 @@ def of_moe_mlp(x, **weights):
 
 def of_nn(x, **weights):
     """Its router sends each row to its group's expert."""
-    to_groups = 8 * jnp.linalg.pinv(jax.lax.stop_gradient(x)) @ jax.nn.one_hot(q.WHERE, q.G)
+    to_groups = 8 * jnp.linalg.pinv(jax.lax.stop_gradient(x)) @ jax.nn.one_hot(q.GROUP_OF_ROW, q.G)
     out = nn.apply({"router": to_groups, **weights}, x, 1, activation="relu").out
-    return out * (q.WHERE < q.G)[:, None]
+    return out * (q.GROUP_OF_ROW < q.G)[:, None]
 
 
 def by_experts(run, is_gated):

@@ -37,7 +37,7 @@ def test_both_quantized(lhs_shape):
         lhs = tensor(dtype, (M, K), lhs_shape)
         rhs = tensor(dtype, (G, K, N), (G, 2, N) if lhs_shape == (M, 2) else (G, 1, N))
         out = jax.jit(raggemm.gmm)(lhs, rhs, SIZES)
-        close(out, *q.product("M", dense(lhs, q.WHERE), dense(rhs)), 1e-5)
+        close(out, *q.product("M", dense(lhs, q.GROUP_OF_ROW), dense(rhs)), 1e-5)
 
 
 def operands():
@@ -70,7 +70,7 @@ def test_a_row_that_is_no_number_stays_one(bad):
     others = np.arange(M) != 4
     np.testing.assert_array_equal(got[others], want[others])
     wide = raggemm.gmm(changed, rhs, SIZES, lhs_quantize=jnp.float8_e5m2)  # which has infinities
-    want = bad * np.sign(rhs[q.WHERE[4], 7])
+    want = bad * np.sign(rhs[q.GROUP_OF_ROW[4], 7])
     np.testing.assert_array_equal(wide[4], want)
 
 
@@ -140,7 +140,7 @@ def test_ejkernels_scales(dtype, blocks):
 
         (dlhs, dscale), out = jax.jit(jax.grad(of, (0, 1), has_aux=True))(LHS, scale)
         want, magnitude = q.product("M", LHS, values)
-        bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.WHERE]
+        bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
         near(out, want + bias, magnitude + np.abs(bias))
         # Scales of 4 steps of k multiply elements.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)

@@ -175,7 +175,7 @@ ERRORS = [
     (lambda: by_rule(act_qtype="int8", act_calibration_method="fixed,-1,2"), ValueError,
      '^calibration_method: is "fixed,-1,2", must be .*"fixed,-BOUND,BOUND"'),
     (lambda: quantizing(rhs_quantize_dtype="int8", use_manual_quantization=True), ValueError,
-     "^use_manual_quantization: weights need a fixed bound, not absmax"),
+     "^use_manual_quantization: the calibration method of rhs is absmax, must be a fixed bound"),
     (lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, lhs_quantize_dtype="int8"), TypeError,
      "^lhs: dtype is int8, must be float16"),
     (lambda: maxtext.tgmm(LHS.T, LHS.astype(int), SIZES, rhs_quantize_dtype="int8"), TypeError,

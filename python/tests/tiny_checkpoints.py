@@ -1,5 +1,4 @@
-"""Tiny checkpoints of each family with random weights, in files of the names and layouts that the families have, and
-what quantized ones stand for, by NumPy alone."""
+"""Tiny checkpoints of each family with random weights, in the family's names and layouts, and their dequantization."""
 
 import json
 import pathlib
@@ -107,12 +106,12 @@ CONFIGS = {
 }
 
 
-def random_tensors(of: dict, seed: int) -> dict[str, np.ndarray]:
-    """Whatever the loader asks for."""
+def random_tensors(configuration: dict, seed: int) -> dict[str, np.ndarray]:
+    """Returns random values of all tensors that the loader reads."""
     files = RandomFiles("F32", seed, keep=True)
-    loader = Loader(files, config.of(of), np.float32)
-    loader.ends()
-    for i in range(of["num_hidden_layers"]):
+    loader = Loader(files, config.parse_config(configuration), np.float32)
+    loader.embedding_and_head()
+    for i in range(configuration["num_hidden_layers"]):
         loader.layer(i)
     return files.made
 
@@ -128,21 +127,21 @@ def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> Non
             file.write(np.ascontiguousarray(x).tobytes())
 
 
-def write(folder: pathlib.Path, of: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> None:
+def write(folder: pathlib.Path, configuration: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> None:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(of))
+    (folder / "config.json").write_text(json.dumps(configuration))
     if shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
         return
     names = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
-    places = {name: names[i % shards] for i, name in enumerate(tensors)}
+    shard_of_tensor = {name: names[i % shards] for i, name in enumerate(tensors)}
     for shard in names:
-        write_safetensors(folder / shard, {name: x for name, x in tensors.items() if places[name] == shard})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        write_safetensors(folder / shard, {name: x for name, x in tensors.items() if shard_of_tensor[name] == shard})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shard_of_tensor}))
 
 
 def _nibbles(words: np.ndarray) -> np.ndarray:
-    """int32 [...] as [...,8], the lowest bits first."""
+    """Splits int32 [...] into 4-bit values [...,8], lowest bits first."""
     return words.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
 
 
@@ -152,47 +151,47 @@ def _awq(words: np.ndarray) -> np.ndarray:
     return out.reshape(len(words), -1)
 
 
-def _with_scales(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """[K,N], as Linear has it: [N,K]."""
+def _dequantize(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Dequantizes elements [K,N]. Returns [N,K], the layout of torch's Linear."""
     size = len(elements) // len(scales)
     return ((elements - np.repeat(zeros, size, 0)) * np.repeat(scales.astype(np.float64), size, 0)).T
 
 
-def _of_name(name: str, tensors: dict[str, np.ndarray], stored: dict) -> np.ndarray:
-    """float64 of the matrix with this name, however it is stored."""
+def _dequantize_matrix(name: str, tensors: dict[str, np.ndarray], stored: dict) -> np.ndarray:
+    """Returns the matrix with this name in float64."""
     method, part = stored["quant_method"], tensors.get
     if method == "awq":
-        return _with_scales(_awq(part(f"{name}.qweight")), _awq(part(f"{name}.qzeros")), part(f"{name}.scales"))
+        return _dequantize(_awq(part(f"{name}.qweight")), _awq(part(f"{name}.qzeros")), part(f"{name}.scales"))
     if method == "gptq":
         elements = np.moveaxis(_nibbles(part(f"{name}.qweight")), 2, 1)
         zeros = _nibbles(part(f"{name}.qzeros")).reshape(len(part(f"{name}.scales")), -1)
         zeros = zeros if stored.get("checkpoint_format") == "gptq_v2" else (zeros + 1) % 16
         elements = elements.reshape(-1, elements.shape[-1]).astype(np.int64)
-        return _with_scales(elements, zeros.astype(np.int64), part(f"{name}.scales"))
+        return _dequantize(elements, zeros.astype(np.int64), part(f"{name}.scales"))
     rows, columns = stored["weight_block_size"]
     weight, scale = part(f"{name}.weight").astype(np.float64), part(f"{name}.weight_scale_inv").astype(np.float64)
     n, k = weight.shape
     return weight * np.repeat(np.repeat(scale, rows, 0), columns, 1)[:n, :k]
 
 
-def _of_blocks(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """MXFP4 [E,N,K/32,16] as float64 [E,N,K]."""
+def _dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Dequantizes MXFP4 [E,N,K/32,16] to float64 [E,N,K]."""
     values = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
-    of_bytes = np.stack((values[blocks & 15], values[blocks >> 4]), -1).reshape(*blocks.shape[:3], 32)
-    return (of_bytes * 2.0 ** (scales.astype(np.float64) - 127)[..., None]).reshape(*blocks.shape[:2], -1)
+    elements = np.stack((values[blocks & 15], values[blocks >> 4]), -1).reshape(*blocks.shape[:3], 32)
+    return (elements * 2.0 ** (scales.astype(np.float64) - 127)[..., None]).reshape(*blocks.shape[:2], -1)
 
 
-def dequantized(of: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
-    """The same model in float32, without a quantization."""
-    stored, out = of["quantization_config"], {}
+def dequantized(configuration: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
+    """Returns the configuration and tensors of the same model in float32, without quantization."""
+    stored, out = configuration["quantization_config"], {}
     parts = (".qzeros", ".scales", ".weight_scale_inv", "_scales")
     for name, x in tensors.items():
         base, _, part = name.rpartition(".")
         if part == "qweight" or (part == "weight" and f"{base}.weight_scale_inv" in tensors):
-            out[f"{base}.weight"] = _of_name(base, tensors, stored).astype(np.float32)
+            out[f"{base}.weight"] = _dequantize_matrix(base, tensors, stored).astype(np.float32)
         elif name.endswith("_blocks"):
             experts = name.removesuffix("_blocks")
-            out[experts] = _of_blocks(x, tensors[f"{experts}_scales"]).swapaxes(1, 2).astype(np.float32)
+            out[experts] = _dequantize_mxfp4(x, tensors[f"{experts}_scales"]).swapaxes(1, 2).astype(np.float32)
         elif not name.endswith(parts):
             out[name] = x
-    return {name: x for name, x in of.items() if name != "quantization_config"}, out
+    return {name: x for name, x in configuration.items() if name != "quantization_config"}, out

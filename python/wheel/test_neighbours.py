@@ -1,4 +1,4 @@
-"""Beside packages that bring a protobuf or an Abseil of their own, imported before or after, all of them work."""
+"""Tests that raggemm works with packages that bundle their own protobuf or Abseil, in any order of imports."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
     assert channel.unary_unary("/test/reverse")(b"abc", timeout=20) == b"cba"
 server.stop(None)
 """,
-    # An ONNX file by hand: fields of protobuf's wire format, all of lengths below 128.
+    # Writes an ONNX file as fields of protobuf's wire format. All lengths are below 128.
     "onnxruntime": """
 import numpy as np, onnxruntime
 def message(number, content): return bytes([number << 3 | 2, len(content)]) + content

@@ -1,4 +1,4 @@
-"""The installed wheel: what it is called, which shared libraries it loads, and that it comes from nowhere else."""
+"""Tests of the installed wheel: name, version, shared libraries, licences."""
 
 import ctypes
 import importlib.metadata

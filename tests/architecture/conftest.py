@@ -1,4 +1,4 @@
-"""What the architecture tests look at: the sources, and the build that ./dev makes of them."""
+"""Fixtures of the architecture tests: the checkout, and the build of ./dev."""
 
 import pathlib
 
@@ -9,13 +9,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def root() -> pathlib.Path:
-    """The checkout."""
+    """Returns the folder of the checkout."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def build() -> pathlib.Path:
-    """The build tree of ./dev."""
+    """Returns the build tree of ./dev."""
     path = ROOT / "build" / "release"
     if not (path / "build.ninja").exists():
         pytest.fail(f"no build in {path}; run ./dev build first")

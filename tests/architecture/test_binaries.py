@@ -1,4 +1,4 @@
-"""What the compiler and the linker made: exported symbols, kernels that leak nothing."""
+"""Tests of the built libraries: symbols, linked libraries, instructions of each kernel file."""
 
 import pathlib
 import re
@@ -25,13 +25,13 @@ EXPORTS = {
     "raggemm_version",
     "raggemm_ffi_version",
 }
-# What GCC calls by itself; without the instructions also libm's fma and libgcc's f16 conversions.
+# Functions that GCC calls by itself. Scalar code also calls fma of libm and the f16 conversions of libgcc.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]
-OF_OTHER_TARGETS = {"neon", "neon_bf16", "neon_dotprod", "neon_i8mm"}
+OTHER_TARGETS = {"neon", "neon_bf16", "neon_dotprod", "neon_i8mm"}
 LIBRARIES = ["libraggemm_ffi.so", "libraggemm_proto.so"]
-# See DEPENDENCIES.md.
+# Allowed libraries. DEPENDENCIES.md lists them.
 NEEDED = r"lib(?:raggemm_proto|absl_\w+|protobuf|gomp|stdc\+\+|gcc_s|m|c)\.so[.\d]*|ld-linux-x86-64\.so\.2"
 
 
@@ -40,7 +40,7 @@ def _run(*command: str | pathlib.Path) -> str:
 
 
 def _symbols(*options: str | pathlib.Path) -> list[tuple[str, str]]:
-    """(type letter, name) of each symbol that nm lists."""
+    """Returns (type letter, name) of each symbol that nm lists."""
     lines = [line.split() for line in _run("nm", *options).splitlines()]
     return [(fields[-2], fields[-1]) for fields in lines if len(fields) >= 2]
 
@@ -84,7 +84,7 @@ def test_libraries_read_little_of_the_environment(build, library):
     assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
 
 
-# Parts of longer texts share their memory with these: OMP_STACKSIZE is the end of GOMP_STACKSIZE.
+# Strings may share memory with the end of longer ones: OMP_STACKSIZE is the end of GOMP_STACKSIZE.
 VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS")}
 VARIABLES |= {"GOMP_STACKSIZE", "OMP_STACKSIZE_ALL"}
 
@@ -101,7 +101,7 @@ def test_generated_code_is_never_unloaded(build):
 
 
 def test_every_isa_file_is_known(root):
-    assert {f.stem for f in (root / "kernels" / "isa").glob("*.cc")} == set(ISAS) | OF_OTHER_TARGETS
+    assert {f.stem for f in (root / "kernels" / "isa").glob("*.cc")} == set(ISAS) | OTHER_TARGETS
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -112,7 +112,7 @@ def test_isa_object_leaks_nothing(build, isa):
         re.sub(r"^_ZN7raggemm\d+k(?i:" + isa.replace("_", "") + r")(\w+)E$", r"\1", name) for name in exported
     )
     assert tables in (["Kernels"], ["Expanders", "Kernels"])
-    assert [name for kind, name in symbols if kind in "uvVwW"] == []  # weak: the linker might keep this one for all
+    assert [name for kind, name in symbols if kind in "uvVwW"] == []  # The linker could merge weak symbols of ISAs.
     assert {name for kind, name in symbols if kind == "U"} <= RUNTIME | (SCALAR_RUNTIME if isa == "scalar" else set())
     sections = _run("readelf", "-SW", _isa_object(build, isa))
     assert ".init_array" not in sections and ".ctors" not in sections
@@ -123,11 +123,11 @@ def test_isa_object_leaks_nothing(build, isa):
 )
 def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     code = _run("objdump", "-d", "--no-show-raw-insn", _isa_object(build, isa)).splitlines()
-    instructions = "\n".join(line for line in code if line.startswith(" "))  # others name folders and functions
+    instructions = "\n".join(line for line in code if line.startswith(" "))  # Skips names of files and functions.
     assert instructions and re.findall(forbidden, instructions) == []
 
 
-# Units by the elements of rhs, lhs being of any sign. Tests run this code with plain C++ in place of the instructions.
+# Instructions for each type of rhs, with all types of lhs. Other tests replace the instructions by C++.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

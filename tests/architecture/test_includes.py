@@ -1,4 +1,4 @@
-"""Dependencies point one way: each part of the C++ code may include what its rule lists, and nothing else.
+"""Tests of dependencies: each part of the C++ code may include only the headers that its rule lists.
 
 python --loads .so--> ffi --> include <-- kernels    ffi --> proto    bench, tests --> everything
                                                          tests/oracle --> include
@@ -31,12 +31,12 @@ MLP = r'"kernels/mlp/\w+\.h"'
 MACHINE = [STD, ABSL, API, MICROKERNEL, TARGET]
 PLANNED = [*MACHINE, CHECK, r'"kernels/threads/team\.h"', PLAN]
 
-# The first pattern that matches a file is its rule: regular expressions of the includes it may have.
+# (pattern of files, patterns of allowed includes). The first pattern that matches a file is its rule.
 RULES = [
     (r"include/raggemm/(types|arithmetic|activation)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
     (r"kernels/isa/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
-    # Compiled for one instruction set: an inline function of any other header could end up on every CPU.
+    # Kernels are compiled for one instruction set. The linker could use their inline functions on every CPU.
     (
         r"kernels/isa/.*",
         [
@@ -49,7 +49,7 @@ RULES = [
             r'"raggemm/(types|activation)\.h"',
         ],
     ),
-    # The stages, from the machine and from the operands of a call up to the expert MLP.
+    # The stages, from the machine and the checks of a call up to the expert MLP.
     (r"kernels/target/.*", [*MACHINE, r'"kernels/target/\w+\.h"', r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
     (r"kernels/check/.*", [STD, ABSL, API, CHECK]),
     (r"kernels/threads/.*", [*MACHINE, THREADS, "<omp.h>", r"<pthread\.h>"]),
@@ -64,10 +64,10 @@ RULES = [
         [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"tests/host/xla_versions.h"', '"tests/host/mini_host.h"'],
     ),
     (r"tests/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi|tests/host)/\w+\.h"', ORACLE]),
-    (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C, for whoever registers the call by hand
+    (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C header, for manual registration of the call
     (r"ffi/decode\.cc", [STD, ABSL, API, r'"(ffi/\w+|kernels/check/errors)\.h"', r"<sys/mman\.h>"]),
     (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi/\w+|kernels/check/errors)\.h"', r'"xla/ffi/api/\w+\.h"']),
-    # What must come out is decided by nothing that decides what does.
+    # The oracle must not share code with the library.
     (r"tests/oracle/.*", [STD, ABSL, API, ORACLE, r"<(sys/auxv|sys/syscall|unistd)\.h>"]),
     (r"(tests|bench)/.*", [r".*"]),
 ]
@@ -144,7 +144,7 @@ def test_public_headers_have_no_conditions(root):
 
 
 def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
-    """The modules of the package that each of them imports; a package is its __init__.py."""
+    """Returns the modules of the package that each module imports. A package stands for its __init__.py."""
     sources = {path.relative_to(root / "python").with_suffix(""): path for path in (root / PYTHON).rglob("*.py")}
     names = {".".join(path.parts).removesuffix(".__init__"): source for path, source in sources.items()}
     imports: dict[str, set[str]] = {}
@@ -156,11 +156,13 @@ def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def test_python_modules_import_one_way(root):
-    """Private modules import private ones alone, those of _src in the order of its docstring."""
+    """Private modules import only private modules. Modules of _src follow the order in its docstring."""
     imports = _python_imports(root)
-    assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(imports)  # CycleError otherwise
-    private = {name: of for name, of in imports.items() if "._" in name}
-    wrong = [f"{name} imports {x}" for name, of in private.items() for x in of if "._" not in x]
+    assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(
+        imports
+    )  # Raises CycleError for cycles.
+    private = {name: modules for name, modules in imports.items() if "._" in name}
+    wrong = [f"{name} imports {x}" for name, modules in private.items() for x in modules if "._" not in x]
     rows = re.findall(r"^    (\w[\w, ]*?)(?:  .*)?$", (root / PYTHON / "_src/__init__.py").read_text(), re.MULTILINE)
     order = [f"raggemm._src.{name}" for name in re.findall(r"\w+", " ".join(rows))]
     assert set(order) == {name for name in imports if name.startswith("raggemm._src.")}
@@ -175,7 +177,7 @@ def test_python_loads_the_library_and_nothing_else(root):
 
 
 def test_only_targets_and_kernels_know_an_architecture(root):
-    """All else of kernels/ names none of its instruction sets, CPUs or vendors; comments do, beside figures."""
+    """Other folders of kernels/ do not name instruction sets, CPUs or vendors, except in comments with measurements."""
     named = re.compile(r"avx|amx|vnni|sse\d|ia32|x86|neon|aarch64|zen\d|intel|amd\b|immintrin|MXCSR", re.IGNORECASE)
     folders = [root / "kernels" / name for name in ("check", "plan", "run", "mlp", "threads")]
     for path in [file for folder in folders for file in folder.iterdir()]:

@@ -1,5 +1,7 @@
-"""Reads the k loops of the kernels in their disassembly: a register tile that spills halves the speed, and no test of
-results notices."""
+"""Tests that the k loops of the kernels have no spills, in their disassembly.
+
+A register tile that spills halves the speed, and tests of results do not notice.
+"""
 
 import re
 import subprocess
@@ -9,8 +11,8 @@ import pytest
 VECTOR = re.compile(r"%[xyz]mm")
 FMA = re.compile(r"vfn?madd|vpdpbus|vpmaddwd|vdpbf16ps|vpdpwss")
 STACK = re.compile(r"\(%rsp")
-# Register tiles of plain elements, and of packed words. Those that look up the codes of quantized elements have tables,
-# for which there is no room in registers.
+# Kernels of plain elements and of packed words. Kernels with lookup tables for quantized elements may spill, because
+# registers have no room for the tables.
 KERNEL = re.compile(r"TileGemm<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|float|double), |WordSteps<.*\)2>)")
 
 
@@ -21,7 +23,7 @@ def functions(listing):
 
 
 def blocks(lines):
-    """Yields the basic blocks of a function: the instructions between jumps and the targets of jumps."""
+    """Yields the basic blocks of a function: the instructions between jumps and targets of jumps."""
     jump = re.compile(r"j\w+\s+([0-9a-f]+)")
     targets = {int(found[1], 16) for _, text in lines if (found := jump.match(text))}
     block = []
@@ -37,8 +39,10 @@ def blocks(lines):
 
 
 def spills(listing):
-    """Returns the vector instructions that access the stack in the unrolled block of each kernel, which is the one with
-    most fmas, and the number of kernels."""
+    """Returns the vector instructions that access the stack in the k loop of each kernel, and the number of kernels.
+
+    The k loop is the basic block with the most fma instructions.
+    """
     found, count = [], 0
     for name, lines in functions(listing):
         if KERNEL.search(name):

@@ -1,4 +1,4 @@
-"""The pages are true: their links lead somewhere, their examples run, and the frames of a call are those of the code."""
+"""The pages are true: their links lead somewhere, their examples run, and their frames of a call exist."""
 
 import itertools
 import pathlib

@@ -1,5 +1,5 @@
-"""The site: every public name is on one page of its reference and nothing else is; pages from elsewhere have a place;
-docstrings become what Sphinx reads; pictures have a title."""
+"""Tests of the site: the reference has every public name once, pages outside of docs are included, links are converted,
+pictures have titles."""
 
 import importlib
 import pkgutil
@@ -12,7 +12,7 @@ import raggemm
 
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", re.MULTILINE)
 WHOLE_MODULE = re.compile(r"^\.\. automodule:: ([\w.]+)\n   :members:$", re.MULTILINE)
-# Modules that are public, with those that are imported by themselves.
+# Public modules, including those that raggemm does not import.
 MODULES = ["raggemm", "raggemm.nn", "raggemm.expert_parallel"]
 
 
@@ -38,7 +38,7 @@ def public_names() -> set[str]:
     return set().union(*map(names_of, modules))
 
 
-def test_every_public_name_is_on_a_page_of_the_reference_and_no_other_is(docs):
+def test_reference_has_exactly_the_public_names(docs):
     listed = []
     for page in (docs / "reference").glob("*.md"):
         text = page.read_text()
@@ -47,12 +47,12 @@ def test_every_public_name_is_on_a_page_of_the_reference_and_no_other_is(docs):
     assert sorted(listed) == sorted(public_names())
 
 
-def test_every_public_module_says_what_is_public():
+def test_compat_lists_every_public_module():
     found = [module.name for module in pkgutil.iter_modules(raggemm.compat.__path__) if module.name[0] != "_"]
     assert sorted(found) == sorted(raggemm.compat.__all__)
 
 
-def test_what_is_public_is_said_of_it():
+def test_public_names_have_docstrings():
     for name in public_names():
         module, _, thing = name.rpartition(".")
         assert (getattr(importlib.import_module(module), thing).__doc__ or "").strip(), name
@@ -63,7 +63,7 @@ def test_every_header_is_on_the_page_of_the_headers(root, docs):
     assert sorted(named) == sorted(path.name for path in (root / "include/raggemm").glob("*.h"))
 
 
-def test_every_page_that_stands_elsewhere_has_a_place(root, docs):
+def test_every_page_outside_of_docs_is_included(root, docs):
     import outside
 
     pages = [*root.glob("*.md"), *(root / "bench/results").glob("*.md"), *(root / "python/examples").rglob("*.md")]
@@ -72,13 +72,13 @@ def test_every_page_that_stands_elsewhere_has_a_place(root, docs):
 
 
 def test_links_name_the_file_and_not_the_page_that_includes_it(root, docs):
-    """For on a repository's host such a page is empty."""
+    """On a repository host a page that only includes a file is empty."""
     import outside
 
-    thin = set(outside.includes(docs).values())
+    including_pages = set(outside.includes(docs).values())
     for page in [*docs.rglob("*.md"), *outside.includes(docs)]:
         targets = {(page.parent / link).resolve() for link in outside.LINK.findall(page.read_text())}
-        assert not targets & thin, page
+        assert not targets & including_pages, page
 
 
 def test_links_become_those_of_the_site(docs):
@@ -86,10 +86,10 @@ def test_links_become_those_of_the_site(docs):
 
     placed = outside.includes(docs)
     text = "[1](docs/limits.md#faults) [2](SECURITY.md) [3](https://a.b/c) [4](#x) [5](nowhere)"
-    found = outside.with_links_of(docs / "which.md", f"{text}\n```\n[6](dev)\n```\n[7](dev)", docs.parent, placed)
+    found = outside.convert_links(docs / "which.md", f"{text}\n```\n[6](dev)\n```\n[7](dev)", docs.parent, placed)
     assert found.splitlines()[0] == "[1](limits.md#faults) [2](promises.md) [3](https://a.b/c) [4](#x) [5](nowhere)"
     assert found.splitlines()[2:] == ["[6](dev)", "```", "[7](../dev)"]
-    assert "# Security" in outside.whole(docs / "promises.md", (docs / "promises.md").read_text(), placed)
+    assert "# Security" in outside.expand_includes(docs / "promises.md", (docs / "promises.md").read_text(), placed)
 
 
 def test_pictures_have_a_title_and_follow_the_dark_theme(docs):

@@ -1,4 +1,4 @@
-"""Tests the library on aarch64: Debian's cross compiler builds it, and qemu runs it on any x86-64 host."""
+"""Tests the library on aarch64. Debian's cross compiler builds it, and qemu runs it on an x86-64 host."""
 
 import pathlib
 import re
@@ -10,15 +10,15 @@ import checksums
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD, FOLDER = ROOT / "build/aarch64", ROOT / "build/aarch64-python"
 CPUS = ("max", "neoverse-n1", "cortex-a72")
-# Tests that ctest leaves out under qemu, as a regex, and why.
-LEFT_OUT = {
-    "DeathTest": "qemu does not start a program anew",
-    "^AdviseHugePages": "qemu keeps advice about memory to itself",
+# Regexes of tests that ctest excludes under qemu, and the reasons.
+EXCLUDED = {
+    "DeathTest": "qemu cannot start a program again",
+    "^AdviseHugePages": "qemu does not pass madvise to the kernel",
     "^PlanChoicesTest": "tests/kernels/plan_choices.txt has the plans of x86",
-    "ThreadFailures": "qemu does not live with the limits that it sets",
-    "^Soak": "qemu itself takes more memory with each thread that begins",
+    "ThreadFailures": "qemu does not work with the resource limits of this test",
+    "^Soak": "qemu uses more memory with each new thread",
 }
-# The Python tests that run there, in ten minutes.
+# The Python tests that run under qemu, in ten minutes.
 PYTHON_TESTS = (
     "test_package.py",
     "test_modes.py -k every_pattern",
@@ -26,7 +26,7 @@ PYTHON_TESTS = (
     "test_moe_mlp.py",
     "test_quantized_gemm.py",
 )
-# The packages of python/requirements.txt that these tests need.
+# The packages of python/requirements.txt that the tests need.
 REQUIREMENTS = "jax jaxlib numpy scipy ml_dtypes opt_einsum flatbuffers hypothesis sortedcontainers pytest iniconfig"
 REQUIREMENTS += " packaging pluggy Pygments"
 SCRIPT = """#!/bin/sh
@@ -36,7 +36,7 @@ exec qemu-aarch64-static -cpu max -0 "$0" {0}/system/usr/bin/python3.11 "$@"
 
 
 def make_python(session, python: pathlib.Path, wheel: pathlib.Path) -> None:
-    """Unpacks Debian's Python of aarch64, with the wheel and packages as in .venv, into build/aarch64-python."""
+    """Unpacks Debian's Python for aarch64, the wheel, and the packages of .venv into build/aarch64-python."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "system").mkdir(parents=True)
     packages = ("python3.11-minimal:arm64", "libpython3.11-minimal:arm64", "libpython3.11-stdlib:arm64")
@@ -50,13 +50,13 @@ def make_python(session, python: pathlib.Path, wheel: pathlib.Path) -> None:
     command = f"{python} -m pip install --quiet --no-deps --only-binary=:all: --python-version 3.11".split()
     command += [f"--platform={tag}_aarch64" for tag in tags]
     session.run(*command, "--target", f"{FOLDER}/site", "-r", f"{FOLDER}/requirements.txt", str(wheel), external=True)
-    # The script has the name of an interpreter, so that the interpreter can start itself.
+    # The script is called python, so that Python can start itself.
     (FOLDER / "python").write_text(SCRIPT.format(FOLDER))
     (FOLDER / "python").chmod(0o755)
 
 
 def run_python_tests(session, steps) -> None:
-    """Runs the Python tests in a folder of their own."""
+    """Runs the Python tests in a separate folder."""
     run = FOLDER / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(ROOT / "python/tests", run / "tests")
@@ -67,7 +67,7 @@ def run_python_tests(session, steps) -> None:
 
 
 def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
-    """Builds, and runs what needs no Python of aarch64."""
+    """Builds the library, and runs all tests except those in Python."""
     session.run("cmake", "--preset", "aarch64", silent=True)
     session.run("cmake", "--build", "--preset", "aarch64")
     steps.run("counted", str(python), "tests/emulated/counted.py", f"{BUILD}/kernels/CMakeFiles/raggemm.dir/isa")
@@ -75,11 +75,11 @@ def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
         with steps.step(f"checksums as {cpu}"):
             differing = checksums.differences(["qemu-aarch64-static", "-cpu", cpu, f"{BUILD}/bin/ffi_driver"])
             assert not differing, "\n".join(differing)
-    left_out = "|".join(LEFT_OUT)
-    assert all(re.compile(pattern) for pattern in LEFT_OUT)
-    steps.run("ctest", "ctest", "--preset", "aarch64", "-E", left_out, env={"RAGGEMM_TESTS_SLOWER": "10"})
-    # Some 2,100 problems on two cores of Zen 4.
+    excluded = "|".join(EXCLUDED)
+    assert all(re.compile(pattern) for pattern in EXCLUDED)
+    steps.run("ctest", "ctest", "--preset", "aarch64", "-E", excluded, env={"RAGGEMM_TESTS_SLOWER": "10"})
+    # About 2,100 problems on two cores of Zen 4.
     fuzz = ["qemu-aarch64-static", "-cpu", "max", f"{BUILD}/bin/fuzz_problems", "--seconds=180"]
     steps.run("random problems", *fuzz)
-    for pattern, why in LEFT_OUT.items():
-        session.log(f"NOT covered under qemu: {pattern}: {why}")
+    for pattern, reason in EXCLUDED.items():
+        session.log(f"NOT covered under qemu: {pattern}: {reason}")

@@ -1,4 +1,4 @@
-"""Runs what needs a CPU with AMX on a Sapphire Rapids that the Bochs of Debian 13 emulates."""
+"""Runs tests that need a CPU with AMX on a Sapphire Rapids, emulated by the Bochs of Debian 13."""
 
 import pathlib
 import re
@@ -14,41 +14,41 @@ BUILD, FOLDER, HERE = ROOT / "build/release", ROOT / "build/amx", ROOT / "tests/
 PACKAGES = ("bochs", "bochs-term", "bochsbios", "busybox-static", "cpio", "isolinux", "linux-headers-cloud-amd64")
 PACKAGES += ("linux-image-cloud-amd64", "lz4", "make", "syslinux-common", "xorriso")
 ISAS = ("amx", "avx512_bf16", "avx512_vnni", "avx512")
-MINUTES = 90  # After these a machine that does not end is given up.
+MINUTES = 90  # timeout of an emulated machine
 
 
-def left_out() -> list[list[str]]:
-    """Returns [program, what, why] of everything that is left out."""
+def read_excluded() -> list[list[str]]:
+    """Returns [program, pattern, reason] of each line of left_out.txt, which lists the excluded tests."""
     lines = (HERE / "left_out.txt").read_text().splitlines()
     return [line.split(" ", 2) for line in lines if not line.startswith("#")]
 
 
 def write_tasks(files: pathlib.Path) -> list[str]:
-    """Writes what the emulated machine is to do, as files in its root, and returns the test programs."""
-    rows = left_out()
+    """Writes the tasks of the emulated machine as files in its root. Returns the test programs."""
+    rows = read_excluded()
     missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
-    assert not missing, f"{HERE}/left_out.txt: there is no {missing}"
-    # Beside the runs with checksums, tiles of bytes without sign. Two of these cases have scales that are no integers,
-    # which is an error for bytes.
-    more = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
-    driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *more]
+    assert not missing, f"{HERE}/left_out.txt: {missing} do not exist"
+    # Adds products of unsigned bytes to the runs with checksums. Two of these cases have scales that are not integers,
+    # and end with an error.
+    unsigned = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
+    driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *unsigned]
     found = subprocess.run(driver, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     expected = checksums.recorded() + [line for line in found if "ERROR" not in line]
     isas = [
-        f"{isa} " + "|".join(what.partition(":")[2] for _, what, _ in rows if re.match(rf"({isa}|\*):", what))
+        f"{isa} " + "|".join(pattern.partition(":")[2] for _, pattern, _ in rows if re.match(rf"({isa}|\*):", pattern))
         for isa in ISAS
     ]
     programs = []
     for path in sorted((BUILD / "bin").glob("*_test")):
-        patterns = [what for program, what, _ in rows if program == path.name]
+        patterns = [pattern for program, pattern, _ in rows if program == path.name]
         if "*" not in patterns:
             listed = subprocess.run([path, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
             suites = dict.fromkeys(re.findall(r"^([\w/]+)\.", listed, re.MULTILINE))
-            left = [pattern for pattern in patterns if not pattern.endswith(".*") or "*" in pattern[:-2]]
-            programs += [f"{path.name} {suite}.*-{':'.join(left)}" for suite in suites if f"{suite}.*" not in patterns]
+            tests = [pattern for pattern in patterns if not pattern.endswith(".*") or "*" in pattern[:-2]]
+            programs += [f"{path.name} {suite}.*-{':'.join(tests)}" for suite in suites if f"{suite}.*" not in patterns]
     texts = {
         "build": [str(BUILD)],
-        "flags": [" ".join(run) for run in [*checksums.runs(), more]],
+        "flags": [" ".join(run) for run in [*checksums.runs(), unsigned]],
         "checksums": expected,
         "isas": isas,
         "programs": programs,
@@ -59,7 +59,7 @@ def write_tasks(files: pathlib.Path) -> list[str]:
 
 
 def make_image(root: debian.Root, image: pathlib.Path) -> None:
-    """Makes the CD: Linux, and as its root what is tested, at the paths that it has here."""
+    """Makes the CD with Linux. Its root has the tested programs and libraries, at the same paths as here."""
     shutil.rmtree(image, ignore_errors=True)
     files, boot, module = image / "root", image / "cd/isolinux", image / "module"
     for folder in (files / "bin", boot, module, *(files / (BUILD / name).relative_to("/") for name in ("bin", "lib"))):
@@ -99,18 +99,18 @@ BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
 
 
 def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
-    """Boots the CD. The serial port goes to a log. Bochs' display listens, so Bochs has a network of its own."""
+    """Boots the CD. Logs the serial port. Bochs' display listens on a port, so Bochs gets a network namespace."""
     bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
-    # The serial port is descriptor 3.
+    # The serial port is file descriptor 3.
     shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'
     return subprocess.Popen(root.entering("sh", "-c", shell, "sh", *bochs, folder=FOLDER / "image"))
 
 
 def run(session) -> None:
-    """Boots the CD twice at once, because Bochs has one thread.
+    """Boots the CD on two machines at once, because Bochs has one thread.
 
-    Bochs 3.0 multiplies signed bytes on tiles as if they had no sign. So all programs see a CPU without tiles of bytes,
-    and tiles of bytes without sign are tested by the second machine.
+    Bochs 3.0 multiplies signed bytes on tiles as unsigned ones. So the machine "others", which runs the test programs,
+    has a CPU without amx_int8. The machine "bytes" tests tiles of unsigned bytes.
     """
     start = time.monotonic()
     root = debian.Root(session, FOLDER / "debian-13", *PACKAGES)
@@ -121,7 +121,7 @@ def run(session) -> None:
         machine.wait()
     texts = [(FOLDER / f"{name}.serial.log").read_text(errors="replace") for name in ("bytes", "others")]
     print("\n".join(texts).replace("\r", ""))
-    for row in left_out():
+    for row in read_excluded():
         session.log(f"NOT covered: {' '.join(row)}")
     ends = [re.findall(r"^end: (.*?)\r?$", text, re.MULTILINE) for text in texts]
     if ends != [["passed"], ["passed"]]:

@@ -1,6 +1,6 @@
-"""Roots of Debian 13, in which programs run with this system's network and see the checkout at the path it has here.
+"""Debian 13 chroots. Programs in them use the network of this system, and find the checkout at the same path.
 
-debian.py ROOT FOLDER COMMAND... is how a command enters one: `unshare --mount` calls it.
+`debian.py ROOT FOLDER COMMAND...` runs a command in a chroot. `unshare --mount` calls it.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ("python3", "python3-venv")
-# What programs need to reach the network as from here: names, settings of pip, certificates.
+# Files for network access: host names, settings of pip, certificates.
 FILES = ("etc/hosts", "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt")
 ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -21,24 +21,24 @@ ENVIRONMENT = {
 
 
 class NotCovered(Exception):
-    """Says why this system can have no root of Debian 13."""
+    """The reason why this system cannot make a Debian 13 chroot."""
 
 
 class Root:
-    """A root of Debian 13 with these packages, which is made if it is not there."""
+    """A Debian 13 chroot with these packages. It is made if it does not exist."""
 
     def __init__(self, session, folder: pathlib.Path, *packages: str):
         self.session, self.folder = session, folder
         if os.geteuid() != 0:
-            raise NotCovered("only root can make a root of Debian 13")
+            raise NotCovered("only root can make a Debian 13 chroot")
         if subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode != 0:
-            raise NotCovered("this system lets nobody mount /proc, /dev and /sys in a root of Debian 13")
+            raise NotCovered("this system does not allow mounts of /proc, /dev and /sys in a Debian 13 chroot")
         stamp, want = folder / ".complete", " ".join(packages)
         if stamp.exists() and stamp.read_text() == want:
             return
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        session.log(f"making a root of Debian 13 in {folder} (a minute or two)")
+        session.log(f"making a Debian 13 chroot in {folder} (a minute or two)")
         log = folder.with_suffix(".log")
         with open(log, "w") as out:
             make = ["debootstrap", "--variant=minbase", "--include=ca-certificates", "trixie", folder]
@@ -51,16 +51,16 @@ class Root:
         stamp.write_text(want)
 
     def entering(self, *command, folder="/") -> list[str]:
-        """Returns the command that runs a command in the root."""
+        """Returns the command that runs a command in the chroot."""
         return ["unshare", "--mount", sys.executable, __file__, str(self.folder), str(folder), *map(str, command)]
 
     def run(self, *command, folder="/", **options) -> None:
-        """Runs a command in the root, in a folder, as session.run does."""
+        """Runs a command in a folder of the chroot with session.run."""
         self.session.run(*self.entering(*command, folder=folder), external=True, **options)
 
 
 def enter(root: pathlib.Path, folder: str, command: list[str]) -> None:
-    """Mounts what programs need, for this process alone, and becomes the command."""
+    """Mounts the required folders for this process only, and executes the command."""
 
     def mount(*arguments) -> None:
         subprocess.run(["mount", *map(str, arguments)], check=True)

@@ -1,8 +1,8 @@
-"""The experts of recorded mixture-of-experts models, on raggemm and on what JAX has on CPU.
+"""Compares raggemm with the alternatives in JAX on CPU, on the experts of recorded mixture-of-experts models.
 
-layers      what is run: recorded routing, random weights and rows, and the expert block over any grouped product
+layers      the problems: recorded routing, random weights and rows, and the expert block
 formats     quantized weights
-contenders  the block on raggemm, on jax.lax.ragged_dot and by hand
-checks      errors against float64, and distances between contenders
-__main__    ./dev demo: checks, times and the table
+contenders  the expert block with raggemm, with jax.lax.ragged_dot and with hand-written loops
+checks      errors relative to float64, and distances between contenders
+__main__    ./dev demo: checks, measures and prints the table
 """

@@ -1,13 +1,13 @@
-"""The experts of mixture-of-experts models on recorded routing: raggemm against what JAX has on CPU.
+"""Compares raggemm with the alternatives in JAX on CPU: the experts of mixture-of-experts models, on recorded routing.
 
     ./dev demo [--weights=FORMAT] [--long]
 
-For each model a prefill layer and a decode step: the expert block on raggemm, product by product and in one call, on
-jax.lax.ragged_dot and on the faster of two hand-written loops; for the prefill of one model also the gradients of a
-loss for x and all weights. Every product of raggemm is checked against float64, and every block against raggemm's,
-before times are taken. Needs two cores and 10 GiB of memory, and takes less than a minute. With --weights the weights
-are quantized: raggemm in bfloat16 stands beside it, and XLA dequantizes. --long adds Mixtral 8x7B, takes times for
-longer, and those of raggemm on all recorded rows, too.
+For each model the demo measures the expert block of a prefill layer and of a decode step. It compares raggemm, with
+separate products and in one call, with jax.lax.ragged_dot and the faster of two hand-written loops. For the prefill of
+one model it also measures the gradients of a loss with respect to x and all weights. Before that it checks every
+product of raggemm against float64, and every block against that of raggemm. It needs two cores and 10 GiB of memory,
+and takes less than a minute. --weights quantizes the weights: the table then also has raggemm in bfloat16, and XLA
+dequantizes. --long adds Mixtral 8x7B, measures longer, and measures raggemm on all recorded rows.
 """
 
 import argparse
@@ -26,31 +26,33 @@ from raggemm.ops import gmm
 from raggemm_demo.checks import disagreement, product_errors
 from raggemm_demo.contenders import FUSED, LOOPS, RAGGED_DOT, RAGGEMM, blocks
 from raggemm_demo.formats import FORMATS
-from raggemm_demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, random_weights
+from raggemm_demo.layers import Layer, Weights, expert_products, make_loss, random_rows, random_target, random_weights
 from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-# Its rows take a third of the time of all three models.
+# This model takes a third of the time of all three models.
 LONG_MODEL = "mixtral-8x7b"
 BFLOAT16 = "raggemm, bfloat16"
-# Rows of a prefill layer that all contenders run on, about: ragged_dot multiplies every row with every expert. Its
+# Approximate rows of a prefill layer for all contenders. ragged_dot multiplies every row by every expert, and its
 # gradients take five times as long.
 PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
 class Effort(NamedTuple):
-    rounds: int  # Timed runs of a contender, at most.
-    seconds: float  # A contender that has run for so long sits out.
+    """Limits of the measurements of a contender."""
+
+    rounds: int  # largest number of timed runs
+    seconds: float  # time of all runs after which no further run starts
 
 
 SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
 
 
 class Program:
-    """A function that is compiled for its arguments.
+    """A function compiled for its arguments.
 
-    A run writes its results over those of the run before, as a training loop does that donates. In fresh memory a run
-    waits for the system instead: raggemm's gradients, 1.2 GB, took between 250 and 1120 ms from one run to the next.
+    A run overwrites the donated results of the previous run, like a training loop. With fresh memory, times include
+    page faults: gradients of raggemm, 1.2 GB, took between 250 and 1120 ms.
     """
 
     def __init__(self, function: Callable, *args: Any):
@@ -70,8 +72,7 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Returns when the process does nothing, after 2 s at the latest: XLA frees temporaries after the result is there,
-    gigabytes of which would take time of the next run."""
+    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, and would slow the next run."""
     for _ in range(100):
         before = time.process_time()
         time.sleep(0.02)
@@ -80,18 +81,18 @@ def wait_until_quiet() -> None:
 
 
 def median_ms(programs: Mapping[str, Program], effort: Effort) -> dict[str, float]:
-    """Runs the programs in turns, so that all of them see the same machine."""
+    """Alternates the programs, so that changes of the machine's speed affect all. Returns the medians."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(effort.rounds):
         for name, program in programs.items():
             if sum(times[name]) < effort.seconds:
                 wait_until_quiet()
                 times[name].append(program.seconds())
-    return {name: 1e3 * statistics.median(of) for name, of in times.items()}
+    return {name: 1e3 * statistics.median(each) for name, each in times.items()}
 
 
 class Checks:
-    """Counts errors in units of the tolerance, and keeps what was wrong."""
+    """Counts checks, and collects failures. Errors are in units of the tolerance."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -109,18 +110,18 @@ class Checks:
 
 
 def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tuple[str, float]]:
-    """Yields the distances of two results, times `share`: y, or a loss and its gradients for x and the weights."""
+    """Yields names and distances, times `share`, of y, or of a loss and its gradients with respect to x and weights."""
     names = (
         ("y",)
         if isinstance(got, jax.Array)
         else ("loss", "gradient of x", *(f"gradient of {w}" for w in Weights._fields))
     )
-    for of, a, b in zip(names, jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        yield f"{name}, {of}", share * disagreement(a, b)
+    for result, a, b in zip(names, jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        yield f"{name}, {result}", share * disagreement(a, b)
 
 
 def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Returns a row of the table. `plain` has the quantized weights in bfloat16."""
+    """Checks and measures a layer. Returns a row of the table. plain: the quantized weights in bfloat16."""
     title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
     products = jax.jit(lambda *operands: expert_products(gmm, *operands))(x, weights, sizes)
@@ -133,23 +134,23 @@ def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Eff
     for name, call in calls.items():
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         programs[name] = Program(*call)
-        # Half of it for quantized weights: others round the dequantized weights to bfloat16.
+        # Other contenders round dequantized weights to bfloat16, so the distance counts half.
         share = 1.0 if plain is None else 0.5
         checks.add(title, results_errors(name, programs[name].output, products.y, share))
     return {"phase": layer.phase, "error": error, **_figures(layer, programs, effort)}
 
 
 def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Returns a row of the table: a loss and its gradients for x and all weights."""
+    """Checks and measures a loss and its gradients with respect to x and all weights. Returns a row of the table."""
     title = f"{layer.model} gradients"
     x, sizes = random_rows(layer)
     operands = (x, weights, sizes, random_target(layer))
     programs, error = {}, 0.0
     for name in (RAGGED_DOT, RAGGEMM, FUSED):
         print(f"{title}: {name}", file=sys.stderr, flush=True)
-        loss = loss_of(blocks(layer.padded_size)[name])
+        loss = make_loss(blocks(layer.padded_size)[name])
         programs[name] = Program(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
-        # Half of it, for gradients pass more roundings to bfloat16 than y.
+        # Gradients are rounded to bfloat16 more often than y, so the distance counts half.
         want = programs[RAGGED_DOT].output
         error = max(error, checks.add(title, results_errors(name, programs[name].output, want, 0.5)))
     return {"phase": "grad", "error": error, **_figures(layer, programs, effort)}
@@ -175,7 +176,7 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.{0 if value >= 100 else 1}f}"
 
 
-# Heading in two lines, width and cell of each column. A row is printed as soon as it is there.
+# Two lines of heading, width and cell of each column.
 _COLUMNS: tuple[tuple[str, str, int, Callable[[dict[str, Any]], str]], ...] = (
     ("", "model", 13, lambda row: row["model"]),
     ("", "phase", 7, lambda row: row["phase"]),
@@ -201,7 +202,7 @@ def heading(other: str) -> str:
     )
 
 
-def line_of(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     return "  ".join(cell(row).rjust(width) for _, _, width, cell in _COLUMNS)
 
 
@@ -211,7 +212,7 @@ def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
 
 
 def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
-    """Yields the rows of a model's layers, whose weights are the same."""
+    """Yields the rows of the table for the layers of a model, which share their weights."""
     weights, plain = random_weights(layers[0]), None
     if format is not None:
         quantize = jax.jit(FORMATS[format].quantized)
@@ -233,9 +234,9 @@ def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, check
 def main(argv: Sequence[str] | None = None) -> int:
     summary, _, details = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(prog="./dev demo", description=summary, epilog=details)
-    parser.add_argument("--weights", choices=FORMATS, help="quantized weights instead of bfloat16")
+    parser.add_argument("--weights", choices=FORMATS, help="use quantized weights instead of bfloat16")
     parser.add_argument(
-        "--long", action="store_true", help="more runs, one more model, and raggemm on all recorded rows"
+        "--long", action="store_true", help="measure longer, one more model, and raggemm on all recorded rows"
     )
     options = parser.parse_args(argv)
     checks = Checks()
@@ -244,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if model == LONG_MODEL and not options.long:
             continue
         for row in run_model(list(layers), options.weights, LONG if options.long else SHORT, checks):
-            print(line_of(row), flush=True)
+            print(format_row(row), flush=True)
     print("", *checks.failures, sep="\n")
     print("raggemm demo: FAILED" if checks.failures else f"raggemm demo: OK ({checks.count} checks)")
     return 1 if checks.failures else 0

@@ -1,7 +1,7 @@
-"""Errors in units of a tolerance, of which at most 1 is right.
+"""Errors in units of a tolerance. Errors of correct results are at most 1.
 
-Each product of raggemm's block is compared with float64 on its own inputs, on sampled rows, in units of the tolerance
-of docs/numerics.md. Whole blocks are compared with each other, in units of what right blocks may differ by.
+Each product of raggemm is compared with float64 on its own inputs, on sampled rows, with the tolerance of
+docs/numerics.md. Whole blocks are compared with each other, with the largest distance of correct blocks.
 """
 
 import concurrent.futures
@@ -16,44 +16,49 @@ import numpy as np
 from raggemm_demo.formats import Dequantized
 from raggemm_demo.layers import Products, Weights
 
-_SAMPLED_WEIGHTS = 2**24  # Elements that are widened to float64 for one product: 10 experts of 2048 x 768, at least 2.
-_WIDENED = 2**17  # Elements that are widened at once: they fit into caches.
-_SAMPLED_ROWS = 4  # Rows of a group.
+# Elements of the sampled weights of one product: 10 experts of 2048 x 768. At least 2 experts are sampled.
+_SAMPLED_WEIGHTS = 2**24
+_WIDENED = 2**17  # Elements that are converted to float64 at once. They fit into caches.
+_SAMPLED_ROWS = 4  # sampled rows of a group
 
 _Array = jax.Array | np.ndarray
 
 
-@jax.jit  # As one loop: the gradients of a model's weights have gigabytes.
+@jax.jit  # Fuses the loops: gradients of weights have gigabytes.
 def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
     def lengths(a: jax.Array) -> jax.Array:
         squares = jnp.square(a)
         while squares.ndim > 1:
-            squares = squares.sum(1)  # One axis after the other takes 0.6 of the time of both at once.
+            squares = squares.sum(1)  # Summing one axis at a time takes 0.6 of the time of both at once.
         return jnp.sqrt(squares)
 
     got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))
     distance = lengths(got - reference)
-    # Rows of zeros, such as the gradients of idle experts, must be zeros.
+    # Zero rows of the reference, such as gradients of idle experts, must be exactly zero.
     return jnp.where(distance == 0, 0, 256 * distance / lengths(reference))
 
 
 def disagreement(got: jax.Array, reference: jax.Array) -> float:
-    """Returns the largest distance between two entries of the first axis (a row, or the matrix of an expert). The unit
-    is the reference's length over 256, which is half of bfloat16's eps: roundings to bfloat16 inside the block may fall
-    either way."""
+    """Returns the largest distance between two entries of the first axis (rows, or the matrices of experts).
+
+    The unit is the norm of the reference entry over 256, half of the eps of bfloat16: values in the block that are
+    rounded to bfloat16 may round differently.
+    """
     ratio = np.asarray(_disagreements(got, reference))
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))
 
 
 def _float64(x: np.ndarray) -> np.ndarray:
-    if x.dtype == jnp.bfloat16:  # The upper half of a float32. NumPy's own conversion takes ten times as long.
+    if x.dtype == jnp.bfloat16:  # Widens the bits to float32. NumPy's own conversion takes ten times as long.
         x = (x.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return x.astype(np.float64)
 
 
 def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: float = 0) -> float:
-    """Returns the largest error of got = lhs x rhs, in units of the tolerance of float32 sums with `scalings` roundings
-    more; infinite for a NaN."""
+    """Returns the largest error of got = lhs x rhs, in units of the tolerance of float32 sums. A NaN gives infinity.
+
+    scalings: number of additional roundings of a sum.
+    """
     k, n = rhs.shape
     want, magnitude = np.zeros((2, len(lhs), n))
     step = max(1, _WIDENED // max(1, n))
@@ -69,22 +74,24 @@ def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: f
 
 
 def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
-    """Returns `always` and seeded others of the population, `count` in all."""
+    """Returns `count` members of the population: the members `always`, and a seeded sample of the others."""
     others = [i for i in population if i not in always]
     return [*set(always), *random.Random(5).sample(others, min(len(others), max(0, count - len(set(always)))))]
 
 
 def rows_error(got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Sequence[int]) -> float:
-    """Returns the largest error of got[rows of g] = lhs[rows of g] x rhs[g] for active groups g, on sampled rows of
-    sampled groups. Among them are the largest group, and the first and the last row of each."""
+    """Returns the largest error of got[rows of g] = lhs[rows of g] x rhs[g] on sampled rows of sampled groups g.
+
+    Samples include the largest group, and the first and last row of each.
+    """
     scalings = rhs.scalings if isinstance(rhs, Dequantized) else 0
     rhs = rhs if isinstance(rhs, Dequantized) else np.asarray(rhs)
     got, lhs = np.asarray(got), np.asarray(lhs)
     ends = np.cumsum(sizes).tolist()
 
     def error(g: int) -> float:
-        own = range(ends[g] - sizes[g], ends[g])
-        rows = _sampled(own, _SAMPLED_ROWS, own[0], own[-1])
+        group = range(ends[g] - sizes[g], ends[g])
+        rows = _sampled(group, _SAMPLED_ROWS, group[0], group[-1])
         return largest_error(got[rows], lhs[rows], rhs[g], scalings)
 
     active = [g for g, size in enumerate(sizes) if size]
@@ -95,9 +102,9 @@ def rows_error(got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Seque
 
 def product_errors(x: jax.Array, weights: Weights, sizes: Sequence[int], got: Products) -> Iterator[tuple[str, float]]:
     """Yields the name and the largest error of each product of the block."""
-    for name, y, rows, of in (
+    for name, y, rows, matrices in (
         ("gate", got.gate, x, weights.gate),
         ("up", got.up, x, weights.up),
         ("down", got.y, got.gated, weights.down),
     ):
-        yield name, rows_error(y, rows, of if isinstance(of, jax.Array) else Dequantized(of), sizes)
+        yield name, rows_error(y, rows, matrices if isinstance(matrices, jax.Array) else Dequantized(matrices), sizes)

@@ -1,10 +1,13 @@
-"""The expert block on raggemm and on what JAX has on CPU. Weights are bfloat16 or quantized.
+"""The expert block with raggemm and with the alternatives in JAX. Weights are bfloat16 or quantized.
 
-Each competitor has the fastest form that was tried. Slower forms, at 250 rows of 128 experts on two cores with AVX-512:
-ragged_dot on operands cast to float32 takes as long and twice the memory. XLA uses the CPU's bfloat16 unit for dots of
-bfloat16 operands with float32 results (256 rows of 2048x768 on Zen 4: 346 GFLOP/s; fmas allow 231). With bfloat16
-results XLA casts the operands to float32, which takes twice the time. The size of a matrix decides which loop is
-faster.
+Each alternative has the fastest form that was tried. Other forms, with 250 rows of 128 experts on two cores with
+AVX-512:
+
+- ragged_dot of operands cast to float32 takes the same time and twice the memory.
+- XLA uses the CPU's bfloat16 unit for dots of bfloat16 with float32 results (256 rows of 2048x768 on Zen 4: 346
+  GFLOP/s; fma instructions reach 231). With bfloat16 results XLA casts the operands to float32: twice the time.
+
+The size of the matrices decides which loop is faster.
 """
 
 from typing import Any
@@ -27,7 +30,7 @@ def _dequantized(weights: jax.Array | QuantizedTensor) -> jax.Array:
     return dequantize(weights, jnp.bfloat16) if isinstance(weights, QuantizedTensor) else weights
 
 
-def _of_expert(weights: jax.Array | QuantizedTensor, g: jax.Array) -> jax.Array:
+def _expert_matrix(weights: jax.Array | QuantizedTensor, g: jax.Array) -> jax.Array:
     if isinstance(weights, QuantizedTensor):
         weights = QuantizedTensor(weights.data[g], weights.scale[g])
         return _dequantized(weights)
@@ -39,7 +42,7 @@ def _dot(a: jax.Array, b: jax.Array, dtype: Any) -> jax.Array:
 
 
 def fused_block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
-    """The block in one call, whose tokens are the rows."""
+    """Computes the block in one call. Each row is a token."""
     rows, dtype = jnp.arange(x.shape[0], dtype=jnp.int32), jnp.float32
     return moe_mlp(x, rows, None, sizes, weights.up, weights.down, w_gate=weights.gate, preferred_element_type=dtype)
 
@@ -49,22 +52,21 @@ def ragged_dot(lhs: jax.Array, rhs: jax.Array | QuantizedTensor, sizes: jax.Arra
 
 
 def loop_block(padded_size: int, dtype: Any) -> Block:
-    """Expert by expert, on padded_size rows from its first, which is right for groups of at most padded_size rows. The
-    dots are on operands of `dtype`."""
+    """Returns a block that loops over the experts, with dots of `dtype` on padded_size rows, the largest group size."""
 
     def block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
         first, padded = jnp.cumsum(sizes) - sizes, jnp.pad(x, ((0, padded_size), (0, 0)))
 
         def expert(g: jax.Array, y: jax.Array) -> jax.Array:
             rows = lax.dynamic_slice_in_dim(padded, first[g], padded_size)
-            gate, up, down = (_of_expert(w, g) for w in weights)
+            gate, up, down = (_expert_matrix(w, g) for w in weights)
             gated = gated_product(_dot(rows, gate, dtype), _dot(rows, up, dtype))
-            # Also writes on rows of later experts, which come later.
+            # Overwrites the first rows of later experts, which are computed later.
             return lax.dynamic_update_slice_in_dim(y, _dot(gated, down, dtype), first[g], 0)
 
         def active_expert(g: jax.Array, y: jax.Array) -> jax.Array:
-            # Without a branch that XLA cannot decide, XLA converts the weights of all experts to float32 before the
-            # loop: 5 times the time and 100 times the memory (250 rows of 128 experts, two cores, AVX-512).
+            # Without a dynamic branch XLA converts the weights of all experts to float32 before the loop: 5 times the
+            # time and 100 times the memory (250 rows of 128 experts, two cores, AVX-512).
             return lax.cond(sizes[g] > 0, expert, lambda _, y: y, g, y)
 
         return lax.fori_loop(0, sizes.shape[0], active_expert, jnp.zeros(padded.shape, jnp.float32))[: x.shape[0]]
@@ -73,7 +75,7 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
 
 
 def blocks(padded_size: int) -> dict[str, Block]:
-    """Every contender; loops are right for groups of at most padded_size rows."""
+    """Returns all contenders by name. Groups must have at most padded_size rows for the loops."""
     return {
         RAGGEMM: lambda *operands: expert_products(gmm, *operands).y,
         FUSED: fused_block,

@@ -1,4 +1,4 @@
-"""Quantized weights of the demo: the formats, and what they stand for in float64."""
+"""Quantized weights of the demo: the formats, and dequantization to float64."""
 
 import dataclasses
 import functools
@@ -13,14 +13,14 @@ from raggemm import QuantizedTensor, quantize
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How matrices [hidden, intermediate] of experts are quantized."""
+    """A format of quantized expert matrices."""
 
     dtype: Any
     scale_dtype: Any = jnp.float32
-    block: int | None = None  # steps of k that share a scale, or the most that divide K too; None: all
+    block: int | None = None  # steps of k that share a scale, reduced to a divisor of K; None: all steps
 
     def quantized(self, weights: jax.Array) -> QuantizedTensor:
-        """Of [experts,K,N]."""
+        """Quantizes weights [experts,K,N]."""
         shared: dict[str, Any] = {"axes": (1,)}
         if self.block:
             shared = {"axes": (), "block": (1, math.gcd(weights.shape[1], self.block))}
@@ -36,14 +36,14 @@ FORMATS = {
 
 
 class Dequantized:
-    """The float64 matrices of a QuantizedTensor [experts,K,N], one at a time."""
+    """A QuantizedTensor [experts,K,N] whose items are float64 matrices, dequantized one at a time."""
 
     def __init__(self, tensor: QuantizedTensor):
         self._data, self._scale = np.asarray(tensor.data), np.asarray(tensor.scale)
 
     @functools.cached_property
     def scalings(self) -> float:
-        """Roundings of a sum by its scales, of which each block has one. Products with powers of two have none."""
+        """Number of roundings of a sum by scales, one per block. Scales that are powers of two do not round."""
         return 0 if self._scale.dtype == jnp.float8_e8m0fnu else 5 + self._scale.shape[1]
 
     def __getitem__(self, expert: int) -> np.ndarray:

@@ -1,12 +1,12 @@
-"""The layers of the demo: recorded mixture-of-experts layers with random weights and token rows.
+"""The layers of the demo: recorded mixture-of-experts layers with random weights and rows.
 
-expert_products runs the expert block over any grouped product, and loss_of is a loss of the block. Operands are
-bfloat16, sums float32.
+expert_products computes the expert block with any grouped product. make_loss returns a loss of the block. Operands are
+bfloat16, sums are float32.
 
     y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
 
-A block takes (x, weights, sizes): bfloat16 rows in the order of their experts [rows, hidden], bfloat16 weights, and
-int32 rows of each expert [experts]. It returns y, float32 [rows, hidden].
+A block takes (x, weights, sizes): bfloat16 rows [rows, hidden] sorted by expert, weights, and the number of rows of
+each expert, int32 [experts]. It returns y, float32 [rows, hidden].
 """
 
 import concurrent.futures
@@ -27,12 +27,12 @@ RECORDED = pathlib.Path(__file__).parents[3] / "proto" / "cases" / "moe.textprot
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """The experts of one layer, and how many rows a router sent to each."""
+    """A layer of experts, and the rows that a router sent to each."""
 
     model: str
     phase: str  # prefill or decode
-    hidden: int  # length of a token row
-    intermediate: int
+    hidden: int  # elements of a row
+    intermediate: int  # hidden width of an expert
     sizes: tuple[int, ...]  # rows of each expert
 
     @property
@@ -45,18 +45,18 @@ class Layer:
 
     @property
     def active(self) -> int:
-        """How many experts have rows."""
+        """Number of experts with rows."""
         return sum(size > 0 for size in self.sizes)
 
     @property
     def padded_size(self) -> int:
-        """The largest size, rounded up to 8."""
+        """The largest size, rounded up to a multiple of 8."""
         return -(-max(self.sizes) // 8) * 8
 
     def with_rows(self, rows: int) -> "Layer":
-        """The same layer with about `rows` rows, never more than there are or fewer than 1 for an active expert.
+        """Returns the layer with about `rows` rows, or its own number if that is less.
 
-        Every active expert keeps one row; what it has beyond that is scaled, so that the skew stays.
+        Every active expert keeps one row. Other rows are scaled, so that the load imbalance stays.
         """
         spare = self.rows - self.active
         scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
@@ -64,29 +64,29 @@ class Layer:
 
 
 class Weights(NamedTuple):
-    """gate and up are [experts, hidden, intermediate], down is [experts, intermediate, hidden]. Arrays of bfloat16, or
-    a QuantizedTensor each."""
+    """The matrices of the experts: arrays of bfloat16, or QuantizedTensors."""
 
-    gate: Any
-    up: Any
-    down: Any
+    gate: Any  # [experts, hidden, intermediate]
+    up: Any  # [experts, hidden, intermediate]
+    down: Any  # [experts, intermediate, hidden]
 
 
 def recorded_layers() -> list[Layer]:
-    """Returns the recorded layers, the phases of a model one after the other."""
+    """Returns the recorded layers. The layers of one model are adjacent."""
     layers = []
     for text in RECORDED.read_text().split("\ncases {")[1:]:
         fields = re.findall(r'(\w+): ("[^"]*"|\[[\d,]*\]|\d+)', text)
         case = {name: json.loads(value) for name, value in fields}
-        if case["projection"] == "up":  # down has the same routing
+        if case["projection"] == "up":  # The case "down" has the same routing.
             sizes = case["hidden"], case["intermediate"], tuple(case["group_sizes"])
             layers.append(Layer(case["model"], case["phase"], *sizes))
     return layers
 
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
-    # Models have billions of weights: a block of them again and again, at other places of each row and matrix. Random
-    # sign, mantissa and two bits of exponent, magnitudes from 2^-7 to 2^-3, take a tenth of the time of normal numbers.
+    # Models have billions of weights, so a block of random numbers is repeated, at other offsets in rows and matrices.
+    # Random sign, mantissa and two bits of the exponent (magnitudes from 2^-7 to 2^-3) take a tenth of the time of
+    # normal numbers.
     size = int(np.prod(shape))
     words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)
     bits = words.view(np.uint16)
@@ -102,13 +102,13 @@ def random_weights(layer: Layer) -> Weights:
 
 
 def random_rows(layer: Layer) -> tuple[jax.Array, jax.Array]:
-    """Token rows in the order of their experts, [rows, hidden] bfloat16, and the sizes of their groups, int32."""
+    """Returns rows sorted by expert, bfloat16 [rows, hidden], and group sizes, int32."""
     rows = np.random.default_rng(4).standard_normal((layer.rows, layer.hidden), np.float32)
     return jnp.asarray(rows, jnp.bfloat16), jnp.asarray(layer.sizes, jnp.int32)
 
 
 def random_target(layer: Layer) -> jax.Array:
-    """What the loss pulls the outputs towards, float32 [rows, hidden]."""
+    """Returns the target of the loss, float32 [rows, hidden]."""
     return jnp.asarray(np.random.default_rng(6).standard_normal((layer.rows, layer.hidden), np.float32))
 
 
@@ -116,12 +116,12 @@ Block = Callable[[jax.Array, Weights, jax.Array], jax.Array]
 
 
 class Products(NamedTuple):
-    """Everything that a block computes. The gated product is bfloat16 [rows, intermediate], the others are float32."""
+    """All products of a block."""
 
-    gate: jax.Array
-    up: jax.Array
-    gated: jax.Array
-    y: jax.Array
+    gate: jax.Array  # float32 [rows, intermediate]
+    up: jax.Array  # float32 [rows, intermediate]
+    gated: jax.Array  # activated gate times up, bfloat16 [rows, intermediate]
+    y: jax.Array  # float32 [rows, hidden]
 
 
 def gated_product(gate: jax.Array, up: jax.Array) -> jax.Array:
@@ -129,7 +129,7 @@ def gated_product(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 
 def expert_products(product: Callable, x: jax.Array, weights: Weights, sizes: jax.Array) -> Products:
-    """The block over a product of (rows, matrices, sizes)."""
+    """Computes the block with a grouped product, a function of (rows, matrices, sizes)."""
     gate, up = product(x, weights.gate, sizes), product(x, weights.up, sizes)
     gated = gated_product(gate, up)
     return Products(gate, up, gated, product(gated, weights.down, sizes))
@@ -139,6 +139,6 @@ def distance(y: jax.Array, target: jax.Array) -> jax.Array:
     return 0.5 * jnp.sum(jnp.square(y - target)) / len(y)
 
 
-def loss_of(block: Block) -> Callable[[jax.Array, Weights, jax.Array, jax.Array], jax.Array]:
-    """The loss as a function of (x, weights, sizes, target), where target is like y."""
+def make_loss(block: Block) -> Callable[[jax.Array, Weights, jax.Array, jax.Array], jax.Array]:
+    """Returns the loss as a function of (x, weights, sizes, target). The target has the shape of y."""
     return lambda x, weights, sizes, target: distance(block(x, weights, sizes), target)

@@ -1,10 +1,10 @@
-"""Decodes with a checkpoint as it lies on disk: Qwen3-MoE, Mixtral, OLMoE, DeepSeek-V2 and V3, or gpt-oss.
+"""Decodes with a checkpoint in its original files: Qwen3-MoE, Mixtral, OLMoE, DeepSeek-V2 and V3, or gpt-oss.
 
     .venv/bin/python python/examples/checkpoint FOLDER --prompt="Once upon a time"
     .venv/bin/python python/examples/checkpoint --random qwen3-30b-a3b --layers=4 --weights=int4
 
-FOLDER has config.json and *.safetensors, and tokenizer.json for --prompt. Prints the text or the tokens, then tokens a
-second, what memory allows at most, and where the time goes.
+FOLDER has config.json and *.safetensors, and tokenizer.json for --prompt. Prints the text or the tokens. Then prints
+tokens per second, the bound by memory bandwidth, and the time of each part of a step.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-if "GLIBC_TUNABLES" not in os.environ:  # so that malloc gives JAX' arrays huge pages
+if "GLIBC_TUNABLES" not in os.environ:  # Makes malloc use huge pages for JAX arrays.
     os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 from checkpoint import model, processes
-from checkpoint.config import Config, of
+from checkpoint.config import Config, parse_config
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.random_files import SHAPES, RandomFiles
 from checkpoint.report import report, stored_bytes
@@ -34,11 +34,11 @@ Tree = Any
 
 
 def load(loader: Loader) -> Tree:
-    start, weights, layers, kinds = time.perf_counter(), loader.ends(), [], {}
+    start, weights, layers, kinds = time.perf_counter(), loader.embedding_and_head(), [], {}
     count = len(loader.config.windows)
     for i in range(count):
         kind = i in loader.config.dense_layers
-        # Random layers are copies, each in memory of its own.
+        # Random layers are copies.
         layer = jax.tree.map(jnp.copy, kinds[kind]) if kind in kinds else loader.layer(i)
         if isinstance(loader.files, RandomFiles):
             kinds[kind] = layer
@@ -54,13 +54,13 @@ def greedy(run: Callable, config: Config, weights: Tree, prompt: list[int], coun
     cache, start = model.empty_cache(config, len(prompt) + count, dtype), 0
     tokens = jnp.asarray(prompt, jnp.int32)
     for _ in range(count):
-        behind = start + len(tokens)
+        end = start + len(tokens)
         tokens, cache = run(weights, cache, tokens, jnp.int32(start))
-        start = behind
+        start = end
         yield int(tokens[0])
 
 
-def _ids(text: str) -> list[int]:
+def _parse_ids(text: str) -> list[int]:
     try:
         return [int(x) for x in text.split(",")]
     except ValueError:
@@ -70,16 +70,32 @@ def _ids(text: str) -> list[int]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=pathlib.Path)
-    parser.add_argument("--random", choices=SHAPES, help="the shapes of a model, with random weights, without a folder")
-    parser.add_argument("--prompt", help="a text; needs the folder's tokenizer.json and the package tokenizers")
-    parser.add_argument("--ids", type=_ids, default=[1, 2, 3, 4], help="tokens instead, by number (default 1,2,3,4)")
-    parser.add_argument("--tokens", type=int, default=32, help="to decode (default 32)")
-    parser.add_argument("--layers", type=int, help="so many of them alone")
-    parser.add_argument("--weights", choices=FORMATS, default="as-stored", help="of the experts (default as-stored)")
-    parser.add_argument("--processes", type=int, default=1, help="that share the experts (default 1)")
+    parser.add_argument(
+        "--random", choices=SHAPES, help="use random weights with the shapes of this model, without a folder"
+    )
+    parser.add_argument("--prompt", help="text to continue; needs tokenizer.json in FOLDER and the package tokenizers")
+    parser.add_argument(
+        "--ids",
+        type=_parse_ids,
+        default=[1, 2, 3, 4],
+        help="ids of tokens to continue, instead of --prompt (default 1,2,3,4)",
+    )
+    parser.add_argument("--tokens", type=int, default=32, help="number of tokens to decode (default 32)")
+    parser.add_argument("--layers", type=int, help="number of layers to use (default all)")
+    parser.add_argument(
+        "--weights", choices=FORMATS, default="as-stored", help="format of the experts' weights (default as-stored)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="number of processes that share the experts (default 1)"
+    )
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="(default bfloat16)")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="dtype of float weights and operands (default bfloat16)",
+    )
     options = parser.parse_args()
     if (options.folder is None) == (options.random is None):
         parser.error("either FOLDER or --random must be given")
@@ -91,41 +107,43 @@ def _arguments() -> argparse.Namespace:
     return options
 
 
-def _prompt(options: argparse.Namespace, config: Config) -> tuple[list[int], Callable[[list[int]], str]]:
-    """The tokens to begin with, and what makes a text of tokens."""
+def _parse_prompt(options: argparse.Namespace, config: Config) -> tuple[list[int], Callable[[list[int]], str]]:
+    """Returns the tokens of the prompt, and a function that converts tokens to text."""
     ids, text = options.ids, lambda tokens: " ".join(map(str, tokens))
     if options.prompt is not None:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise CheckpointError("--prompt: needs the package tokenizers; --ids does without") from None
+            raise CheckpointError("--prompt: needs the package tokenizers; use --ids instead") from None
         path = options.folder / "tokenizer.json"
         if not path.exists():
-            raise CheckpointError(f"{path}: there is no such file, which --prompt needs; --ids does without")
+            raise CheckpointError(f"{path}: does not exist, but --prompt needs it; use --ids instead")
         tokenizer = Tokenizer.from_file(str(path))
         ids, text = tokenizer.encode(options.prompt).ids, tokenizer.decode
     if wrong := [x for x in ids if not 0 <= x < config.vocabulary] or ([] if ids else ["none"]):
-        raise CheckpointError(f"the prompt has token {wrong[0]}, must have some in [0, {config.vocabulary})")
+        raise CheckpointError(f"the prompt has token {wrong[0]}, must have at least one, in [0, {config.vocabulary})")
     return ids, text
 
 
 def main() -> None:
     options = _arguments()
     files = RandomFiles() if options.random else Checkpoint(options.folder)
-    config = of(SHAPES[options.random] if options.random else files.config, options.layers)
+    config = parse_config(SHAPES[options.random] if options.random else files.config, options.layers)
     if config.experts % options.processes:
         raise CheckpointError(f"--processes={options.processes}: must divide the {config.experts} experts")
     if options.weights != "as-stored" and config.quantization.method:
-        raise CheckpointError(f"--weights={options.weights}: experts of {config.quantization.method} stay as they are")
+        raise CheckpointError(
+            f"--weights={options.weights}: experts of {config.quantization.method} cannot be requantized"
+        )
     if options.processes > 1 and options.process is None:
         sys.exit(processes.run_all(options.processes))
-    dtype, (prompt, text) = jnp.dtype(options.dtype), _prompt(options, config)
+    dtype, (prompt, text) = jnp.dtype(options.dtype), _parse_prompt(options, config)
     mesh = processes.join(options.process, options.processes, options.port) if options.processes > 1 else None
     weights = load(Loader(files, config, dtype, options.weights, (options.process or 0, options.processes)))
     if mesh:
-        step, weights = processes.step_apart(config, mesh, weights)
+        step, weights = processes.shard_step(config, mesh, weights)
     else:
-        step = functools.partial(model.next_token, config, model.experts_here(config))
+        step = functools.partial(model.next_token, config, model.local_experts(config))
     run = jax.jit(step, donate_argnums=1)
     start, tokens = time.perf_counter(), []
     for token in greedy(run, config, weights, prompt, options.tokens, dtype):

@@ -1,4 +1,4 @@
-"""What a model is, from its config.json: sizes, and what its family does otherwise than the others."""
+"""Parses config.json: the sizes of a model, and the properties of its family."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,15 +7,15 @@ import numpy as np
 from checkpoint.files import CheckpointError
 
 FAMILIES = ("qwen3_moe", "mixtral", "olmoe", "deepseek_v2", "deepseek_v3", "gpt_oss")
-# What quantization_config must say, by its quant_method.
+# Required fields of quantization_config, by quant_method.
 QUANTIZATIONS: dict[Any, dict[str, Any]] = {
     "mxfp4": {},
     "fp8": {"activation_scheme": "dynamic"},
     "awq": {"bits": 4, "version": "gemm"},
     "gptq": {"bits": 4, "desc_act": False},
 }
-GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}  # whether zero points are stored less one
-# Must be positive integers, where they are there.
+GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}  # True if zero points are stored minus one
+# Fields that must be positive integers if they are present.
 COUNTS = (
     "hidden_size",
     "intermediate_size",
@@ -32,26 +32,26 @@ COUNTS = (
 
 
 class Latent(NamedTuple):
-    """Attention of DeepSeek: keys and values of all heads are products with one latent vector of a token."""
+    """The sizes of DeepSeek's latent attention. All heads derive keys and values from one latent vector per token."""
 
     query_rank: int | None
-    rank: int
-    plain_dim: int  # of a head, without rotation
+    rank: int  # elements of a latent vector
+    plain_dim: int  # elements of a head without rotation
     rotary_dim: int
     value_dim: int
 
 
 class Quantization(NamedTuple):
-    """How the file has its matrices."""
+    """The quantization of the stored matrices."""
 
-    method: str | None = None  # None: as floats
-    block: tuple[int, int] = (1, 1)  # rows and columns that share a scale: of fp8
-    size: int = -1  # steps of K that do, or -1, which is all: of awq and gptq
-    zeros_less_one: bool = True  # of gptq
+    method: str | None = None  # quant_method; None: floats
+    block: tuple[int, int] = (1, 1)  # fp8: rows and columns that share a scale
+    size: int = -1  # awq, gptq: steps of K that share a scale; -1: all
+    zeros_less_one: bool = True  # gptq: zero points are stored minus one
 
 
 class Config(NamedTuple):
-    """Hashable, for jax.jit."""
+    """A hashable configuration, for jax.jit."""
 
     family: str
     width: int
@@ -60,28 +60,28 @@ class Config(NamedTuple):
     kv_heads: int
     head_dim: int
     latent: Latent | None
-    frequencies: tuple[float, ...]  # radians of a position, for each pair
-    magnitude: float  # of what is rotated
+    frequencies: tuple[float, ...]  # radians per position, for each pair of elements
+    magnitude: float  # scale of rotated elements
     score_scale: float
     epsilon: float
-    windows: tuple[int | None, ...]  # of each layer: positions that a token sees, itself included
+    windows: tuple[int | None, ...]  # attention window of each layer, including the token itself
     dense_layers: frozenset[int]
     dense_hidden: int
     experts: int
     top_k: int
-    hidden: int  # of an expert
-    shared_hidden: int  # of the shared experts together; 0 without
+    hidden: int  # hidden width of an expert
+    shared_hidden: int  # hidden width of all shared experts
     routing: tuple[tuple[str, Any], ...]  # keyword arguments of raggemm.route
-    tied: bool  # whether the head is the embedding
+    tied: bool  # True if the head is the embedding
     quantization: Quantization
 
 
-def _mscale(factor: float, by: float) -> float:
-    return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
+def _mscale(factor: float, coefficient: float) -> float:
+    return 0.1 * coefficient * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray, float]:
-    """Frequencies of dim / 2 pairs, and the magnitude; YaRN is arXiv:2309.00071."""
+    """Returns the frequencies of dim / 2 pairs, and the magnitude. YaRN is arXiv:2309.00071."""
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     plain = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if kind == "default":
@@ -93,7 +93,7 @@ def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray,
         raise CheckpointError(f"config.json: rope_scaling is of type {kind!r}, must be 'default', 'linear' or 'yarn'")
 
     def pair(rotations: float) -> float:
-        """That which turns so often within the length of the training."""
+        """Returns the index of the pair with this number of rotations within the training context."""
         length = scaling["original_max_position_embeddings"]
         return dim * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
@@ -102,8 +102,8 @@ def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray,
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     slow = np.clip((np.arange(dim // 2) - low) / max(high - low, 1e-3), 0, 1)
-    by, by_all = scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0)
-    magnitude = scaling.get("attention_factor") or _mscale(factor, by) / _mscale(factor, by_all)
+    mscale, mscale_all_dim = scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0)
+    magnitude = scaling.get("attention_factor") or _mscale(factor, mscale) / _mscale(factor, mscale_all_dim)
     return plain / factor * slow + plain * (1 - slow), magnitude
 
 
@@ -116,7 +116,7 @@ def _routing(family: str, config: dict[str, Any]) -> dict[str, Any]:
     routing: dict[str, Any] = {"score": "sigmoid"} if family == "deepseek_v3" else {"pre_softmax": True}
     if config.get("topk_method") != "greedy" and (config.get("n_group") or 1) > 1:
         routing |= {"num_groups": config["n_group"], "group_top_k": config["topk_group"]}
-    # V2 scales what it does not renormalize.
+    # V2 scales weights only if it does not renormalize them.
     factor = 1.0 if family == "deepseek_v2" and renormalize else config.get("routed_scaling_factor", 1.0)
     return routing | {"renormalize": renormalize, "scaling_factor": factor}
 
@@ -124,17 +124,17 @@ def _routing(family: str, config: dict[str, Any]) -> dict[str, Any]:
 def _dense_layers(family: str, config: dict[str, Any]) -> frozenset[int]:
     layers = range(config["num_hidden_layers"])
     if family.startswith("deepseek"):
-        first, each = config.get("first_k_dense_replace", 0), config.get("moe_layer_freq", 1)
-        return frozenset(i for i in layers if i < first or i % each)
-    named, each = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step", 1)
-    return frozenset(i for i in layers if i in named or (i + 1) % each)
+        first, period = config.get("first_k_dense_replace", 0), config.get("moe_layer_freq", 1)
+        return frozenset(i for i in layers if i < first or i % period)
+    named, period = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step", 1)
+    return frozenset(i for i in layers if i in named or (i + 1) % period)
 
 
 def _windows(family: str, config: dict[str, Any]) -> tuple[int | None, ...]:
     window = None if config.get("use_sliding_window") is False else config.get("sliding_window")
-    each = ("sliding_attention", "full_attention" if family == "gpt_oss" else "sliding_attention")
-    kinds = config.get("layer_types") or [each[i % 2] for i in range(config["num_hidden_layers"])]
-    return tuple(window if kind == each[0] else None for kind in kinds[: config["num_hidden_layers"]])
+    default_kinds = ("sliding_attention", "full_attention" if family == "gpt_oss" else "sliding_attention")
+    kinds = config.get("layer_types") or [default_kinds[i % 2] for i in range(config["num_hidden_layers"])]
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds[: config["num_hidden_layers"]])
 
 
 def _quantization(stored: dict[str, Any]) -> Quantization:
@@ -149,26 +149,28 @@ def _quantization(stored: dict[str, Any]) -> Quantization:
     block, size = tuple(stored.get("weight_block_size") or (1, 1)), stored.get("group_size", -1)
     sizes = [*block, 1 if size == -1 else size]
     if len(sizes) != 3 or any(type(n) is not int or n < 1 for n in sizes):
-        raise CheckpointError(f"config.json: blocks of {method} are {list(block)} or {size}, must be of positive sizes")
+        raise CheckpointError(f"config.json: blocks of {method} are {list(block)} or {size}, must have positive sizes")
     if (written := stored.get("checkpoint_format")) not in GPTQ_FORMATS:
         raise CheckpointError(f"config.json: checkpoint_format is {written!r}, must be 'gptq' or 'gptq_v2'")
     return Quantization(method, block, size, GPTQ_FORMATS[written])
 
 
 def _check(family: str, config: dict[str, Any]) -> None:
-    """What this decoder does in one way alone, and sizes."""
+    """Checks sizes, and options with a single supported value."""
     for name in COUNTS:
         if (count := config.get(name)) is not None and (type(count) is not int or count < 1):
             raise CheckpointError(f"config.json: {name} is {count!r}, must be a positive integer")
     if unknown := {*(config.get("layer_types") or ())} - {"sliding_attention", "full_attention"}:
-        raise CheckpointError(f"config.json: layer_types has {unknown.pop()!r}, must be of sliding and full attention")
+        raise CheckpointError(
+            f"config.json: layer_types has {unknown.pop()!r}, must be sliding_attention or full_attention"
+        )
     only = {"hidden_act": "silu", "clip_qkv": None, "attention_bias": family == "gpt_oss", "swiglu_limit": 7.0}
     for name, must in only.items():
         if (found := config.get(name, must)) != must:
-            raise CheckpointError(f"config.json: {name} is {found!r}, must be {must!r} of {family}")
+            raise CheckpointError(f"config.json: {name} is {found!r}, must be {must!r} for {family}")
 
 
-def _of(family: str, config: dict[str, Any]) -> Config:
+def _parse(family: str, config: dict[str, Any]) -> Config:
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_dim, latent = config.get("head_dim") or width // heads, None
     if family.startswith("deepseek"):
@@ -178,8 +180,8 @@ def _of(family: str, config: dict[str, Any]) -> Config:
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     theta = config.get("rope_theta") or scaling.get("rope_theta", 10000.0)
     frequencies, magnitude = rotary(scaling, theta, latent.rotary_dim if latent else head_dim)
-    # DeepSeek's scores have the magnitude squared, of all dimensions.
-    more = _mscale(scaling.get("factor", 1), scaling.get("mscale_all_dim", 0)) ** 2 if latent else 1.0
+    # DeepSeek multiplies scores by the square of the magnitude of all dimensions.
+    extra_scale = _mscale(scaling.get("factor", 1), scaling.get("mscale_all_dim", 0)) ** 2 if latent else 1.0
     hidden = config.get("moe_intermediate_size", config["intermediate_size"])
     return Config(
         family=family,
@@ -191,7 +193,7 @@ def _of(family: str, config: dict[str, Any]) -> Config:
         latent=latent,
         frequencies=tuple(frequencies),
         magnitude=magnitude,
-        score_scale=head_dim**-0.5 * more,
+        score_scale=head_dim**-0.5 * extra_scale,
         epsilon=config.get("rms_norm_eps", 1e-6),
         windows=_windows(family, config),
         dense_layers=_dense_layers(family, config),
@@ -206,17 +208,17 @@ def _of(family: str, config: dict[str, Any]) -> Config:
     )
 
 
-def of(config: dict[str, Any], layers: int | None = None) -> Config:
-    """From the object in config.json; layers: how many, if not all."""
+def parse_config(config: dict[str, Any], layers: int | None = None) -> Config:
+    """Parses the object in config.json. layers: number of layers, by default all."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise CheckpointError(f"config.json: model_type is {family!r}, must be one of {', '.join(FAMILIES)}")
     _check(family, config)
     try:
         count = config["num_hidden_layers"]
-        return _of(family, {**config, "num_hidden_layers": count if layers is None else min(layers, count)})
+        return _parse(family, {**config, "num_hidden_layers": count if layers is None else min(layers, count)})
     except (KeyError, StopIteration) as error:
         missing = error if error.args else "number of experts"
         raise CheckpointError(f"config.json: has no {missing}, which {family} needs") from None
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise CheckpointError(f"config.json: a field of it is not as {family} needs it: {error}") from None
+        raise CheckpointError(f"config.json: a field is invalid for {family}: {error}") from None

@@ -1,4 +1,4 @@
-"""The tensors of a folder as model hubs have it: config.json, and files of safetensors with an index."""
+"""Reads a folder of a model hub: config.json, and tensors in safetensors files with an index."""
 
 import json
 import math
@@ -21,11 +21,11 @@ FLOATS = ("BF16", "F16", "F32")
 
 
 class CheckpointError(Exception):
-    """What is wrong with which file or tensor, in one sentence."""
+    """An error in a file or tensor. The message is one sentence."""
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Returns memory of a multiple of 64 bytes, which jax.device_put takes without a copy."""
+    """Allocates an array aligned to 64 bytes, which jax.device_put uses without a copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -43,7 +43,7 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
 
 
 class Entry(NamedTuple):
-    """Where a tensor is, and what it is."""
+    """The location, dtype and shape of a tensor."""
 
     path: pathlib.Path
     offset: int  # bytes from the start of the file
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 def _entries(path: pathlib.Path) -> dict[str, Entry]:
-    """Reads the header of a file: the length of a JSON object, the object, and behind it the tensors."""
+    """Reads the header of a file. A file has the length of a JSON object, the object, and the tensors."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -69,12 +69,12 @@ def _entries(path: pathlib.Path) -> dict[str, Entry]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: is no file of safetensors: {error}") from None
     if size != end:
-        raise CheckpointError(f"{path}: has {size} bytes, must have {end}: it was not written or copied to its end")
+        raise CheckpointError(f"{path}: has {size} bytes, must have {end}: it is truncated or damaged")
     return entries
 
 
 class Checkpoint:
-    """Reads each tensor straight into memory of its own: pages of a mapped file would be in memory beside it."""
+    """A checkpoint that reads each tensor into its own memory. A mapped file would need its pages in addition."""
 
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)
@@ -90,7 +90,7 @@ class Checkpoint:
         return name in self._entries
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:
-        """Returns [len(names), *shape]: the tensors of these names, each of this shape, all of one of these dtypes."""
+        """Reads tensors of this shape that share one of these dtypes. Returns them stacked, [len(names), *shape]."""
         allowed = tuple(dtypes)
         for name in names:
             if (entry := self._entries.get(name)) is None:

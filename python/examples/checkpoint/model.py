@@ -1,4 +1,4 @@
-"""The decoder: plain JAX around raggemm.moe_mlp, of one sequence, in float32 between products."""
+"""The decoder of one sequence: plain JAX and raggemm.moe_mlp, in float32 between products."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from checkpoint.config import Config
 from checkpoint.weights import Mlp
 
 Tree = Any
-LATENT_EPSILON = 1e-6  # of the norms inside of latent attention, whatever rms_norm_eps is
+LATENT_EPSILON = 1e-6  # epsilon of the norms in latent attention; rms_norm_eps does not apply there
 
 
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
@@ -18,13 +18,13 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 
 def linear(x: jax.Array, layer: dict[str, Tree], dtype: Any) -> jax.Array:
-    """float32 [T,N]; the product's operands are of dtype, or its weights quantized."""
+    """Computes a linear layer, float32 [T,N]. Rounds x to dtype first. Weights may be quantized."""
     out = raggemm.gmm(x.astype(dtype), layer["w"], jnp.full(1, x.shape[0], jnp.int32))
     return out + layer["b"] if "b" in layer else out
 
 
 def rotate(config: Config, x: jax.Array, positions: jax.Array) -> jax.Array:
-    """x [T,heads,dim]: pairs are the two halves, or neighbours in DeepSeek's."""
+    """Rotates pairs of elements of x [T,heads,dim]: (i, i + dim / 2), or in DeepSeek (2i, 2i + 1)."""
     angles = positions[:, None, None] * jnp.asarray(config.frequencies, jnp.float32)
     sin, cos = jnp.sin(angles) * config.magnitude, jnp.cos(angles) * config.magnitude
     if config.latent:
@@ -34,51 +34,51 @@ def rotate(config: Config, x: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.concatenate((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def _shares(scores: jax.Array, positions: jax.Array, window: int | None, sinks: jax.Array | None) -> jax.Array:
-    """Softmax of scores [heads,T,S] over what a position sees, and over the sink of a head, which has no value."""
-    ago = positions[:, None] - jnp.arange(scores.shape[-1])
-    seen = ago >= 0 if window is None else (ago >= 0) & (ago < window)
-    scores = jnp.where(seen, scores, -jnp.inf)
-    most = scores.max(-1, keepdims=True)
-    most = most if sinks is None else jnp.maximum(most, sinks[:, None, None])
-    shares = jnp.exp(scores - most)
-    total = shares.sum(-1, keepdims=True)
-    return shares / (total if sinks is None else total + jnp.exp(sinks[:, None, None] - most))
+def _softmax(scores: jax.Array, positions: jax.Array, window: int | None, sinks: jax.Array | None) -> jax.Array:
+    """Computes the masked softmax of scores [heads,T,S]. The sink of a head adds to the denominator only."""
+    distance = positions[:, None] - jnp.arange(scores.shape[-1])
+    is_visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    scores = jnp.where(is_visible, scores, -jnp.inf)
+    largest = scores.max(-1, keepdims=True)
+    largest = largest if sinks is None else jnp.maximum(largest, sinks[:, None, None])
+    exponentials = jnp.exp(scores - largest)
+    total = exponentials.sum(-1, keepdims=True)
+    return exponentials / (total if sinks is None else total + jnp.exp(sinks[:, None, None] - largest))
 
 
-def _stored(cache: jax.Array, x: jax.Array, positions: jax.Array) -> jax.Array:
+def _update_cache(cache: jax.Array, x: jax.Array, positions: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(cache, x.astype(cache.dtype), positions[0], 0)
 
 
 def grouped_attention(
     config: Config, window: int | None, layer: Tree, x: jax.Array, cache: Tree, positions: jax.Array
 ) -> tuple[jax.Array, Tree]:
-    """Query heads in groups, each with one head of keys and values."""
+    """Computes grouped-query attention."""
     dtype = cache[0].dtype
 
-    def heads(word: str) -> jax.Array:
-        y = linear(x, layer[word], dtype)
-        if (weight := layer.get(f"{word}_norm")) is None:
+    def heads(name: str) -> jax.Array:
+        y = linear(x, layer[name], dtype)
+        if (weight := layer.get(f"{name}_norm")) is None:
             return y.reshape(len(x), -1, config.head_dim)
         if weight.shape[0] == config.head_dim:
             return norm(y.reshape(len(x), -1, config.head_dim), weight, config.epsilon)
         return norm(y, weight, config.epsilon).reshape(len(x), -1, config.head_dim)
 
     q, k, v = heads("q"), heads("k"), heads("v")
-    keys = _stored(cache[0], rotate(config, k, positions), positions)
-    values = _stored(cache[1], v, positions)
+    keys = _update_cache(cache[0], rotate(config, k, positions), positions)
+    values = _update_cache(cache[1], v, positions)
     q = rotate(config, q, positions).reshape(len(x), config.kv_heads, -1, config.head_dim)
     scores = jnp.einsum("tgrd,sgd->grts", q, keys.astype(jnp.float32), precision="highest") * config.score_scale
-    shares = _shares(scores.reshape(config.heads, len(x), -1), positions, window, layer.get("sinks"))
-    shares = shares.reshape(scores.shape)
-    out = jnp.einsum("grts,sgd->tgrd", shares, values.astype(jnp.float32), precision="highest")
+    probabilities = _softmax(scores.reshape(config.heads, len(x), -1), positions, window, layer.get("sinks"))
+    probabilities = probabilities.reshape(scores.shape)
+    out = jnp.einsum("grts,sgd->tgrd", probabilities, values.astype(jnp.float32), precision="highest")
     return linear(out.reshape(len(x), -1), layer["o"], dtype), (keys, values)
 
 
 def latent_attention(
     config: Config, window: int | None, layer: Tree, x: jax.Array, cache: Tree, positions: jax.Array
 ) -> tuple[jax.Array, Tree]:
-    """Queries go into the space of the latent vectors, which alone are kept: keys of all heads are never made."""
+    """Computes latent attention. Caches latent vectors instead of keys, and projects queries to their space."""
     del window
     latent, dtype = config.latent, cache[0].dtype
     if "q_a" in layer:
@@ -86,48 +86,52 @@ def latent_attention(
     else:
         q = linear(x, layer["q"], dtype)
     q = q.reshape(len(x), config.heads, latent.plain_dim + latent.rotary_dim)
-    plain, turned = q[..., : latent.plain_dim], rotate(config, q[..., latent.plain_dim :], positions)
+    plain, rotated = q[..., : latent.plain_dim], rotate(config, q[..., latent.plain_dim :], positions)
     kv = linear(x, layer["kv_a"], dtype)
-    vectors = _stored(cache[0], norm(kv[:, : latent.rank], layer["kv_norm"], LATENT_EPSILON), positions)
-    rotated = rotate(config, kv[:, None, latent.rank :], positions)[:, 0]
-    keys = _stored(cache[1], rotated, positions)
+    vectors = _update_cache(cache[0], norm(kv[:, : latent.rank], layer["kv_norm"], LATENT_EPSILON), positions)
+    rotated_key = rotate(config, kv[:, None, latent.rank :], positions)[:, 0]
+    keys = _update_cache(cache[1], rotated_key, positions)
 
     def product(formula: str, a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.einsum(formula, a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
 
     scores = product("thr,sr->hts", product("thd,hdr->thr", plain, layer["k_b"]), vectors)
-    scores = (scores + product("thd,sd->hts", turned, keys)) * config.score_scale
-    seen = product("hts,sr->thr", _shares(scores, positions, None, None), vectors)
-    out = product("thr,hdr->thd", seen, layer["v_b"])
+    scores = (scores + product("thd,sd->hts", rotated, keys)) * config.score_scale
+    mean = product("hts,sr->thr", _softmax(scores, positions, None, None), vectors)
+    out = product("thr,hdr->thd", mean, layer["v_b"])
     return linear(out.reshape(len(x), -1), layer["o"], dtype), (vectors, keys)
 
 
-def for_all(x: jax.Array, weights: Mlp) -> jax.Array:
-    """An MLP that has one expert, of all tokens."""
-    each, sizes = jnp.arange(len(x), dtype=jnp.int32), jnp.full(1, len(x), jnp.int32)
-    return raggemm.moe_mlp(x, each, None, sizes, weights.up, weights.down, **weights.options())
+def dense_mlp(x: jax.Array, weights: Mlp) -> jax.Array:
+    """Computes an MLP of one expert for all tokens."""
+    row_tokens, sizes = jnp.arange(len(x), dtype=jnp.int32), jnp.full(1, len(x), jnp.int32)
+    return raggemm.moe_mlp(x, row_tokens, None, sizes, weights.up, weights.down, **weights.options())
 
 
-# (x [T,width], experts' weights, shares of a token's experts [T,k], these experts [T,k]) -> [T,width]
+# (x [T,width], weights of the experts, routing weights [T,k], experts of each token [T,k]) -> [T,width]
 Experts = Callable[[jax.Array, Mlp, jax.Array, jax.Array], jax.Array]
 
 
-def experts_here(config: Config) -> Experts:
-    def run(x: jax.Array, weights: Mlp, shares: jax.Array, chosen: jax.Array) -> jax.Array:
+def local_experts(config: Config) -> Experts:
+    """Returns a function that computes all experts in this process."""
+
+    def run(x: jax.Array, weights: Mlp, token_weights: jax.Array, chosen: jax.Array) -> jax.Array:
         rows = raggemm.sort_by_expert(chosen, config.experts)
-        routed = rows.row_tokens, shares.reshape(-1)[rows.order], rows.group_sizes
-        return raggemm.moe_mlp(x, *routed, weights.up, weights.down, **weights.options())
+        row_weights = token_weights.reshape(-1)[rows.order]
+        return raggemm.moe_mlp(
+            x, rows.row_tokens, row_weights, rows.group_sizes, weights.up, weights.down, **weights.options()
+        )
 
     return run
 
 
 def feed_forward(config: Config, experts: Experts, layer: Tree, x: jax.Array, dtype: Any) -> jax.Array:
     if "dense" in layer:
-        return for_all(x.astype(dtype), layer["dense"])
+        return dense_mlp(x.astype(dtype), layer["dense"])
     routing = dict(config.routing) | {"expert_bias": layer.get("expert_bias")}
-    shares, chosen = raggemm.route(linear(x, layer["router"], jnp.float32), config.top_k, **routing)
-    out = experts(x.astype(dtype), layer["experts"], shares, chosen)
-    return out + for_all(x.astype(dtype), layer["shared"]) if "shared" in layer else out
+    token_weights, chosen = raggemm.route(linear(x, layer["router"], jnp.float32), config.top_k, **routing)
+    out = experts(x.astype(dtype), layer["experts"], token_weights, chosen)
+    return out + dense_mlp(x.astype(dtype), layer["shared"]) if "shared" in layer else out
 
 
 def empty_cache(config: Config, length: int, dtype: Any) -> list[Tree]:
@@ -141,27 +145,27 @@ def empty_cache(config: Config, length: int, dtype: Any) -> list[Tree]:
 def states(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """float32 [T,width] behind the last layer, of tokens [T] at the positions from start on, and the cache."""
+    """Runs all layers on tokens [T] from position start on. Returns states, float32 [T,width], and the cache."""
     positions = start + jnp.arange(len(tokens))
     attention = latent_attention if config.latent else grouped_attention
-    x, filled, dtype = weights["embedding"][tokens].astype(jnp.float32), [], weights["embedding"].dtype
-    for window, layer, of_layer in zip(config.windows, weights["layers"], cache, strict=True):
+    x, updated, dtype = weights["embedding"][tokens].astype(jnp.float32), [], weights["embedding"].dtype
+    for window, layer, layer_cache in zip(config.windows, weights["layers"], cache, strict=True):
         normed = norm(x, layer["input_norm"], config.epsilon)
-        out, of_layer = attention(config, window, layer["attention"], normed, of_layer, positions)
+        out, layer_cache = attention(config, window, layer["attention"], normed, layer_cache, positions)
         x += out
         x += feed_forward(config, experts, layer, norm(x, layer["post_norm"], config.epsilon), dtype)
-        filled.append(of_layer)
-    return x, filled
+        updated.append(layer_cache)
+    return x, updated
 
 
 def logits(config: Config, weights: Tree, x: jax.Array) -> jax.Array:
-    """float32 [T,vocabulary]."""
+    """Computes logits, float32 [T,vocabulary]."""
     return linear(norm(x, weights["norm"], config.epsilon), weights["head"], weights["embedding"].dtype)
 
 
 def next_token(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """int32 [1], the likeliest behind tokens [T], and the cache: prefill where T is a prompt, else a step."""
+    """Returns the most likely token after tokens [T], int32 [1], and the cache. Serves prefill and decoding."""
     x, cache = states(config, experts, weights, cache, tokens, start)
     return jnp.argmax(logits(config, weights, x[-1:]), -1).astype(jnp.int32), cache

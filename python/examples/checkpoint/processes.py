@@ -1,4 +1,4 @@
-"""A model over several processes: each has one device and its share of the experts, and all else whole."""
+"""Decoding in several processes. Each has one device, a share of the experts, and a copy of all other weights."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ AXIS = "expert"
 
 
 def run_all(count: int) -> int:
-    """Starts this program again, `count` times; the first one's output is shown. Returns 0, or what one ended with."""
+    """Starts this program `count` times, and shows the first one's output. Returns 0 or a nonzero exit code."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,8 +43,8 @@ def join(process: int, count: int, port: int) -> Mesh:
     return Mesh(np.array(jax.devices()), (AXIS,))
 
 
-def spread(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
-    """What each process has, as arrays of all of them: parts of an axis, or copies. Nothing is copied."""
+def make_global(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
+    """Makes global arrays from each process's shards or replicas. Copies nothing."""
 
     def array(x: jax.Array) -> jax.Array:
         shape = (mesh.size * x.shape[0], *x.shape[1:]) if spec else x.shape
@@ -53,29 +53,30 @@ def spread(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
     return jax.tree.map(array, tree)
 
 
-def specs(weights: Any) -> Any:
-    copies = {name: PartitionSpec() for name in weights}
+def weight_specs(weights: Any) -> Any:
+    replicated = {name: PartitionSpec() for name in weights}
     layers = [{name: PartitionSpec(*[AXIS] * (name == "experts")) for name in layer} for layer in weights["layers"]]
-    return copies | {"layers": layers}
+    return replicated | {"layers": layers}
 
 
-def step_apart(config: Config, mesh: Mesh, weights: Any) -> tuple[Callable, Any]:
-    """model.next_token over the mesh, and these weights on it."""
+def shard_step(config: Config, mesh: Mesh, weights: Any) -> tuple[Callable, Any]:
+    """Returns model.next_token sharded over the mesh, and the weights as global arrays."""
 
-    def experts(x: jax.Array, own: Mlp, shares: jax.Array, chosen: jax.Array) -> jax.Array:
-        routing = Routing(chosen, shares, config.experts)
-        return by_all_reduce(mlp(own.up, own.down, **own.options()), x, routing, AXIS)
+    def experts(x: jax.Array, local: Mlp, token_weights: jax.Array, chosen: jax.Array) -> jax.Array:
+        routing = Routing(chosen, token_weights, config.experts)
+        return by_all_reduce(mlp(local.up, local.down, **local.options()), x, routing, AXIS)
 
     def step(*args: Any) -> Any:
         return model.next_token(config, experts, *args)
 
-    of_weights = specs(weights)
-    placed = jax.tree.map(
-        lambda spec, part: spread(mesh, part, spec),
-        of_weights,
+    specs = weight_specs(weights)
+    global_weights = jax.tree.map(
+        lambda spec, part: make_global(mesh, part, spec),
+        specs,
         weights,
         is_leaf=lambda x: isinstance(x, PartitionSpec),
     )
     replicated = PartitionSpec()
-    inside = (of_weights, replicated, replicated, replicated)
-    return jax.shard_map(step, mesh=mesh, in_specs=inside, out_specs=replicated, check_vma=False), placed
+    in_specs = (specs, replicated, replicated, replicated)
+    sharded = jax.shard_map(step, mesh=mesh, in_specs=in_specs, out_specs=replicated, check_vma=False)
+    return sharded, global_weights

@@ -1,4 +1,4 @@
-"""Random weights, for machines without a checkpoint: the shapes of models that people know are in shapes.json."""
+"""Random weights, for use without a checkpoint. shapes.json has the configurations of well-known models."""
 
 import json
 import math
@@ -13,7 +13,7 @@ SHAPES: dict[str, dict[str, Any]] = json.loads(pathlib.Path(__file__).with_name(
 
 
 class RandomFiles:
-    """Random numbers for whatever is asked for. made: what was given, by its name, where it is kept."""
+    """A source of random tensors with the interface of Checkpoint. `made` has the returned tensors by name if keep."""
 
     def __init__(self, dtype: str = "BF16", seed: int = 0, keep: bool = False):
         self._dtype, self._random, self._keep = dtype, np.random.default_rng(seed), keep
@@ -23,15 +23,17 @@ class RandomFiles:
         return not name.endswith("g_idx")
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Few of them, over and over, where there are many: to draw them all takes minutes."""
+        """Draws at most 2^20 numbers, and repeats them. Drawing all numbers of a model takes minutes."""
         count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv"))
-        few = min(count, 1 << 20)
-        if np.issubdtype(dtype, np.integer):  # scales of MXFP4 near 2^-4, or elements of 4 bits
+        drawn_count = min(count, 1 << 20)
+        if np.issubdtype(dtype, np.integer):  # MXFP4 scales near 2^-4, or packed 4-bit elements
             info = np.iinfo(dtype)
-            drawn = self._random.integers(*((121, 125) if is_scale else (info.min, info.max + 1)), few, dtype)
+            drawn = self._random.integers(*((121, 125) if is_scale else (info.min, info.max + 1)), drawn_count, dtype)
         else:
-            spread = 0.1 if len(shape) == 1 else shape[-1] ** -0.5
-            drawn = self._random.normal(size=few) * (0.1 * spread if is_scale else spread) + ("norm" in name)
+            deviation = 0.1 if len(shape) == 1 else shape[-1] ** -0.5
+            drawn = self._random.normal(size=drawn_count) * (0.1 * deviation if is_scale else deviation) + (
+                "norm" in name
+            )
         return np.resize(drawn.astype(dtype), shape)
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:

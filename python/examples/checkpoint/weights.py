@@ -1,4 +1,4 @@
-"""Weights as the model takes them, read layer by layer, under the names and in the layouts that checkpoints have."""
+"""Loads weights layer by layer from the names and layouts of checkpoints."""
 
 import dataclasses
 import functools
@@ -12,11 +12,11 @@ import raggemm
 from checkpoint.config import Config
 from checkpoint.files import FLOATS, CheckpointError
 
-Tree = Any  # of arrays and of what raggemm takes for weights
+Tree = Any  # a pytree of arrays, QuantizedTensors and PackedWeights
 
 
 class Files(Protocol):
-    """A Checkpoint, or RandomFiles."""
+    """The interface of Checkpoint and RandomFiles."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -30,7 +30,7 @@ class Files(Protocol):
 )
 @dataclasses.dataclass(frozen=True)
 class Mlp:
-    """The matrices of experts, [E,K,N], or of one MLP for all tokens, [1,K,N]."""
+    """The matrices of experts, [E,K,N], or of an MLP for all tokens, [1,K,N]."""
 
     up: Tree
     down: Tree
@@ -41,7 +41,7 @@ class Mlp:
     activation: str = "silu"
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of raggemm.moe_mlp."""
+        """Returns keyword arguments of raggemm.moe_mlp."""
         own = {"w_gate": self.gate, "b_up": self.b_up, "b_down": self.b_down, "merged": self.merged}
         return own | {"activation": self.activation, "preferred_element_type": jnp.float32}
 
@@ -50,7 +50,7 @@ def _quantizer(dtype: Any, **options: Any) -> Callable[[jax.Array], Tree]:
     return jax.jit(functools.partial(raggemm.quantize, dtype=dtype, **options))
 
 
-# What becomes of matrices [E,N,K] of floats; those that are quantized in the file stay as they are.
+# Conversions of float matrices [E,N,K]. Matrices that are quantized in the file are not converted.
 FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
     "as-stored": lambda w: w,
     "int8": _quantizer(jnp.int8, axes=2),
@@ -59,29 +59,31 @@ FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
 }
 
 
-def _in_format(name: str, w: jax.Array, weights: str) -> Tree:
+def _convert(name: str, w: jax.Array, weights: str) -> Tree:
     try:
         return FORMATS[weights](w)
     except ValueError as error:
         raise CheckpointError(f"{name}: --weights={weights} does not fit: {error}") from None
 
 
-_packed = functools.partial(raggemm.prepack, transpose=True)
+_pack = functools.partial(raggemm.prepack, transpose=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
+    """Loads the layers of a model."""
+
     files: Files
     config: Config
-    dtype: Any  # of matrices of floats, whatever the file has
-    weights: str = "as-stored"  # of experts
-    share: tuple[int, int] = (0, 1)  # which part of the experts, of how many
+    dtype: Any  # dtype of float matrices
+    weights: str = "as-stored"  # format of the experts
+    share: tuple[int, int] = (0, 1)  # index of the part of the experts to load, and number of parts
 
     def vector(self, name: str, *shape: int) -> jax.Array:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
     def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
-        """The matrices of these names, [len(names),N,K], and whether they are stored like that, not [.,K,N]."""
+        """Returns the matrices of these names, and True if they are [.,N,K], False if [.,K,N]."""
         stored = self.config.quantization
 
         def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
@@ -91,7 +93,7 @@ class Loader:
             size = k if stored.size == -1 else stored.size
             for name in (f"{name}.g_idx" for name in names if f"{name}.g_idx" in self.files):
                 if (self.files.read([name], (k,), ("I32",)) != np.arange(k) // size).any():
-                    raise CheckpointError(f"{name}: blocks are not in order (desc_act), which is not supported")
+                    raise CheckpointError(f"{name}: blocks out of order (desc_act) are not supported")
             words = read("qweight", (k, n // 8) if stored.method == "awq" else (k // 8, n), "I32")
             zeros, scales = read("qzeros", (k // size, n // 8), "I32"), read("scales", (k // size, n), *FLOATS)
             if stored.method == "awq":
@@ -107,74 +109,77 @@ class Loader:
             return (weight.astype(jnp.float32) * each).astype(self.dtype), True
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
 
-    def weights_of(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
-        """[len(names),K,N]: what is stored transposed, as Linear of torch has it, in the blocks that are read fastest;
-        the experts of one token take 1.0 ms of int4, transposed 2.7 (Zen 4)."""
+    def load_weights(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
+        """Returns matrices [len(names),K,N]. Packs transposed ones, the layout of torch's Linear.
+
+        The int4 experts of one token take 1.0 ms packed, 2.7 ms transposed (Zen 4).
+        """
         w, transposed = self.matrices(names, n, k)
-        w = w if isinstance(w, raggemm.QuantizedTensor) else _in_format(names[0], w, weights)
-        return _packed(w) if transposed else w
+        w = w if isinstance(w, raggemm.QuantizedTensor) else _convert(names[0], w, weights)
+        return _pack(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
-        """A product for all tokens: weights of one group."""
-        out = {"w": self.weights_of([name], n, k)}
+        """Returns a linear layer, as weights of one group."""
+        out = {"w": self.load_weights([name], n, k)}
         return out | {"b": self.vector(f"{name}.bias", n)} if bias else out
 
     def mlp(self, prefixes: Sequence[str], hidden: int, weights: str = "as-stored") -> Mlp:
-        words = ("w1", "w3", "w2") if self.config.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        names = ("w1", "w3", "w2") if self.config.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
         width, sides = self.config.width, {}
-        for side, word in zip(("gate", "up", "down"), words, strict=True):
-            of = (width, hidden) if side == "down" else (hidden, width)
-            sides[side] = self.weights_of([f"{prefix}.{word}" for prefix in prefixes], *of, weights)
+        for side, name in zip(("gate", "up", "down"), names, strict=True):
+            shape = (width, hidden) if side == "down" else (hidden, width)
+            sides[side] = self.load_weights([f"{prefix}.{name}" for prefix in prefixes], *shape, weights)
         return Mlp(**sides)
 
-    def own_experts(self) -> slice:
+    def local_experts(self) -> slice:
+        """Returns the range of experts to load."""
         part, parts = self.share
         count = self.config.experts // parts
         return slice(part * count, (part + 1) * count)
 
     def gpt_oss_experts(self, at: str) -> Mlp:
-        """All experts are in one tensor, and gate and up in one matrix: of floats [E,K,N], of MXFP4 [E,N,K]."""
+        """Loads experts from one tensor per matrix, with gate and up in one. Floats are [E,K,N], MXFP4 [E,N,K]."""
         c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
 
-        def own(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
+        def read(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
             (whole,) = self.files.read([f"{at}.{name}"], (c.experts, *shape), dtypes)
-            return jax.device_put(whole[self.own_experts()])
+            return jax.device_put(whole[self.local_experts()])
 
-        def side(word: str, n: int, k: int) -> tuple[Tree, jax.Array]:
-            bias = own(f"{word}_bias", (n,), *FLOATS).astype(jnp.float32)
+        def side(name: str, n: int, k: int) -> tuple[Tree, jax.Array]:
+            bias = read(f"{name}_bias", (n,), *FLOATS).astype(jnp.float32)
             if not is_mxfp4:
-                w = own(word, (k, n), *FLOATS).astype(self.dtype)
+                w = read(name, (k, n), *FLOATS).astype(self.dtype)
                 as_stored = self.weights == "as-stored"
-                return w if as_stored else _packed(_in_format(word, w.swapaxes(1, 2), self.weights)), bias
-            blocks = own(f"{word}_blocks", (n, k // 32, 16), "U8")
-            return _packed(raggemm.mxfp4_from_blocks(blocks, own(f"{word}_scales", (n, k // 32), "U8"))), bias
+                return w if as_stored else _pack(_convert(name, w.swapaxes(1, 2), self.weights)), bias
+            blocks = read(f"{name}_blocks", (n, k // 32, 16), "U8")
+            return _pack(raggemm.mxfp4_from_blocks(blocks, read(f"{name}_scales", (n, k // 32), "U8"))), bias
 
         (up, b_up), (down, b_down) = side("gate_up_proj", 2 * c.hidden, c.width), side("down_proj", c.width, c.hidden)
         return Mlp(up, down, None, b_up, b_down, merged="interleaved", activation="swiglu_oai")
 
     def latent_attention(self, at: str) -> dict[str, Tree]:
-        c, of = self.config, self.config.latent
-        out = {"kv_a": self.linear(f"{at}.kv_a_proj_with_mqa", of.rank + of.rotary_dim, c.width)}
-        out["kv_norm"] = self.vector(f"{at}.kv_a_layernorm.weight", of.rank)
-        if of.query_rank:
-            out["q_a"] = self.linear(f"{at}.q_a_proj", of.query_rank, c.width)
-            out["q_norm"] = self.vector(f"{at}.q_a_layernorm.weight", of.query_rank)
-        name = "q_b_proj" if of.query_rank else "q_proj"
-        out["q"] = self.linear(f"{at}.{name}", c.heads * c.head_dim, of.query_rank or c.width)
-        rows = of.plain_dim + of.value_dim
-        w, transposed = self.matrices([f"{at}.kv_b_proj"], c.heads * rows, of.rank)
+        c, latent = self.config, self.config.latent
+        out = {"kv_a": self.linear(f"{at}.kv_a_proj_with_mqa", latent.rank + latent.rotary_dim, c.width)}
+        out["kv_norm"] = self.vector(f"{at}.kv_a_layernorm.weight", latent.rank)
+        if latent.query_rank:
+            out["q_a"] = self.linear(f"{at}.q_a_proj", latent.query_rank, c.width)
+            out["q_norm"] = self.vector(f"{at}.q_a_layernorm.weight", latent.query_rank)
+        name = "q_b_proj" if latent.query_rank else "q_proj"
+        out["q"] = self.linear(f"{at}.{name}", c.heads * c.head_dim, latent.query_rank or c.width)
+        rows = latent.plain_dim + latent.value_dim
+        w, transposed = self.matrices([f"{at}.kv_b_proj"], c.heads * rows, latent.rank)
         w = raggemm.dequantize(w, self.dtype) if isinstance(w, raggemm.QuantizedTensor) else w
-        of_heads = (w[0] if transposed else w[0].T).reshape(c.heads, rows, of.rank)
-        out["k_b"], out["v_b"] = of_heads[:, : of.plain_dim], of_heads[:, of.plain_dim :]
-        return out | {"o": self.linear(f"{at}.o_proj", c.width, c.heads * of.value_dim)}
+        heads = (w[0] if transposed else w[0].T).reshape(c.heads, rows, latent.rank)
+        out["k_b"], out["v_b"] = heads[:, : latent.plain_dim], heads[:, latent.plain_dim :]
+        return out | {"o": self.linear(f"{at}.o_proj", c.width, c.heads * latent.value_dim)}
 
     def grouped_attention(self, at: str) -> dict[str, Tree]:
         c, bias, out = self.config, self.config.family == "gpt_oss", {}
-        for word, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
-            out[word] = self.linear(f"{at}.{word}_proj", heads * c.head_dim, c.width, bias)
-            if word != "v" and c.family in ("qwen3_moe", "olmoe"):
+        for name, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
+            out[name] = self.linear(f"{at}.{name}_proj", heads * c.head_dim, c.width, bias)
+            if name != "v" and c.family in ("qwen3_moe", "olmoe"):
                 dim = c.head_dim if c.family == "qwen3_moe" else heads * c.head_dim
-                out[f"{word}_norm"] = self.vector(f"{at}.{word}_norm.weight", dim)
+                out[f"{name}_norm"] = self.vector(f"{at}.{name}_norm.weight", dim)
         if c.family == "gpt_oss":
             out["sinks"] = self.vector(f"{at}.sinks", c.heads)
         return out | {"o": self.linear(f"{at}.o_proj", c.width, c.heads * c.head_dim, bias)}
@@ -191,7 +196,7 @@ class Loader:
             out["expert_bias"] = self.vector(f"{router}.e_score_correction_bias", c.experts)
         if c.shared_hidden:
             out["shared"] = self.mlp([f"{at}.shared_experts"], c.shared_hidden)
-        prefixes = [f"{at}.experts.{e}" for e in range(c.experts)[self.own_experts()]]
+        prefixes = [f"{at}.experts.{e}" for e in range(c.experts)[self.local_experts()]]
         return out | {"experts": self.mlp(prefixes, c.hidden, self.weights)}
 
     def layer(self, i: int) -> dict[str, Tree]:
@@ -204,11 +209,11 @@ class Loader:
             "post_norm": self.vector(f"{at}.post_attention_layernorm.weight", c.width),
         }
 
-    def ends(self) -> dict[str, Tree]:
-        """What is before and behind the layers."""
+    def embedding_and_head(self) -> dict[str, Tree]:
+        """Loads the embedding, the last norm and the head."""
         c = self.config
         shape = (c.vocabulary, c.width)
         (embedding,) = self.files.read(["model.embed_tokens.weight"], shape, FLOATS)
         embedding = jax.device_put(embedding).astype(self.dtype)
-        head = {"w": _packed(embedding[None])} if c.tied else self.linear("lm_head", *shape)
+        head = {"w": _pack(embedding[None])} if c.tied else self.linear("lm_head", *shape)
         return {"embedding": embedding, "norm": self.vector("model.norm.weight", c.width), "head": head}

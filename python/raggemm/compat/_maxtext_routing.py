@@ -1,4 +1,4 @@
-"""permute and unpermute of MaxText's RoutedMoE, over raggemm's sort_by_expert and combine."""
+"""permute and unpermute of MaxText's RoutedMoE, with raggemm's sort_by_expert and combine."""
 
 from typing import Any
 
@@ -9,14 +9,16 @@ from raggemm._src.routing import combine, gather_token_rows, sort_by_expert
 
 
 def _is_llama4(layer: Any) -> bool:
-    """Whose weights scale what experts get, not what they give."""
+    """Returns True for Llama 4, whose routing weights scale the inputs of experts instead of their results."""
     block = layer.config.decoder_block
     return getattr(block, "value", block) == "llama4"
 
 
-def _refuse_ragged_sort(layer: Any) -> None:
+def _reject_ragged_sort(layer: Any) -> None:
     if layer.config.use_ragged_sort and layer.config.use_ring_of_experts:
-        raise NotImplementedError("config.use_ragged_sort with config.use_ring_of_experts; one of them can be set")
+        raise NotImplementedError(
+            "config.use_ragged_sort and config.use_ring_of_experts are both set, only one is supported"
+        )
 
 
 def permute(
@@ -29,24 +31,25 @@ def permute(
     roll_to_expert_id: Any = None,
     input_ids: Any = None,
 ) -> tuple[Any, ...]:
-    """RoutedMoE.permute: the rows of the experts that layer.get_topk chooses.
+    """Replaces RoutedMoE.permute: gathers the rows of the experts that layer.get_topk selects.
 
     Args:
-      layer: a RoutedMoE, of which it uses get_topk, num_experts, num_experts_per_tok, dtype, config's decoder_block,
-        load_balance_loss_weight, use_ragged_sort and use_ring_of_experts, is_hash_routing, load_balance_loss,
-        should_update_load_balance and config's routed_bias_update_rate. NotImplementedError where it sorts by the
-        ragged kernels of the ring of experts.
-      inputs: [batch,sequence,H]; gate_logits, pre_bias_logits: [batch,sequence,E].
+      layer: a RoutedMoE. permute uses get_topk, num_experts, num_experts_per_tok, dtype, is_hash_routing,
+        load_balance_loss, should_update_load_balance, and of config decoder_block, load_balance_loss_weight,
+        routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError if both of the last are
+        set.
+      inputs: [batch,sequence,H].
+      gate_logits, pre_bias_logits: [batch,sequence,E].
       use_custom_sort_vjp: no effect.
-      rngs, input_ids: for get_topk.
-      roll_to_expert_id: the expert that is number 0 in the order of the rows.
+      rngs, input_ids: arguments of get_topk.
+      roll_to_expert_id: the expert whose rows come first.
 
     Returns:
-      (rows [batch*sequence*k,H] of layer.dtype, their order, weights [batch,sequence,k], group sizes [E], the expert of
-      each row, the load-balance loss or None, what is added to the routed bias or None, None).
+      (rows [batch*sequence*k,H] of layer.dtype, order of the rows, weights [batch,sequence,k], group sizes [E], expert
+      of each row, load-balance loss or None, update of the routed bias or None, None).
     """
     del use_custom_sort_vjp
-    _refuse_ragged_sort(layer)
+    _reject_ragged_sort(layer)
     config, experts = layer.config, layer.num_experts
     weights, chosen = layer.get_topk(gate_logits, pre_bias_logits, rngs, input_ids)
     loss, updates = None, None
@@ -56,8 +59,8 @@ def permute(
     chosen = chosen.reshape(-1, layer.num_experts_per_tok)
     if layer.should_update_load_balance():
         counts = sort_by_expert(chosen, experts).group_sizes
-        missing, rate = chosen.size / experts - counts.astype(float), config.routed_bias_update_rate
-        updates = jnp.where(missing > 0, rate, jnp.where(missing < 0, -rate, 0.0))
+        below_mean, rate = chosen.size / experts - counts.astype(float), config.routed_bias_update_rate
+        updates = jnp.where(below_mean > 0, rate, jnp.where(below_mean < 0, -rate, 0.0))
 
     x = jnp.asarray(inputs).reshape(-1, inputs.shape[-1])
     if _is_llama4(layer):
@@ -65,9 +68,9 @@ def permute(
     if roll_to_expert_id is not None:
         chosen = (chosen - roll_to_expert_id) % experts
     rows = sort_by_expert(chosen, experts)
-    experts_of_rows = chosen.reshape(-1)[rows.order]
+    row_experts = chosen.reshape(-1)[rows.order]
     out = gather_token_rows(x, rows.row_tokens).astype(layer.dtype)
-    return out, rows.order, weights, rows.group_sizes, experts_of_rows, loss, updates, None
+    return out, rows.order, weights, rows.group_sizes, row_experts, loss, updates, None
 
 
 def unpermute(
@@ -80,22 +83,22 @@ def unpermute(
     use_custom_sort_vjp: bool = True,
     group_sizes: Any = None,
 ) -> jax.Array:
-    """RoutedMoE.unpermute: the weighted sum of what experts made of each token.
+    """Replaces RoutedMoE.unpermute: returns the weighted sum of each token's rows.
 
     Args:
-      layer: a RoutedMoE, as for permute.
-      intermediate: [batch*sequence*k,H], rows as permute has them.
-      sorted_selected_experts: the order that permute gave.
-      weights: [batch,sequence,k], or any shape of these; of Llama 4 they are not used, for permute did.
+      layer: a RoutedMoE, see permute.
+      intermediate: [batch*sequence*k,H], results of the experts in the order of permute's rows.
+      sorted_selected_experts: the order of the rows, from permute.
+      weights: [batch,sequence,k], or another shape with as many elements. Ignored for Llama 4: permute applied them.
       use_custom_sort_vjp, group_sizes: no effect.
 
     Returns:
-      [batch,sequence,H] of layer.dtype, summed in float32, as with config.float32_weight_sum, by raggemm.combine.
+      [batch,sequence,H] of layer.dtype. raggemm.combine sums in float32, as MaxText does with float32_weight_sum.
     """
     del use_custom_sort_vjp, group_sizes
-    _refuse_ragged_sort(layer)
+    _reject_ragged_sort(layer)
     order = jnp.asarray(sorted_selected_experts)
-    of_rows = None if _is_llama4(layer) else jnp.reshape(weights, -1)[order]
+    row_weights = None if _is_llama4(layer) else jnp.reshape(weights, -1)[order]
     tokens, dtype = batch_size * sequence_length, layer.dtype
-    out = combine(intermediate, order // layer.num_experts_per_tok, tokens, of_rows, None, dtype)
+    out = combine(intermediate, order // layer.num_experts_per_tok, tokens, row_weights, None, dtype)
     return out.reshape(batch_size, sequence_length, -1)

@@ -2,18 +2,18 @@
 
     from raggemm.compat.sglang import gmm  # was: from sgl_jax.srt.kernels.gmm.megablox_gmm_backend import gmm
 
-Arguments are those of that function, in its order, and semantics those of what it runs off a TPU, its first kernel:
-rhs [num_groups, k, n] with scales and a bias, existing_out overwritten by the rows of the groups, lhs quantized if
-activation_quantized_dtype says so, and not otherwise. Deliberate differences:
+Arguments and their order are those of that function. The semantics are those of its first kernel, which it runs
+without a TPU: rhs [num_groups, k, n] has scales and a bias. Rows of the groups overwrite existing_out.
+activation_quantized_dtype quantizes lhs. Deliberate differences:
 
-- Rows of no processed group are zero, or existing_out's, whatever zero_initialize says. There they are zero where rhs
-  has fewer groups than group_sizes and there is no existing_out, and else what the memory held.
-- m need not be a multiple of a tile; tiling has no effect.
-- rhs_bias is added as it is. There, with activation_quantized_dtype, it is multiplied by the scales of lhs, and so are
-  the rows of existing_out.
-- Elements of lhs are those of raggemm.quantize; no derivative passes through. Without activation_quantized_dtype there
-  is every derivative, of the scales too.
-- Sums are made in float32 or float64, which is as precise as any acc_dtype.
+- Rows outside the processed groups are zero, or rows of existing_out, with any zero_initialize. In sglang-jax they are
+  zero only if rhs has fewer groups than group_sizes and existing_out is None, and uninitialized memory otherwise.
+- m need not be a multiple of a tile. tiling has no effect.
+- rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies it and the rows of existing_out by
+  the scales of lhs.
+- raggemm.quantize quantizes lhs, and the result has no derivative with respect to lhs. Without
+  activation_quantized_dtype there is every derivative, including those of the scales.
+- Sums are float32 or float64, which is as precise as any acc_dtype.
 """
 
 from typing import Any
@@ -27,12 +27,12 @@ from raggemm._src.dtypes import QUANTIZED
 from raggemm._src.grouped_gemm import compute_product
 from raggemm._src.operands import ArgNames, make_operands
 from raggemm._src.quantization import attach_scale, quantize
-from raggemm.compat.ejkernel import bias_of_groups
-from raggemm.compat.megablox import first_group
+from raggemm.compat.ejkernel import squeeze_bias
+from raggemm.compat.megablox import resolve_group_offset
 
 __all__ = ["gmm"]
 
-_WORDS = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias")
+_ARGUMENT_NAMES = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias")
 
 
 def gmm(
@@ -52,21 +52,21 @@ def gmm(
     activation_quantized_dtype: Any = None,
     v2_tile_info: Any = None,
 ) -> jax.Array:
-    """lhs[rows of group g] x rhs[g] + rhs_bias[g] for each group.
+    """Computes lhs[rows of group g] x rhs[g] + rhs_bias[g] for each group.
 
     Args:
       lhs: [m, k], float16, bfloat16, float32 or float64.
-      rhs: [num_groups, k, n], of a float type or, with rhs_scale, of the types of a QuantizedTensor's data; or a
-        QuantizedTensor, without rhs_scale.
+      rhs: [num_groups, k, n], of a float type. With rhs_scale also of the types of a QuantizedTensor's data. Or a
+        QuantizedTensor without rhs_scale.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result. The default is float32 for float64 operands too.
-      rhs_scale: [num_groups, blocks, 1, n]: the elements of each n of so many blocks of k share a value.
+      preferred_element_type: dtype of the result. The default is float32, for float64 operands, too.
+      rhs_scale: [num_groups, blocks, 1, n], one scale for each column n and block of k. All blocks have the same size.
       rhs_bias: [num_groups, 1, n], added to the rows of its group.
-      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; None is 0.
+      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. None is 0.
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept.
-      activation_quantized_dtype: of the elements that lhs becomes, with a scale for each row.
-      tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info: without effect; they choose among
-        kernels, or how one computes.
+      activation_quantized_dtype: quantizes lhs to this type, with one scale per row.
+      tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info: no effect. In sglang-jax they
+        select a kernel and its parameters.
 
     Returns:
       [m, n].
@@ -78,8 +78,8 @@ def gmm(
         dtype = checks.as_dtype("activation_quantized_dtype", activation_quantized_dtype, QUANTIZED)
         lhs = quantize(checks.as_float_array("lhs", lhs), dtype, axes=-1)
     options = {"preferred_element_type": preferred_element_type}
-    options["group_offset"] = first_group(group_offset, rhs, group_sizes)
+    options["group_offset"] = resolve_group_offset(group_offset, rhs, group_sizes)
     if rhs_bias is not None:
-        options["bias"] = bias_of_groups(rhs_bias)
+        options["bias"] = squeeze_bias(rhs_bias)
     options |= existing_out_options(existing_out, preferred_element_type, beta=0)
-    return compute_product(_WORDS, *make_operands(lhs, rhs, group_sizes, (1, 1)), **options)
+    return compute_product(_ARGUMENT_NAMES, *make_operands(lhs, rhs, group_sizes, (1, 1)), **options)

@@ -1,20 +1,21 @@
-"""An implementation for the list that tokamax.ragged_dot and tokamax.ragged_dot_general take.
+"""An implementation of ragged_dot for the list that tokamax.ragged_dot and tokamax.ragged_dot_general take.
 
     tokamax.ragged_dot(lhs, rhs, sizes, implementation=[raggemm.compat.tokamax.ragged_dot, "xla"])
 
-tokamax tries the list in order, and takes the next one on NotImplementedError only. So whatever is not done here is a
-NotImplementedError, raised when tracing: another platform than cpu, integer operands but those of up to 8 bits for
-int32, a precision that raggemm does not have, arguments that are not known, and shapes that are wrong, of which the
-next one then complains. Group sizes that do not fit are an error when running, where tokamax' "xla" cuts them off.
+tokamax tries the list in order. It takes the next implementation only on NotImplementedError. So raggemm raises
+NotImplementedError when tracing, for everything that it does not support: platforms other than cpu, unknown arguments,
+unsupported precisions, and integer operands, except those of up to 8 bits for int32. Wrong shapes raise it, too: the
+next implementation reports them. Group sizes that do not fit are an error at run time. The "xla" implementation of
+tokamax truncates them.
 
-Semantics of tokamax 0.0.17; earlier ones lack some arguments. Its derivatives are those of each implementation: these
-are raggemm's, of every order.
+The semantics are those of tokamax 0.0.17. Earlier versions lack some arguments. Every implementation has its own
+derivatives. raggemm has derivatives of every order.
 
-Both operands may be QArrays, with scales of any blocks, and zero points: the elements are multiplied, and scales act on
-sums where they can, while "xla" multiplies the dequantized arrays, rounded to the scales' type. Scales have a gradient,
-as there, elements have none: those of float8 have one there. An AsQArray is quantized by its own as_qarray(), and the
-gradient passes straight through it, as tokamax' own derivative rule has it: it is that of the product with the
-quantized values, in the array's type.
+Both operands may be QArrays with scales of any block size and with zero points. raggemm multiplies the elements and
+applies scales to sums if possible. "xla" multiplies the dequantized arrays, rounded to the type of the scales. Scales
+have a gradient. Elements have none; in tokamax elements of float8 have one. An AsQArray is quantized by its method
+as_qarray(). Its gradient is straight-through, as in tokamax: it is computed with the quantized values, in the type of
+the array.
 """
 
 from collections.abc import Callable
@@ -34,12 +35,12 @@ from raggemm._src.lax import prepare_call
 
 __all__ = ["ragged_dot"]
 
-# Names that tokamax gives gated activations. Its "gelu" is jax.nn.gelu's default, by tanh.
+# raggemm's activation for each name of tokamax. Its "gelu" is the default of jax.nn.gelu, with tanh.
 _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
 
 
-def _operand(name: str, x: Any) -> tuple[Any, Any]:
-    """Returns the operand of the product, and for an AsQArray the array that gets its gradient."""
+def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
+    """Returns the operand of the product and, for an AsQArray, the array that receives the gradient."""
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
     if not isinstance(x, jax.Array | np.ndarray) and not checks.is_quantized(x):
@@ -47,15 +48,15 @@ def _operand(name: str, x: Any) -> tuple[Any, Any]:
     return x, None
 
 
-def _dtype(x: Any) -> Any:
-    """A quantized array has that of its scales, or float32 without."""
+def _value_dtype(x: Any) -> Any:
+    """Returns the dtype of an array, the dtype of the scales of a quantized array, or float32 without scales."""
     if not checks.is_quantized(x):
         return x.dtype
     return np.dtype(np.float32) if x.scale is None else x.scale.dtype
 
 
-def _unwrapped(group_sizes: Any) -> Any:
-    """The array in tokamax' GroupSizes, whose representative sizes are for its autotuning."""
+def _unwrap_group_sizes(group_sizes: Any) -> Any:
+    """Returns the array of a tokamax.RaggedDotGroupSizes. Its representative sizes are only for autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
     checks.check_is_array("group_sizes", group_sizes)
@@ -63,21 +64,21 @@ def _unwrapped(group_sizes: Any) -> Any:
     return np.asarray(group_sizes) if value is None else value
 
 
-def _gated(name: str | None, call: Callable[[], jax.Array], dtype: Any) -> str | None:
-    """The activation of fuse_gateup_activation, for the product that the call gives as a result of this dtype."""
+def _gated_activation(name: str | None, product: Callable[[], jax.Array], dtype: Any) -> str | None:
+    """Checks fuse_gateup_activation for a product with this result dtype. Returns the name of raggemm's activation."""
     if name is None:
         return None
     if name not in _GATED:
         raise NotImplementedError(f"fuse_gateup_activation: is {name!r}, must be one of {', '.join(map(repr, _GATED))}")
-    if (columns := jax.eval_shape(call).shape[-1]) % 2:
-        raise ValueError(f"fuse_gateup_activation: halves the columns of the product, of which there are {columns}")
+    if (columns := jax.eval_shape(product).shape[-1]) % 2:
+        raise ValueError(f"fuse_gateup_activation: the product has {columns} columns, must have an even number")
     if dtype not in FLOATS:
-        raise ValueError(f"fuse_gateup_activation: is {name!r} for a result of {dtype}, which must be one of floats")
+        raise ValueError(f"fuse_gateup_activation: is {name!r} for a result of {dtype}, must be of a float type")
     return _GATED[name]
 
 
 def _varying_axes(manual_axis_type: Any) -> frozenset[str]:
-    """Returns the axes along which the result varies. Sums that are left to the caller are not supported."""
+    """Returns the mesh axes along which the result varies. Unreduced results are not supported."""
     for field in ("unreduced", "reduced"):
         if axes := getattr(manual_axis_type, field, None):
             raise NotImplementedError(f"manual_axis_type: {field} is {set(axes)}, only varying is supported")
@@ -100,24 +101,25 @@ def ragged_dot(
     fuse_gateup_activation: str | None = None,
     **unknown: Any,
 ) -> jax.Array:
-    """Computes raggemm.compat.lax.ragged_dot_general, called as tokamax calls its implementations.
+    """Computes raggemm.compat.lax.ragged_dot_general with the signature of an implementation of tokamax.
 
     Args:
-      lhs, rhs: arrays as of raggemm.compat.lax, QArrays or AsQArrays.
+      lhs, rhs: arrays as in raggemm.compat.lax, QArrays or AsQArrays.
       group_sizes: an array, a sequence of ints, or a tokamax.RaggedDotGroupSizes.
-      ragged_dot_dimension_numbers: by default those of ragged_dot.
-      precision: as in raggemm.compat.lax.
-      preferred_element_type: dtype of the result, by default jnp.result_type(lhs, rhs), with a QArray's scales for it.
+      ragged_dot_dimension_numbers: dimension numbers, by default those of ragged_dot.
+      precision: see raggemm.compat.lax.
+      preferred_element_type: dtype of the result, by default jnp.result_type(lhs, rhs). A QArray counts as an array of
+        the type of its scales.
       return_residuals: must be False.
-      activation: applied in the type of the sums, float32 or float64, before the result is rounded. That is what
-        tokamax documents and its kernels do; its "xla" rounds first.
-      group_offset: as in raggemm.compat.lax, where tokamax' "xla" has none.
-      manual_axis_type: a jax.sharding.ManualAxisType, of which only varying may be set: axes of the enclosing
-        shard_map along which the result varies, besides those along which an operand does.
-      zero_initialize: without effect, for what is outside of all groups is always zero.
-      fuse_gateup_activation: "silu", "gelu", "gelu_tanh" (tokamax means the same by both) or "swigluoai": the first
-        half of the result's columns is the gate, the second is multiplied by it. The result has half the columns, and
-        `activation` is applied to it.
+      activation: function applied to the sums, in float32 or float64, before the result is rounded. tokamax documents
+        this order, and its kernels follow it. Its "xla" rounds first.
+      group_offset: see raggemm.compat.lax. The "xla" implementation of tokamax does not support it.
+      manual_axis_type: a jax.sharding.ManualAxisType with nothing but varying set: axes of the enclosing shard_map
+        along which the result varies, in addition to those of the operands.
+      zero_initialize: no effect. Rows, columns and groups outside of all groups are always zero.
+      fuse_gateup_activation: "silu", "gelu", "gelu_tanh" (in tokamax the same as "gelu") or "swigluoai". The first half
+        of the columns is the gate, and the second half is multiplied by the activated gate. The result has half the
+        columns. `activation` is applied after that.
     """
     del zero_initialize
     for name, value in {"return_residuals": return_residuals or None, **unknown}.items():
@@ -127,27 +129,28 @@ def ragged_dot(
     if platform != "cpu":
         raise NotImplementedError(f"raggemm runs on the platform cpu only, not on {platform}")
     try:
-        (lhs, lhs_value), (rhs, rhs_value) = _operand("lhs", lhs), _operand("rhs", rhs)
-        types = [_dtype(x if value is None else value) for x, value in ((lhs, lhs_value), (rhs, rhs_value))]
+        (lhs, lhs_value), (rhs, rhs_value) = _unwrap_operand("lhs", lhs), _unwrap_operand("rhs", rhs)
+        types = [_value_dtype(x if value is None else value) for x, value in ((lhs, lhs_value), (rhs, rhs_value))]
         dtype = checks.result_dtype(preferred_element_type or jnp.result_type(*types))
-        fuses = dtype in FLOATS and (activation is not None or fuse_gateup_activation is not None)
-        sums = compute_dtype(*types, dtype) if fuses else dtype
+        has_epilogue = dtype in FLOATS and (activation is not None or fuse_gateup_activation is not None)
+        product_dtype = compute_dtype(*types, dtype) if has_epilogue else dtype
         numbers = RAGGED_DOT_NUMBERS if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
-        places = _unwrapped(group_sizes), group_offset
+        sizes_and_offset = _unwrap_group_sizes(group_sizes), group_offset
         axes = _varying_axes(manual_axis_type)
 
-        def checked_product(lhs: Any, rhs: Any, places: Any) -> Callable[[], jax.Array]:
-            return prepare_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
+        def check(lhs: Any, rhs: Any, sizes_and_offset: Any) -> Callable[[], jax.Array]:
+            sizes, offset = sizes_and_offset
+            return prepare_call((lhs, rhs, sizes), numbers, precision, product_dtype, offset)
 
-        call = checked_product(lhs, rhs, places)
-        gated = _gated(fuse_gateup_activation, call, dtype)
+        product = check(lhs, rhs, sizes_and_offset)
+        gated = _gated_activation(fuse_gateup_activation, product, dtype)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
-    # Not in the try: what is wrong with the sizes is found when running, and is no reason to try the next one.
+    # Runs outside of the try: wrong group sizes are no reason to take the next implementation.
     if lhs_value is None and rhs_value is None:
-        out = call()
+        out = product()
     else:
-        out = straight_through(lambda *args: checked_product(*args)(), (lhs, rhs), (lhs_value, rhs_value), places)
+        out = straight_through(lambda *args: check(*args)(), (lhs, rhs), (lhs_value, rhs_value), sizes_and_offset)
     if gated is not None:
         out = apply_activation(gated, *jnp.split(out, 2, axis=-1))
     out = out.astype(dtype) if activation is None else activation(out).astype(dtype)

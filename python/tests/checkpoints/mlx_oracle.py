@@ -1,6 +1,6 @@
-"""What mlx-lm makes of a checkpoint, in an environment of its own: mlx_oracle.py FOLDER OUT COUNT TOKEN...
+"""Runs mlx-lm on a checkpoint, in a separate environment: mlx_oracle.py FOLDER OUT COUNT TOKEN...
 
-OUT is a file of NumPy: "logits" behind each of the tokens, and "greedy", the COUNT tokens that follow them.
+OUT is an .npz file with "logits" after each of the tokens, and "greedy", the COUNT tokens that follow.
 """
 
 import pathlib

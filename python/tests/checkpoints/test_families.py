@@ -27,10 +27,10 @@ TOLERANCE = 1e-4  # of the largest logit
 
 def ours(folder, tokens):
     files = Checkpoint(folder)
-    of = config.of(files.config)
+    of = config.parse_config(files.config)
     loader = Loader(files, of, jnp.dtype(jnp.float32))
-    weights = loader.ends() | {"layers": [loader.layer(i) for i in range(len(of.windows))]}
-    experts, cache = model.experts_here(of), model.empty_cache(of, PROMPT + COUNT, jnp.float32)
+    weights = loader.embedding_and_head() | {"layers": [loader.layer(i) for i in range(len(of.windows))]}
+    experts, cache = model.local_experts(of), model.empty_cache(of, PROMPT + COUNT, jnp.float32)
     states = jax.jit(functools.partial(model.states, of, experts))
     x, cache = states(weights, cache, jnp.asarray(tokens), jnp.int32(0))
     logits, step = model.logits(of, weights, x), jax.jit(functools.partial(model.next_token, of, experts))

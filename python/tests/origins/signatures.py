@@ -1,4 +1,4 @@
-"""Parameters of other packages' functions, read in their sources: most of them cannot be imported without a GPU."""
+"""Parameters of functions of other packages, read from their sources. Most packages need a GPU to be imported."""
 
 import ast
 import dataclasses
@@ -14,7 +14,7 @@ _KNOWN = {"jax": jax, "jnp": jnp, "tuple": tuple}
 
 
 class Unknown(str):
-    """A default that only the other package can make, as its text."""
+    """The text of a default that only the other package can evaluate."""
 
 
 def _default(node: ast.expr):
@@ -26,11 +26,11 @@ def _default(node: ast.expr):
 
 
 def parameters_of(source: str, name: str) -> list[Parameter]:
-    """Of the function, or Class.method, of this name."""
+    """Returns the parameters of the function or Class.method with this name."""
     body = ast.parse(source).body
     for part in name.split("."):
         found = [node for node in body if getattr(node, "name", None) == part]
-        assert found, f"there is no {name} any more"
+        assert found, f"{name} does not exist any more"
         node = found[-1]
         body = node.body
     args = node.args
@@ -48,16 +48,15 @@ def parameters_of(source: str, name: str) -> list[Parameter]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A function of a front end and the one that it stands for. Differences that are meant: without are parameters that
-    ours lacks, more those that it has besides, and defaults those with a default of another kind."""
+    """A function of a front end, the function that it replaces, and the deliberate differences."""
 
     package: str
     file: str
     name: str
     ours: Callable
-    without: str = ""
-    more: str = ""
-    defaults: str = ""
+    without: str = ""  # parameters that our function lacks
+    more: str = ""  # additional parameters of our function
+    defaults: str = ""  # parameters with another default
 
     def __str__(self) -> str:
         return f"{self.package}-{self.name}"
@@ -65,7 +64,7 @@ class Pair:
     def theirs(self) -> list[Parameter]:
         path = importlib.metadata.distribution(self.package).locate_file(self.file)
         found = parameters_of(path.read_text(), self.name)
-        if "." in self.name:  # ours is a function, whose first argument is what is self there
+        if "." in self.name:  # Our function takes self of the method as its first argument.
             found[0] = found[0].replace(name=next(iter(inspect.signature(self.ours).parameters)))
         return found
 
@@ -74,14 +73,14 @@ class Pair:
 
 
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
-    """What a caller of the other package's function would notice, a sentence each."""
+    """Returns a sentence for each difference that a caller would notice."""
     ours = list(inspect.signature(function).parameters.values())
     at = {p.name: i for i, p in enumerate(ours)}
     names = [p.name for p in theirs]
     found = [f"{name} is no parameter there any more" for name in without if name not in names]
     found += [f"{name} is only ours" for name in at if name not in names and name not in more]
     found += [f"{name} is a parameter there, too" for name in more if name in names]
-    for place, p in enumerate(theirs):
+    for index, p in enumerate(theirs):
         if p.name in without:
             if p.name in at:
                 found.append(f"{p.name} is there now")
@@ -92,8 +91,8 @@ def differences(theirs: list[Parameter], function: Callable, without=(), more=()
         own = ours[at[p.name]]
         if own.kind is not p.kind:
             found.append(f"{p.name} is {own.kind.description}, there {p.kind.description}")
-        elif p.kind is not Parameter.KEYWORD_ONLY and at[p.name] != place:
-            found.append(f"{p.name} has place {at[p.name]}, there {place}")
+        elif p.kind is not Parameter.KEYWORD_ONLY and at[p.name] != index:
+            found.append(f"{p.name} has position {at[p.name]}, there {index}")
         if p.name not in defaults and own.default != p.default:
             found.append(f"{p.name} is {own.default} by default, there {p.default}")
         if p.name in defaults and own.default == p.default:

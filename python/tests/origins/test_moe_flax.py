@@ -24,6 +24,6 @@ def test_is_the_layer_of_its_arrays():
     arrays = {name: x[...] for name, x in model.params.items()}
     x, y = moe_flax.batch(jax.random.key(2))
     np.testing.assert_array_equal(nnx.jit(model)(x).out, jax.jit(nn.apply, static_argnums=2)(arrays, x, 2).out)
-    gradient = nnx.grad(moe_flax.loss_of)(model, x, y)
+    gradient = nnx.grad(moe_flax.compute_loss)(model, x, y)
     found = {name: x[...] for name, x in gradient["params"].items()}
     assert all(np.any(g) for g in found.values()) and set(found) == set(arrays)

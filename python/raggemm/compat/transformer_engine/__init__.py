@@ -1,52 +1,53 @@
-"""grouped_gemm, grouped_dense, grouped_dbias, grouped_quantize and moe of TransformerEngine's JAX package, as of
-version 2.20; of its router and permutation fused_topk_with_score_function, fused_moe_aux_loss, token_dispatch,
-token_combine and sort_chunks_by_index.
+"""transformer_engine: the grouped functions of TransformerEngine's JAX package, as of version 2.20.
+
+These are grouped_gemm, grouped_dense, grouped_dbias, grouped_quantize and moe; of its router
+fused_topk_with_score_function and fused_moe_aux_loss; and of its permutation token_dispatch, token_combine and
+sort_chunks_by_index.
 
     from raggemm.compat import transformer_engine as te
     te.grouped_dense(x, kernel, group_sizes, bias=bias)
 
 Deliberate differences:
 
-  group_offset    works, where TransformerEngine raises; the kernels may then be those of fewer groups
-  precision       is honoured or rejected as in raggemm.compat.lax, where TransformerEngine ignores it
-  rows, columns and groups outside are zero, never undefined
-  derivatives     of every order, by both functions; each gradient has the dtype of its operand, and that of the
-                  bias is summed in float32 or float64 and rounded once. With quantizers they are straight-through, and
-                  of the first order, in reverse mode
-  scales          are a group's by its number, empty groups included, which TransformerEngine leaves out; neither padded
-                  nor swizzled (see GroupedScaledTensor1x; unswizzled); the last block of a group may be partial. The
-                  two operands may have different scaling modes, or one of them none
-  NVFP4           is there for groups
-  quantizers      are not changed: no amax history is kept. grouped_dense quantizes along what each product contracts,
-                  in rows or columns, whatever q_layout says, and gathers a sharded kernel first
-  use_async_d2h_group_sizes
-                  has no effect: there it says how the group sizes come from the device to the host
-  router          float32 inside; score_function "sqrtsoftplus" is not there (NotImplementedError)
-  permutation     rows beyond those that are routed are zero, pairs for which there is no row are dropped; a token's
-                  rows are summed from its first expert to its last. A row that a probability of 0 makes zero gives its
-                  token no gradient. Chunks that are fewer rows than there are leave the rows behind them where they are
-  moe             is one call on all tokens and all experts, whatever mesh there is: names of axes and
-                  recv_capacity_per_rank have no effect, nothing is dropped and nothing bootstrapped. Between its
-                  products it rounds once, not three times, but with quantizers, which may be of every mode
+- group_offset is supported. TransformerEngine raises. The kernels may then have fewer groups.
+- precision is supported or rejected as in raggemm.compat.lax. TransformerEngine ignores it.
+- Rows, columns and groups outside of all groups are zero. In TransformerEngine they are undefined.
+- grouped_gemm and grouped_dense have derivatives of every order. Each gradient has the dtype of its operand. The
+  gradient of the bias is summed in float32 or float64 and rounded once. With quantizers, gradients are
+  straight-through, first-order and reverse-mode only.
+- Scales are indexed by group, including empty groups, which TransformerEngine skips. They are neither padded nor
+  swizzled (see GroupedScaledTensor1x and unswizzled). The last block of a group may be partial. Each operand may have
+  its own scaling mode, or none.
+- NVFP4 is supported for groups.
+- Quantizers are not changed: no amax history is kept. grouped_dense quantizes along the contracted axes of each
+  product, with any q_layout. It gathers a sharded kernel before it quantizes.
+- use_async_d2h_group_sizes has no effect. In TransformerEngine it controls the copy of group sizes to the host.
+- The router computes in float32. score_function "sqrtsoftplus" is a NotImplementedError.
+- Permutation: rows beyond the routed ones are zero, and pairs without a row are dropped. The rows of a token are summed
+  in the order of the experts. A row that is zero because of its probability gives its token no gradient. Rows after the
+  last chunk stay.
+- moe is one call on all tokens and all experts, on any mesh. Axis names and recv_capacity_per_rank have no effect.
+  Nothing is dropped, and no bootstrap is needed. It rounds once between its products, not three times, except with
+  quantizers. Quantizers may have every mode.
 
-How quantized operands are multiplied: float32 scales of groups and the second level of NVFP4 multiply the sums. Scales
-of blocks go into the call as they are where an operand is a row-major matrix, or has one for each group, of whole
-blocks, and no block begins with a group's rows. Otherwise it is dequantized to bfloat16 first. That is exact, for an
-element of float8 or float4 times a scale of float8_e8m0fnu or float8_e4m3fn has no more digits; only what is below
-2^-126 is 0, and what is above bfloat16's largest infinite.
+Products of quantized operands: float32 scales of groups and the second-level scales of NVFP4 multiply the sums. Scales
+of blocks are passed to raggemm.grouped_gemm if the operand has row-major matrices of whole blocks without ragged
+columns, and no block spans several ragged rows. Other operands are dequantized to bfloat16 first. This is exact,
+because the product of a float8 or float4 element and a float8_e8m0fnu or float8_e4m3fn scale fits into bfloat16. Only
+magnitudes below 2^-126 become 0, and magnitudes beyond the range of bfloat16 become infinite.
 """
 
 from typing import Any
 
 import jax
 
-from raggemm._src.operands import ArgNames as _Words
+from raggemm._src.operands import ArgNames as _ArgumentNames
 from raggemm.compat.transformer_engine import _products
 from raggemm.compat.transformer_engine._dense import grouped_dbias, grouped_dense
 from raggemm.compat.transformer_engine._moe import moe
-from raggemm.compat.transformer_engine._quantize import along as _along
 from raggemm.compat.transformer_engine._quantize import grouped_quantize, unswizzled
 from raggemm.compat.transformer_engine._quantize import has_quantizers as _has_quantizers
+from raggemm.compat.transformer_engine._quantize import quantize_along as _quantize_along
 from raggemm.compat.transformer_engine._routing import (
     fused_moe_aux_loss,
     fused_topk_with_score_function,
@@ -93,32 +94,32 @@ def grouped_gemm(
     quantizer_set: Any = None,
     use_async_d2h_group_sizes: bool = False,
 ) -> jax.Array:
-    """lhs x rhs for each group, as TransformerEngine's, where the operands carry the group sizes.
+    """Computes lhs x rhs for each group. The operands carry the group sizes.
 
     Args:
-      lhs, rhs: GroupedNoScaleTensors or arrays, of float16, bfloat16, float32 or float64, or GroupedScaledTensor1xs.
-        Divided rows of lhs with a rhs [G,K,N] or [G,N,K] give [M,N], both divided along the contracted axis give
-        [G,M,N], and the other modes of raggemm.grouped_gemm but all ragged are there too. Two of float8_e5m2 are a
-        ValueError.
-      contracting_dims: (lhs_axes, rhs_axes) of original_shape, the group axis included; with data_layout "T" those of
-        the tensor that is not transposed.
+      lhs, rhs: arrays or GroupedNoScaleTensors of float16, bfloat16, float32 or float64, or GroupedScaledTensor1xs.
+        Ragged rows of lhs and a rhs [G,K,N] or [G,N,K] give [M,N]. Operands that are ragged along the contracted axis
+        give [G,M,N]. The other modes of raggemm.grouped_gemm, except all ragged, work, too. ValueError if both are
+        float8_e5m2.
+      contracting_dims: (lhs_axes, rhs_axes) in original_shape, which includes the group axis. With data_layout "T" they
+        are axes of the untransposed tensor.
       bias: [G,N].
-      precision: as in raggemm.compat.lax.
-      preferred_element_type: dtype of the result, by default that of lhs, which is dq_dtype where it has scales.
-      group_offset: integer, () or (1,): the first group that is computed; to be given where rhs has fewer groups than
-        the sizes count.
-      quantizer_set: quantizers, or None, of an lhs (x) and rhs (kernel) without scales, which are quantized along the
-        contracted axes; any object with these attributes. No derivative passes through.
-      use_async_d2h_group_sizes: without effect.
+      precision: see raggemm.compat.lax.
+      preferred_element_type: dtype of the result. The default is the dtype of lhs, or its dq_dtype if it has scales.
+      group_offset: integer, () or (1,): the first group to compute. Required if rhs has fewer groups than there are
+        group sizes.
+      quantizer_set: a QuantizerSet or None. Operands without scales are quantized along the contracted axes: lhs by the
+        quantizer x, rhs by kernel. Quantized operands have no gradient.
+      use_async_d2h_group_sizes: no effect.
     """
     del use_async_d2h_group_sizes
     _has_quantizers(quantizer_set)
-    lhs, rhs = _products.operand("lhs", lhs), _products.operand("rhs", rhs)
-    if axes := _products.axes_of(contracting_dims):
-        lhs = _along("lhs", lhs, "quantizer_set.x", getattr(quantizer_set, "x", None), axes[0])
-        rhs = _along("rhs", rhs, "quantizer_set.kernel", getattr(quantizer_set, "kernel", None), axes[1])
-    return _products.multiplied(
-        _Words(),
+    lhs, rhs = _products.parse_operand("lhs", lhs), _products.parse_operand("rhs", rhs)
+    if axes := _products.parse_axes(contracting_dims):
+        lhs = _quantize_along("lhs", lhs, "quantizer_set.x", getattr(quantizer_set, "x", None), axes[0])
+        rhs = _quantize_along("rhs", rhs, "quantizer_set.kernel", getattr(quantizer_set, "kernel", None), axes[1])
+    return _products.multiply(
+        _ArgumentNames(),
         lhs,
         rhs,
         contracting_dims,

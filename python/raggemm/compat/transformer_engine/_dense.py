@@ -1,5 +1,4 @@
-"""grouped_dense, each of whose three products quantizes along what it contracts where there are quantizers; and
-grouped_dbias."""
+"""grouped_dense and grouped_dbias. With quantizers, each product quantizes along its contracted axes."""
 
 import dataclasses
 import functools
@@ -14,24 +13,26 @@ from raggemm._src.api import tgmm
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.operands import ArgNames
 from raggemm._src.tensors import GroupedTensor
-from raggemm.compat.transformer_engine._products import Axes, multiplied, operand
-from raggemm.compat.transformer_engine._quantize import along, checked_quantizer, has_quantizers
-from raggemm.compat.transformer_engine._tensors import QuantizerSet, Scaled, scaled
+from raggemm.compat.transformer_engine._products import Axes, multiply, parse_operand
+from raggemm.compat.transformer_engine._quantize import check_quantizer, has_quantizers, quantize_along
+from raggemm.compat.transformer_engine._tensors import QuantizerSet, ScaledOperand, parse_scaled
 
-_WORDS = ArgNames("x", "kernel", "group_sizes")
+_ARGUMENT_NAMES = ArgNames("x", "kernel", "group_sizes")
 
 
-class _How(NamedTuple):
-    """The static arguments of a dense layer. dtypes: those of x, kernel and bias; None for one without a gradient."""
+class _DenseSpec(NamedTuple):
+    """The static arguments of a dense layer."""
 
-    kernel_axis: int  # the contracted one
+    kernel_axis: int  # contracted axis of kernel
     groups: int
     precision: Any
     dtype: Any
-    dtypes: tuple[np.dtype | None, ...]
+    gradient_dtypes: tuple[np.dtype | None, ...]  # dtypes of x, kernel and bias; None for no gradient
 
 
 class _Operands(NamedTuple):
+    """The operands of a dense layer, or their cotangents."""
+
     x: Any
     kernel: Any
     bias: Any
@@ -40,81 +41,81 @@ class _Operands(NamedTuple):
     quantizers: QuantizerSet
 
 
-def _along(name: str, x: Any, args: _Operands, axis: int) -> Any:
-    """x, kernel or the incoming gradient, quantized along this axis by the quantizer of this name."""
-    if name != "kernel" and not isinstance(x, Scaled):
+def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
+    """Quantizes x, kernel or the incoming gradient (dgrad) along an axis with the quantizer of this name."""
+    if name != "kernel" and not isinstance(x, ScaledOperand):
         x = GroupedTensor(x, first_dims=args.group_sizes)
-    return along(name, x, f"quantizer_set.{name}", getattr(args.quantizers, name), (axis,))
+    return quantize_along(name, x, f"quantizer_set.{name}", getattr(args.quantizers, name), (axis,))
 
 
-def _sums_of_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
-    """[groups, columns of x]: a product with ones, which finds wrong sizes."""
+def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
+    """Sums the rows of each group: [groups, columns of x]. Multiplies by ones, which checks the sizes."""
     ones = jnp.ones((1, x.shape[0]), jnp.float32)
     return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]
 
 
 def grouped_dbias(grad: Any, group_sizes: Any) -> jax.Array:
-    """The sum of the rows of each group: the gradient of grouped_dense's bias.
+    """Sums the rows of each group, which gives the gradient of the bias of grouped_dense.
 
     Args:
-      grad: [M,N], of float16, bfloat16, float32 or float64.
-      group_sizes: integer [G]. Rows behind their sum belong to no group.
+      grad: [M,N], float16, bfloat16, float32 or float64.
+      group_sizes: integer [G]. Rows beyond their sum belong to no group.
 
     Returns:
-      [G,N] of the dtype of grad, summed in float32 or float64 and rounded once; 0 of an empty group.
+      [G,N] of the dtype of grad, summed in float32 or float64 and rounded once. Empty groups are 0.
     """
     grad = checks.as_float_array("grad", grad, FLOATS)
     checks.check_rank("grad", grad, "M,N")
-    return _sums_of_groups(grad, checks.as_group_sizes(group_sizes), grad.dtype)
+    return _sum_groups(grad, checks.as_group_sizes(group_sizes), grad.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dense(how: _How, args: _Operands) -> jax.Array:
-    axis = how.kernel_axis
-    return multiplied(
-        _WORDS,
-        _along("x", args.x, args, 1),
-        _along("kernel", args.kernel, args, axis),
+def _dense(spec: _DenseSpec, args: _Operands) -> jax.Array:
+    axis = spec.kernel_axis
+    return multiply(
+        _ARGUMENT_NAMES,
+        _quantize("x", args.x, args, 1),
+        _quantize("kernel", args.kernel, args, axis),
         ((1,), (axis,)),
-        precision=how.precision,
-        dtype=how.dtype,
+        precision=spec.precision,
+        dtype=spec.dtype,
         bias=args.bias,
         group_offset=args.group_offset,
     )
 
 
-def _forward(how: _How, args: _Operands) -> tuple[jax.Array, Any]:
-    """The result, and what the backward pass multiplies: x and kernel need not be kept."""
-    saved = _along("x", args.x, args, 0), _along("kernel", args.kernel, args, 3 - how.kernel_axis)
-    return _dense(how, args), (*saved, args._replace(x=None, kernel=None, bias=None))
+def _forward(spec: _DenseSpec, args: _Operands) -> tuple[jax.Array, Any]:
+    """Returns the result, and the quantized operands of the backward pass."""
+    residuals = _quantize("x", args.x, args, 0), _quantize("kernel", args.kernel, args, 3 - spec.kernel_axis)
+    return _dense(spec, args), (*residuals, args._replace(x=None, kernel=None, bias=None))
 
 
-def _backward(how: _How, saved: Any, ct: jax.Array) -> tuple[_Operands]:
-    x, kernel, args = saved
-    of_x, of_kernel, of_bias = how.dtypes
-    options = {"precision": how.precision, "group_offset": args.group_offset}
+def _backward(spec: _DenseSpec, residuals: Any, ct: jax.Array) -> tuple[_Operands]:
+    x, kernel, args = residuals
+    x_dtype, kernel_dtype, bias_dtype = spec.gradient_dtypes
+    options = {"precision": spec.precision, "group_offset": args.group_offset}
     dx = dkernel = dbias = None
-    if of_x is not None:
-        by_rows, axes = _along("dgrad", ct, args, 1), ((1,), (3 - how.kernel_axis,))
-        dx = multiplied(_WORDS._replace(lhs="dgrad"), by_rows, kernel, axes, dtype=of_x, **options)
-    if of_kernel is not None:
-        pair, words = (x, _along("dgrad", ct, args, 0)), _WORDS._replace(rhs="dgrad")
-        if how.kernel_axis == 2:
-            pair, words = pair[::-1], _WORDS._replace(lhs="dgrad", rhs="x")
-        options |= {"dtype": of_kernel, "num_actual_groups": how.groups}
-        dkernel = multiplied(words, *pair, ((0,), (0,)), **options)
-    if of_bias is not None:
-        dbias = _sums_of_groups(ct, args.group_sizes, of_bias, args.group_offset, how.groups)
+    if x_dtype is not None:
+        dgrad, axes = _quantize("dgrad", ct, args, 1), ((1,), (3 - spec.kernel_axis,))
+        dx = multiply(_ARGUMENT_NAMES._replace(lhs="dgrad"), dgrad, kernel, axes, dtype=x_dtype, **options)
+    if kernel_dtype is not None:
+        operands, names = (x, _quantize("dgrad", ct, args, 0)), _ARGUMENT_NAMES._replace(rhs="dgrad")
+        if spec.kernel_axis == 2:
+            operands, names = operands[::-1], _ARGUMENT_NAMES._replace(lhs="dgrad", rhs="x")
+        options |= {"dtype": kernel_dtype, "num_actual_groups": spec.groups}
+        dkernel = multiply(names, *operands, ((0,), (0,)), **options)
+    if bias_dtype is not None:
+        dbias = _sum_groups(ct, args.group_sizes, bias_dtype, args.group_offset, spec.groups)
     return (_Operands(dx, dkernel, dbias, None, None, QuantizerSet()),)
 
 
 _dense.defvjp(_forward, _backward)
 
 
-def _contracted(contracting_dims: Axes, x: Any, kernel: Any) -> int:
-    """The contracted axis of kernel, of operands that can be quantized."""
+def _contracted_kernel_axis(contracting_dims: Axes, x: Any, kernel: Any) -> int:
+    """Returns the contracted axis of kernel. Raises ValueError if the operands cannot be quantized."""
     for name, a, rank in (("x", x, 2), ("kernel", kernel, 3)):
-        shape = a.layout.shape if isinstance(a, Scaled) else a.shape
+        shape = a.layout.shape if isinstance(a, ScaledOperand) else a.shape
         if len(shape) != rank:
             raise ValueError(f"{name}: shape is {shape}, must have {rank} axes with quantizers")
     try:
@@ -128,41 +129,41 @@ def _contracted(contracting_dims: Axes, x: Any, kernel: Any) -> int:
     return axis % 3
 
 
-def _rows_of_groups(x: Any, group_sizes: Any) -> Any:
-    """x of a dense layer as an operand."""
+def _parse_x(x: Any, group_sizes: Any) -> Any:
+    """Converts the argument x of a dense layer to an operand of multiply."""
     if not hasattr(x, "scale_inv"):
         return GroupedTensor(x, first_dims=checks.as_group_sizes(group_sizes))
-    x, sizes = scaled("x", x), checks.as_group_sizes(group_sizes)
+    x, sizes = parse_scaled("x", x), checks.as_group_sizes(group_sizes)
     if x.sizes is None or x.sizes.shape != sizes.shape:
-        raise ValueError(f"x.first_dims: shape is {np.shape(x.sizes)}, must be {sizes.shape} as group_sizes")
+        raise ValueError(f"x.first_dims: shape is {np.shape(x.sizes)}, must be {sizes.shape} like group_sizes")
     return dataclasses.replace(x, sizes=sizes)
 
 
 def _quantized_dense(
     operands: tuple[Any, Any, Any, Any], quantizer_set: Any, contracting_dims: Axes, precision: Any, dtype: Any
 ) -> jax.Array:
-    """grouped_dense of the operands x and kernel, bias and group_offset."""
+    """Computes grouped_dense with quantizers. operands: x, kernel, bias and group_offset."""
     x, kernel, bias, offset = operands
-    sizes = checks.as_group_sizes(x.sizes if isinstance(x, Scaled) else x.first_dims)
+    sizes = checks.as_group_sizes(x.sizes if isinstance(x, ScaledOperand) else x.first_dims)
     x, kernel = (
         a
-        if isinstance(a, Scaled)
+        if isinstance(a, ScaledOperand)
         else checks.as_float_array(name, a.data if isinstance(a, GroupedTensor) else a, FLOATS)
         for name, a in (("x", x), ("kernel", kernel))
     )
-    axis = _contracted(contracting_dims, x, kernel)
+    axis = _contracted_kernel_axis(contracting_dims, x, kernel)
     bias = None if bias is None else checks.as_float_array("bias", bias, FLOATS)
     offset = None if offset is None else checks.as_integer_array("group_offset", offset)
-    dtypes = tuple(None if a is None or isinstance(a, Scaled) else a.dtype for a in (x, kernel, bias))
-    groups = kernel.layout.groups if isinstance(kernel, Scaled) else kernel.shape[0]
+    dtypes = tuple(None if a is None or isinstance(a, ScaledOperand) else a.dtype for a in (x, kernel, bias))
+    groups = kernel.layout.groups if isinstance(kernel, ScaledOperand) else kernel.shape[0]
     quantizers = QuantizerSet(
         *(
-            checked_quantizer(f"quantizer_set.{name}", getattr(quantizer_set, name, None), count)
+            check_quantizer(f"quantizer_set.{name}", getattr(quantizer_set, name, None), count)
             for name, count in zip(QuantizerSet._fields, (sizes.shape[0], groups, sizes.shape[0]), strict=True)
         )
     )
-    how = _How(axis, groups, precision, dtype, dtypes)
-    return _dense(how, _Operands(x, kernel, bias, sizes, offset, quantizers))
+    spec = _DenseSpec(axis, groups, precision, dtype, dtypes)
+    return _dense(spec, _Operands(x, kernel, bias, sizes, offset, quantizers))
 
 
 def grouped_dense(
@@ -177,32 +178,37 @@ def grouped_dense(
     quantizer_set: Any = None,
     kernel_fsdp_info: tuple[str | None, int] = (None, -1),
 ) -> jax.Array:
-    """x[rows of group g] x kernel[g] + bias[g] for each group, with gradients of x, kernel and bias.
+    """Computes x[rows of group g] x kernel[g] + bias[g] for each group. x, kernel and bias have gradients.
 
     Args:
-      x: [M,K]; kernel: [G,K,N], or [G,N,K] with contracting_dims ((1,), (2,)); group_sizes: [G]. Both may be
-        GroupedScaledTensor1xs, whose elements have no gradient; first_dims of x are group_sizes.
-      bias: [G,N], of any of the four float types.
-      precision, preferred_element_type, group_offset: as in grouped_gemm.
-      quantizer_set: its x and kernel quantize these along what the forward pass contracts, and again along what the
-        backward pass does, in which its dgrad quantizes the incoming gradient. Gradients are those of a product without
-        quantizers. Each may be None. x has two axes then, and kernel three.
-      kernel_fsdp_info: (mesh axis, axis of kernel) where kernel is a shard along it: inside a shard_map it is gathered
-        first, and its gradient summed and scattered.
+      x: [M,K], or a GroupedScaledTensor1x whose first_dims are group_sizes. Its elements have no gradient.
+      kernel: [G,K,N], or [G,N,K] with contracting_dims ((1,), (2,)), or a GroupedScaledTensor1x. Its elements have no
+        gradient.
+      group_sizes: integer [G].
+      bias: [G,N], float16, bfloat16, float32 or float64.
+      precision, preferred_element_type, group_offset: see grouped_gemm.
+      quantizer_set: quantizers of x, kernel and the incoming gradient (dgrad), or None. Every product of the forward
+        and backward pass quantizes along its contracted axes. Gradients are straight-through. x must have two axes, and
+        kernel three.
+      kernel_fsdp_info: (mesh axis, axis of kernel) if kernel is sharded, inside a shard_map. It is gathered first, and
+        its gradient is reduce-scattered.
+
+    Returns:
+      [M,N].
     """
     if not isinstance(kernel_fsdp_info, tuple | list) or len(kernel_fsdp_info) != 2:
         raise TypeError(f"kernel_fsdp_info is {kernel_fsdp_info!r}, must be (mesh axis, axis of kernel)")
-    quantizes = has_quantizers(quantizer_set)
+    with_quantizers = has_quantizers(quantizer_set)
     mesh_axis, axis = kernel_fsdp_info
     if mesh_axis is not None:
         kernel = jax.lax.all_gather(kernel, mesh_axis, axis=axis, tiled=True)
-    x, kernel = _rows_of_groups(x, group_sizes), operand("kernel", kernel)
-    if quantizes:
+    x, kernel = _parse_x(x, group_sizes), parse_operand("kernel", kernel)
+    if with_quantizers:
         return _quantized_dense(
             (x, kernel, bias, group_offset), quantizer_set, contracting_dims, precision, preferred_element_type
         )
-    return multiplied(
-        _WORDS,
+    return multiply(
+        _ARGUMENT_NAMES,
         x,
         kernel,
         contracting_dims,

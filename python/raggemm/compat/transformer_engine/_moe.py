@@ -1,4 +1,4 @@
-"""moe, TransformerEngine's block of a router and its experts, over raggemm's moe_mlp."""
+"""moe, TransformerEngine's block of a router and its experts, with raggemm's moe_mlp."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused
 from raggemm.compat.transformer_engine._tensors import QuantizerSet
 
 _FLOATS = tuple(dtype for dtype in FLOATS if dtype.itemsize < 8)
-# Names that moe_mlp has for functions of jax.nn, whose gelu is by tanh.
-_FUSED = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
-_SLOTS = 128  # TransformerEngine gives each expert a multiple of so many rows
+# moe_mlp's activation for each name of jax.nn. Its gelu uses tanh.
+_FUSED_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
+_ROW_MULTIPLE = 128  # TransformerEngine pads the rows of each expert to a multiple of this number.
 
 
 def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
@@ -32,16 +32,16 @@ def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
 
 
 class _Experts(NamedTuple):
-    """Their matrices and biases, those of FC1 with the gate's columns first."""
+    """The matrices and biases of the experts."""
 
-    wi: jax.Array
-    wo: jax.Array
-    wi_bias: jax.Array | None
-    wo_bias: jax.Array | None
+    wi: jax.Array  # [E,H,2I], the columns of the gate first
+    wo: jax.Array  # [E,I,H]
+    wi_bias: jax.Array | None  # [E,2I]
+    wo_bias: jax.Array | None  # [E,H]
 
     @classmethod
-    def of(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
-        """Checked. matrices: wi and wo; biases: wi_0_bias, wi_1_bias and wo_bias."""
+    def parse(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
+        """Checks the arguments of moe. matrices: wi and wo. biases: wi_0_bias, wi_1_bias and wo_bias."""
         hidden = x.shape[1]
         wi, wo = (checks.as_float_array(name, a, _FLOATS) for name, a in matrices.items())
         if wi.ndim != 3 or wi.shape[:2] != (experts, hidden) or wi.shape[2] % 2:
@@ -60,19 +60,19 @@ class _Experts(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The computation of the experts on their rows. weighs_early: before FC2, so that its bias has no weight."""
+    """The computation of the experts on their rows."""
 
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
     activation: Any
-    weighs_early: bool
+    weights_before_wo: bool  # True: routing weights multiply the operand of wo
 
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
-        """[T,H]: one call of moe_mlp where it computes the same, else the two dense layers."""
+        """Calls moe_mlp if it computes the same function, else two dense layers. Returns [T,H]."""
         wi, wo, wi_bias, wo_bias = self.experts
         is_plain = not any(has_quantizers(q, f"quantizer_sets[{i}]") for i, q in enumerate(self.quantizer_sets))
-        fused = _FUSED.get(self.activation) if isinstance(self.activation, str) else None
-        if fused and is_plain and not (self.weighs_early and wo_bias is not None):
+        fused = _FUSED_ACTIVATIONS.get(self.activation) if isinstance(self.activation, str) else None
+        if fused and is_plain and not (self.weights_before_wo and wo_bias is not None):
             routed = rows.row_tokens, weights, rows.group_sizes
             return moe_mlp(x, *routed, wi, wo, b_up=wi_bias, b_down=wo_bias, activation=fused, merged="halves")
         fc1, fc2 = self.quantizer_sets
@@ -80,14 +80,14 @@ class _Block(NamedTuple):
         products = grouped_dense(gather_token_rows(x, rows.row_tokens), wi, sizes, bias=wi_bias, quantizer_set=fc1)
         gate, up = jnp.split(products, 2, axis=1)
         inner = _activation(self.activation)(gate) * up
-        if self.weighs_early:
+        if self.weights_before_wo:
             inner = inner * weights.astype(inner.dtype)[:, None]
         out = grouped_dense(inner, wo, sizes, bias=wo_bias, quantizer_set=fc2)
-        return combine(out, rows.row_tokens, len(x), None if self.weighs_early else weights)
+        return combine(out, rows.row_tokens, len(x), None if self.weights_before_wo else weights)
 
 
-def _logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
-    """A product in the type of x, then float32."""
+def _router_logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
+    """Computes logits in the dtype of x, and returns them in float32."""
     kernel = checks.as_float_array("gate_kernel", gate_kernel, _FLOATS)
     checks.check_shape("gate_kernel", kernel, (x.shape[1], experts))
     return jnp.matmul(x, kernel.astype(x.dtype)).astype(jnp.float32)
@@ -123,37 +123,39 @@ def moe(
     dtype: Any = jnp.float32,
     recv_capacity_per_rank: int | None = None,
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-    """A router, and the weighted answers of its experts to each token, as TransformerEngine's moe.
+    """Routes tokens to experts, and sums the weighted results of the experts.
 
-    Nothing is sent from device to device: the call has all tokens and all experts, and needs no mesh and no
-    ep_bootstrap. With quantizers, an activation that moe_mlp lacks, or a wo_bias with apply_topk_weights_early, it is
-    two grouped_dense, whose results have the dtype of x; else moe_mlp, which rounds less.
+    The call has all tokens and all experts. It needs no mesh and no ep_bootstrap. It calls moe_mlp, or grouped_dense
+    twice for quantizers, an activation that moe_mlp lacks, or a wo_bias with apply_topk_weights_early. Results of
+    grouped_dense are rounded to the dtype of x. moe_mlp rounds less.
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.
-      gate_kernel: [H,E], of the router, whose logits have the dtype of x before they become float32.
-      wi: [E,H,2I], the gate's columns first; wo: [E,I,H].
-      wi_0_bias, wi_1_bias: [E,I], of the gate and of what it multiplies; wo_bias: [E,H]. All three, or none.
-      expert_bias: [E], as in fused_topk_with_score_function.
-      num_experts: E; num_experts_per_tok: experts of a token.
-      activation_type: of the gate: the name of a function of jax.nn, "linear", or a function.
-      score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: as in fused_topk_with_score_function;
-        None is no groups.
-      aux_loss_coeff: weight of fused_moe_aux_loss, which there is where it is above 0.
-      apply_topk_weights_early: the weights multiply what wo multiplies, and wo_bias is added once for each expert.
-      quantizer_sets: of wi and of wo, as in grouped_dense.
-      ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes: without effect.
-      dtype: of the weights of tokens, which are float32 again then, and of the loss.
-      recv_capacity_per_rank: a multiple of 128, without effect: no row is ever dropped.
+      gate_kernel: [H,E], matrix of the router. Logits are computed in the dtype of x, then converted to float32.
+      wi: [E,H,2I], the columns of the gate first.
+      wo: [E,I,H].
+      wi_0_bias, wi_1_bias, wo_bias: [E,I] of the gate, [E,I] of the other half of wi, [E,H] of wo. All three or none.
+      expert_bias: [E], see fused_topk_with_score_function.
+      num_experts: number of experts, E.
+      num_experts_per_tok: experts of a token.
+      activation_type: activation of the gate: the name of a function of jax.nn, "linear", or a function.
+      score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: see fused_topk_with_score_function.
+        Without num_groups and group_topk there are no groups.
+      aux_loss_coeff: weight of fused_moe_aux_loss. There is no loss unless it is positive.
+      apply_topk_weights_early: True applies routing weights to the operand of wo, and not to wo_bias.
+      quantizer_sets: for wi and wo, see grouped_dense.
+      ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes: no effect.
+      dtype: type to which the routing weights and the loss are rounded.
+      recv_capacity_per_rank: a multiple of 128. No effect: no row is ever dropped.
 
     Returns:
       ([batch,sequence,H] of the dtype of x; the loss, (), or None; int32 (1,1): the sum of each expert's rows, rounded
-      up to a multiple of 128.)
+      up to a multiple of 128).
     """
     del ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes
     capacity = recv_capacity_per_rank
-    if capacity is not None and checks.check_count("recv_capacity_per_rank", capacity, 1) % _SLOTS:
-        raise ValueError(f"recv_capacity_per_rank is {capacity}, must be a multiple of {_SLOTS}")
+    if capacity is not None and checks.check_count("recv_capacity_per_rank", capacity, 1) % _ROW_MULTIPLE:
+        raise ValueError(f"recv_capacity_per_rank is {capacity}, must be a multiple of {_ROW_MULTIPLE}")
     x, num_experts = checks.as_float_array("x", x, _FLOATS), checks.check_count("num_experts", num_experts, 1)
     top_k = checks.check_count("num_experts_per_tok", num_experts_per_tok, 1)
     if top_k > num_experts:
@@ -161,11 +163,11 @@ def moe(
     checks.as_dtype("dtype", dtype, FLOATS)
     checks.check_rank("x", x, "batch,sequence,H")
     if not isinstance(quantizer_sets, tuple | list) or len(quantizer_sets) != 2:
-        raise TypeError(f"quantizer_sets is {quantizer_sets!r}, must be two: of wi and of wo")
+        raise TypeError(f"quantizer_sets is {quantizer_sets!r}, must be a pair: for wi and for wo")
     tokens = versions.replicate_explicit_axes(x).reshape(-1, x.shape[2])
     biases = {"wi_0_bias": wi_0_bias, "wi_1_bias": wi_1_bias, "wo_bias": wo_bias}
-    experts = _Experts.of(num_experts, tokens, {"wi": wi, "wo": wo}, biases)
-    logits = _logits(tokens, gate_kernel, num_experts)
+    experts = _Experts.parse(num_experts, tokens, {"wi": wi, "wo": wo}, biases)
+    logits = _router_logits(tokens, gate_kernel, num_experts)
     probs, mask = fused_topk_with_score_function(
         logits,
         top_k,
@@ -192,5 +194,5 @@ def moe(
             0
         ]
         loss = fused_moe_aux_loss(scores, rows.group_sizes, top_k, aux_loss_coeff).astype(dtype)
-    slots = (-(-rows.group_sizes // _SLOTS) * _SLOTS).sum(dtype=jnp.int32).reshape(1, 1)
-    return out.reshape(x.shape), loss, slots
+    num_rows = (-(-rows.group_sizes // _ROW_MULTIPLE) * _ROW_MULTIPLE).sum(dtype=jnp.int32).reshape(1, 1)
+    return out.reshape(x.shape), loss, num_rows

@@ -1,4 +1,4 @@
-"""Groups that divide the rows of a matrix [rows, width]: blocks of rows that begin anew in each, and packing."""
+"""Ragged groups of the rows of a matrix [rows, width]: blocks that start anew in each group, and transposed packing."""
 
 from typing import NamedTuple
 
@@ -6,81 +6,83 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._src import routing
 from raggemm._src.quantization import E8M0
-from raggemm._src.routing import gather_rows
 
 
-def ceiling(x: int, size: int) -> int:
-    """How many blocks of this size x rows need, of which the last may be partial."""
+def cdiv(x: int, size: int) -> int:
+    """Returns x / size, rounded up."""
     return -(-x // size)
 
 
-def most_blocks(rows: int, groups: int, size: int) -> int:
-    """How many blocks there are at most: when all groups but one have a single row."""
+def max_blocks(rows: int, groups: int, size: int) -> int:
+    """Returns the largest possible number of blocks, which occurs if all groups except one have a single row."""
     return min(rows, (rows + (size - 1) * groups) // size)
 
 
-def filled(x: jax.Array, rows: jax.Array) -> jax.Array:
-    """Gathers x[rows]. A row from len(x) on is 0. float8_e8m0fnu has no 0: there the row is the least power of two, for
-    JAX would make NaN of 0, and jax.debug_nans raises for a NaN that nothing reads."""
+def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
+    """Gathers x[rows], and zeros for indices from len(x) on.
+
+    float8_e8m0fnu has no 0, and gets the smallest power of two. JAX would make it NaN, and fail with jax.debug_nans.
+    """
     if x.dtype != E8M0:
-        return gather_rows(x, rows)
-    return jax.lax.bitcast_convert_type(gather_rows(jax.lax.bitcast_convert_type(x, jnp.uint8), rows), E8M0)
+        return routing.gather_rows(x, rows)
+    return jax.lax.bitcast_convert_type(routing.gather_rows(jax.lax.bitcast_convert_type(x, jnp.uint8), rows), E8M0)
 
 
-class Rows(NamedTuple):
-    """The group of each row, its place there, and the group's size. Rows of no group have the last number."""
+class GroupedRows(NamedTuple):
+    """The group of each row of a matrix."""
 
-    group: jax.Array
-    place: jax.Array
-    size: jax.Array
+    group: jax.Array  # group of each row; the number of groups for no group
+    offset: jax.Array  # offset of each row in its group
+    size: jax.Array  # size of each row's group; 0 for no group
 
     @classmethod
-    def of(cls, sizes: jax.Array, rows: int) -> "Rows":
+    def from_sizes(cls, sizes: jax.Array, rows: int) -> "GroupedRows":
         sizes = sizes.astype(jnp.int32)
         ends = jnp.cumsum(sizes)
         row = jnp.arange(rows, dtype=jnp.int32)
         group = jnp.searchsorted(ends, row, side="right")
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
-    def positions(self, starts: jax.Array, places: jax.Array, end: int) -> jax.Array:
-        """`places` behind where their groups start; `end`, which is outside, for rows of no group."""
+    def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
+        """Returns the start of each row's group plus an offset. Rows of no group get `end`, which is out of bounds."""
         groups = starts.shape[0]
-        starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (places.ndim - 1))
-        return jnp.where((self.group < groups).reshape(starts.shape), starts + places, end)
+        starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))
+        return jnp.where((self.group < groups).reshape(starts.shape), starts + offsets, end)
 
 
 def block_starts(sizes: jax.Array, size: int) -> jax.Array:
-    """The first block of each group, where those of a group follow those of the one before it."""
-    counts = blocks_of(sizes, size)
+    """Returns the index of each group's first block."""
+    counts = block_counts(sizes, size)
     return jnp.cumsum(counts) - counts
 
 
-def blocks_of(sizes: jax.Array, size: int) -> jax.Array:
+def block_counts(sizes: jax.Array, size: int) -> jax.Array:
     return -(-sizes.astype(jnp.int32) // size)
 
 
-def block_of_rows(rows: Rows, sizes: jax.Array, size: int) -> jax.Array:
-    """The block of each row, one beyond the last that there may be for rows of no group."""
-    most = most_blocks(rows.group.shape[0], sizes.shape[0], size)
-    return rows.positions(block_starts(sizes, size), rows.place // size, most)
+def block_of_each_row(rows: GroupedRows, sizes: jax.Array, size: int) -> jax.Array:
+    """Returns the index of each row's block. Rows of no group get max_blocks, which is out of bounds."""
+    out_of_bounds = max_blocks(rows.group.shape[0], sizes.shape[0], size)
+    return rows.positions(block_starts(sizes, size), rows.offset // size, out_of_bounds)
 
 
 def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
-    """Returns the positions of the elements of [rows, width] once the matrix of each group is transposed."""
+    """Returns the flat position of each element of [rows, width] after the matrix of each group is transposed."""
     if rows * width > np.iinfo(np.int32).max:
         raise ValueError(f"groups of [{rows},{width}] cannot be transposed: at most {np.iinfo(np.int32).max} elements")
-    at = Rows.of(sizes, rows)
-    places = at.place[:, None] + jnp.arange(width, dtype=jnp.int32)[None] * at.size[:, None]
-    return at.positions(block_starts(sizes, 1) * width, places, rows * width)
+    grouped = GroupedRows.from_sizes(sizes, rows)
+    offsets = grouped.offset[:, None] + jnp.arange(width, dtype=jnp.int32)[None] * grouped.size[:, None]
+    return grouped.positions(block_starts(sizes, 1) * width, offsets, rows * width)
 
 
-def packed(x: jax.Array, sizes: jax.Array) -> jax.Array:
-    """[rows, width] as the transposed matrices of the groups, one after the other; 0 behind them. 1-D."""
+def pack_transposed(x: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Concatenates the transposed matrices of the groups of x [rows, width] in a flat array, padded with zeros."""
     positions = _packed_positions(sizes, *x.shape)
     return jnp.zeros(x.size, x.dtype).at[positions].set(x, mode="drop")
 
 
-def unpacked(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Inverts `packed`. Rows that belong to no group are filled by `filled`."""
-    return filled(flat, _packed_positions(sizes, *shape))
+def unpack_transposed(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Inverts pack_transposed. Rows of no group are filled as in gather_rows."""
+    return gather_rows(flat, _packed_positions(sizes, *shape))

@@ -1,4 +1,4 @@
-"""TransformerEngine's router and permutation, over raggemm's route and combine."""
+"""TransformerEngine's router and permutation, with raggemm's router and combine."""
 
 import math
 from typing import Any, NamedTuple
@@ -10,21 +10,21 @@ from jax import lax
 from raggemm._src import checks, routing
 
 
-def _name(x: Any) -> str:
-    """Returns the name of an enumerator of TransformerEngine, or the text itself, in lower case."""
+def _lower_name(x: Any) -> str:
+    """Returns the name of an enum member of TransformerEngine, or a string, in lower case."""
     return str(getattr(x, "name", x)).lower()
 
 
-def _score(score_function: Any) -> str:
-    score = _name(score_function)
+def _check_score(score_function: Any) -> str:
+    score = _lower_name(score_function)
     if score == "sqrtsoftplus":
-        raise NotImplementedError("score_function is 'sqrtsoftplus'; there are 'softmax' and 'sigmoid'")
+        raise NotImplementedError("score_function is 'sqrtsoftplus', only 'softmax' and 'sigmoid' are supported")
     if score not in routing.SCORES:
         raise ValueError(f"score_function is {score_function!r}, must be 'softmax' or 'sigmoid'")
     return score
 
 
-def _groups(num_experts: int, topk: int, num_groups: int, group_topk: int) -> routing.ExpertGroups | None:
+def _parse_groups(num_experts: int, topk: int, num_groups: int, group_topk: int) -> routing.ExpertGroups | None:
     number, group_topk = checks.check_integer("num_groups", num_groups), checks.check_integer("group_topk", group_topk)
     if group_topk <= 0:
         return None
@@ -46,28 +46,33 @@ def fused_topk_with_score_function(
     compute_aux_scores: bool = False,
     routing_map_format: Any = "bytemap",
 ) -> tuple[jax.Array, jax.Array]:
-    """The topk experts of each token, as a matrix of probabilities and as a mask.
+    """Selects the topk experts of each token. Returns their probabilities and a mask.
 
     Args:
       logits: [T,E].
-      use_pre_softmax: whether softmax is of all experts, not of those that are chosen; of no effect with sigmoid.
-      num_groups, group_topk: experts are those of the group_topk of num_groups groups whose topk // group_topk largest
-        scores have the largest sums; none where group_topk is 0 or less.
-      scaling_factor: a number (else TypeError), of the probabilities.
-      score_function: "softmax" or "sigmoid" (divided by the sum of those chosen where topk is more than 1), or an
-        enumerator of TransformerEngine with such a name. NotImplementedError for "sqrtsoftplus".
-      expert_bias: [E], added to sigmoids for the choice alone; ValueError with softmax.
-      compute_aux_scores: gives the scores of all experts instead, for fused_moe_aux_loss, and the mask of the topk of
-        them; all arguments but logits, topk, score_function and routing_map_format have no effect then.
-      routing_map_format: "bytemap", bool [T,E], or "bitmap_u8", uint8 [T,ceil(E/8)], the lowest bit first; or an
-        enumerator.
+      topk: experts of a token.
+      use_pre_softmax: True applies softmax to all experts, False to the selected ones. No effect with sigmoid.
+      num_groups, group_topk: limit a token to group_topk of num_groups groups of experts. The score of a group is the
+        sum of its topk // group_topk largest scores. There is no limit if group_topk is 0 or less.
+      scaling_factor: multiplies the probabilities; a number (else TypeError).
+      score_function: "softmax" or "sigmoid", or such an enum member of TransformerEngine. For topk above 1, sigmoids
+        are divided by the sum of the selected ones. NotImplementedError for "sqrtsoftplus".
+      expert_bias: [E], added to sigmoids for the selection only. ValueError with softmax.
+      compute_aux_scores: True returns the scores of all experts, for fused_moe_aux_loss, and the mask of the topk
+        largest. Only logits, topk, score_function and routing_map_format then have an effect.
+      routing_map_format: "bytemap" for bool [T,E], "bitmap_u8" for uint8 [T,ceil(E/8)] with the lowest bit first, or
+        such an enum member.
 
     Returns:
-      (probabilities [T,E] of the dtype of logits, 0 where an expert is not chosen; mask).
+      (probabilities [T,E] of the dtype of logits, 0 for experts that are not selected; mask).
     """
     if not isinstance(scaling_factor, int | float):
         raise TypeError(f"scaling_factor: is {type(scaling_factor).__name__}, must be a float or an int")
-    score, layout, topk = _score(score_function), _name(routing_map_format), checks.check_integer("topk", topk)
+    score, layout, topk = (
+        _check_score(score_function),
+        _lower_name(routing_map_format),
+        checks.check_integer("topk", topk),
+    )
     if layout not in ("bytemap", "bitmap_u8"):
         raise ValueError(f"routing_map_format is {routing_map_format!r}, must be 'bytemap' or 'bitmap_u8'")
     wide = routing.as_logits(logits)
@@ -80,7 +85,7 @@ def fused_topk_with_score_function(
         if expert_bias is not None and score != "sigmoid":
             raise ValueError(f"expert_bias is for score_function 'sigmoid', not {score!r}")
         bias = None if expert_bias is None else routing.as_expert_bias(expert_bias, experts)
-        groups = _groups(experts, topk, num_groups, group_topk)
+        groups = _parse_groups(experts, topk, num_groups, group_topk)
         router = routing.Router(
             topk, score, checks.check_bool("use_pre_softmax", use_pre_softmax), groups, score == "sigmoid" and topk > 1
         )
@@ -93,15 +98,16 @@ def fused_topk_with_score_function(
 
 
 def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: float) -> jax.Array:
-    """E * coeff / (topk * T^2) * sum over e of (sum over tokens of probs[:, e]) * tokens_per_expert[e].
+    """Computes E * coeff / (topk * T^2) * sum over e of (sum over tokens of probs[:, e]) * tokens_per_expert[e].
 
     Args:
-      probs: [T,E], as of compute_aux_scores.
+      probs: [T,E], scores from compute_aux_scores.
       tokens_per_expert: integer [E].
-      topk: experts of a token; coeff: weight of the loss.
+      topk: experts of a token.
+      coeff: weight of the loss.
 
     Returns:
-      () of the dtype of probs, which alone has a gradient.
+      () of the dtype of probs. Only probs has a gradient.
     """
     probs, counts = (
         checks.as_float_array("probs", probs),
@@ -114,40 +120,43 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
     return (weight * routing.balance(probs, counts, topk)).astype(probs.dtype)
 
 
-def _flat(name: str, x: Any) -> jax.Array:
-    """[T,n] of [T,n] or [batch,sequence,n]."""
+def _flatten_batch(name: str, x: Any) -> jax.Array:
+    """Returns [T,n] or [batch,sequence,n] as [T,n]."""
     x = checks.as_array(name, x)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 or 3 axes")
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-class _Rows(NamedTuple):
-    """Rows by expert and, within one, by token, and where the padding of each expert is."""
+class _DispatchedRows(NamedTuple):
+    """Rows ordered by expert and then by token, with padding after each expert."""
 
-    tokens: jax.Array  # int32 [rows]; T where a row is none's
-    experts: jax.Array  # int32 [rows]
-    sizes: jax.Array  # int32 [E], with padding
-    pad_offsets: jax.Array  # int32 [E]: rows of padding before an expert's
+    tokens: jax.Array  # token of each row, int32 [rows]; T for padding
+    experts: jax.Array  # expert of each row, int32 [rows]
+    sizes: jax.Array  # rows of each expert with padding, int32 [E]
+    pad_offsets: jax.Array  # rows of padding before each expert, int32 [E]
 
 
-def _rows(is_routed: jax.Array, count: int, align: int) -> _Rows:
+def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRows:
+    """Assigns `count` rows to the pairs in is_routed [T,E]. Pads each expert to a multiple of `align` rows."""
     tokens, experts = is_routed.shape
     routed = is_routed.sum(0, dtype=jnp.int32)
     sizes = -(-routed // align) * align
-    before = jnp.cumsum(sizes - routed) - (sizes - routed)
+    pad_offsets = jnp.cumsum(sizes - routed) - (sizes - routed)
     row = jnp.arange(count, dtype=jnp.int32)
     expert = jnp.searchsorted(jnp.cumsum(sizes), row, side="right").astype(jnp.int32)
     expert = jnp.minimum(expert, experts - 1)
-    pair = row - before[expert]  # its number among the pairs that are routed
-    is_row = pair < jnp.cumsum(routed)[expert]
-    place = jnp.searchsorted(jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1)  # expert * tokens + token
-    token = jnp.where(is_row, place.astype(jnp.int32) % max(tokens, 1), tokens)
-    return _Rows(token, expert, sizes, before)
+    pair = row - pad_offsets[expert]  # index among the routed pairs
+    is_padding = pair >= jnp.cumsum(routed)[expert]
+    index = jnp.searchsorted(
+        jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1
+    )  # index of the pair in [E,T]
+    token = jnp.where(is_padding, tokens, index.astype(jnp.int32) % max(tokens, 1))
+    return _DispatchedRows(token, expert, sizes, pad_offsets)
 
 
 def _row_id_map(is_routed: jax.Array) -> jax.Array:
-    """int32 [T,2E+1]: a token's rows without padding, the largest first, and -1; their experts; their number."""
+    """Returns row_id_map of token_dispatch, int32 [T,2E+1]. Rows are counted without padding."""
     routed = is_routed.sum(0, dtype=jnp.int32)
     first = jnp.cumsum(routed) - routed
     row = jnp.where(is_routed, first[None] + jnp.cumsum(is_routed, 0, dtype=jnp.int32) - 1, -1)
@@ -159,48 +168,52 @@ def _row_id_map(is_routed: jax.Array) -> jax.Array:
 def token_dispatch(
     inp: Any, routing_map: Any, num_out_tokens: int, probs: Any = None, align_size: int | None = None
 ) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array | None, jax.Array]:
-    """The tokens as rows of their experts, by expert and, within one, by token.
+    """Gathers the rows of the experts, ordered by expert and then by token.
 
     Args:
-      inp: [T,H], or [batch,sequence,H], as routing_map and probs.
-      routing_map: [T,E], not 0 where a token goes to an expert.
-      num_out_tokens: rows without padding, at least 1: the sum of routing_map. Rows beyond it are zero, and pairs for
-        which there is no row are dropped.
-      probs: [T,E]; a row whose probability is 0 is zero, as padding.
-      align_size: each expert's rows are padded with zeros to a multiple of it. There are (num_out_tokens + E *
-        (align_size - 1)) // align_size * align_size rows then, which is enough for every routing_map.
+      inp: [T,H] or [batch,sequence,H], like routing_map and probs.
+      routing_map: [T,E], nonzero if a token goes to an expert.
+      num_out_tokens: rows without padding, at least 1: the number of nonzeros in routing_map. Further rows are zero.
+        Pairs without a row are dropped.
+      probs: [T,E]. Rows with probability 0 are zero, like padding.
+      align_size: pads each expert with zeros to a multiple of this number of rows. The result has (num_out_tokens + E *
+        (align_size - 1)) // align_size * align_size rows, enough for every routing_map.
 
     Returns:
-      (rows [M,H]; probs of the rows [M], or None; row_id_map int32 [T,2E+1] for token_combine: rows of a token, the
-      largest first, their experts and their number, with -1 for none; pad_offsets int32 [E], or None without
-      align_size; rows of each expert with their padding, int32 [E]).
+      (rows [M,H]; row_probs [M], or None; row_id_map int32 [T,2E+1] for token_combine: the rows of a token in
+      descending order, padded with -1, their experts, and their number; pad_offsets int32 [E], or None without
+      align_size; rows of each expert with padding, int32 [E]).
     """
-    inp, is_routed = _flat("inp", checks.as_float_array("inp", inp)), _flat("routing_map", routing_map).astype(bool)
+    inp, is_routed = (
+        _flatten_batch("inp", checks.as_float_array("inp", inp)),
+        _flatten_batch("routing_map", routing_map).astype(bool),
+    )
     num_out_tokens, num_experts = checks.check_count("num_out_tokens", num_out_tokens, 1), is_routed.shape[1]
     align = 1 if align_size is None else checks.check_count("align_size", align_size, 1)
     if len(is_routed) != len(inp) or not num_experts:
         raise ValueError(f"routing_map: shape is {jnp.shape(routing_map)}, must be {inp.shape[0]} tokens by experts")
-    rows = _rows(is_routed, (num_out_tokens + num_experts * (align - 1)) // align * align, align)
-    out, of_rows = routing.gather_token_rows(inp, rows.tokens), None
+    rows = _assign_rows(is_routed, (num_out_tokens + num_experts * (align - 1)) // align * align, align)
+    out, row_probs = routing.gather_token_rows(inp, rows.tokens), None
     if probs is not None:
-        probs = _flat("probs", checks.as_float_array("probs", probs))
+        probs = _flatten_batch("probs", checks.as_float_array("probs", probs))
         if probs.shape != is_routed.shape:
             raise ValueError(f"probs: shape is {probs.shape}, must be that of routing_map, {is_routed.shape}")
-        of_rows = probs.at[rows.tokens, rows.experts].get(mode="fill", fill_value=0)
-        out = jnp.where((of_rows == 0)[:, None], 0, out)
-    return out, of_rows, _row_id_map(is_routed), None if align_size is None else rows.pad_offsets, rows.sizes
+        row_probs = probs.at[rows.tokens, rows.experts].get(mode="fill", fill_value=0)
+        out = jnp.where((row_probs == 0)[:, None], 0, out)
+    pad_offsets = None if align_size is None else rows.pad_offsets
+    return out, row_probs, _row_id_map(is_routed), pad_offsets, rows.sizes
 
 
 def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offsets: Any = None) -> jax.Array:
-    """The sum of each token's rows, weighted by merging_probs: the opposite of token_dispatch.
+    """Sums each token's rows, weighted by merging_probs. Inverts token_dispatch.
 
     Args:
-      inp: [M,H], rows as token_dispatch has them. Rows of no token take no part.
-      row_id_map, pad_offsets: of token_dispatch.
-      merging_probs: [T,E], or [batch,sequence,E]; by default 1.
+      inp: [M,H], in the order of token_dispatch. Padding is ignored.
+      row_id_map, pad_offsets: from token_dispatch.
+      merging_probs: [T,E] or [batch,sequence,E], by default 1.
 
     Returns:
-      [T,H] of the dtype of inp, summed in float32 in the order of the experts, as by raggemm.combine.
+      [T,H] of the dtype of inp. raggemm.combine sums in float32, in the order of the experts.
     """
     inp, row_id_map = checks.as_float_array("inp", inp), checks.as_integer_array("row_id_map", row_id_map)
     checks.check_rank("inp", inp, "M,H")
@@ -212,13 +225,14 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
         offsets = checks.as_integer_array("pad_offsets", pad_offsets)
         checks.check_shape("pad_offsets", offsets, (num_experts,))
         row += offsets[expert].astype(row.dtype)
-    is_there = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
-    row = jnp.where(is_there, row, len(inp)).reshape(-1)
-    nowhere = tokens * num_experts
-    pair = jnp.full(len(inp), nowhere, jnp.int32).at[row].set(jnp.arange(nowhere, dtype=jnp.int32), mode="drop")
+    is_valid = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
+    row = jnp.where(is_valid, row, len(inp)).reshape(-1)
+    num_pairs = tokens * num_experts
+    # The pair of each row, in [T,E]; num_pairs for padding.
+    pair = jnp.full(len(inp), num_pairs, jnp.int32).at[row].set(jnp.arange(num_pairs, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:
-        probs = _flat("merging_probs", checks.as_float_array("merging_probs", merging_probs))
+        probs = _flatten_batch("merging_probs", checks.as_float_array("merging_probs", merging_probs))
         checks.check_shape("merging_probs", probs, (tokens, num_experts))
         expert = expert.reshape(-1).at[pair].get(mode="fill", fill_value=0)
         weights = probs.at[token, expert].get(mode="fill", fill_value=0)
@@ -226,31 +240,31 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
 
 
 def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tuple[jax.Array, jax.Array]:
-    """The chunks of inp in another order.
+    """Reorders the chunks of inp.
 
     Args:
-      inp: [T,H], or [batch,sequence,H], whose rows are chunks one behind the other. Rows behind all chunks stay.
+      inp: [T,H] or [batch,sequence,H]. Its rows are consecutive chunks. Rows after the last chunk stay.
       split_sizes: integer [chunks], rows of each chunk.
-      sorted_indices: integer [chunks], a permutation: which chunk comes first, second, ...
+      sorted_indices: integer [chunks], a permutation: indices of the first chunk of the result, the second, ...
 
     Returns:
-      ([T,H], int32 [T]: where each row of inp went).
+      ([T,H], int32 [T]: the new position of each row of inp).
     """
-    inp = _flat("inp", checks.as_float_array("inp", inp))
+    inp = _flatten_batch("inp", checks.as_float_array("inp", inp))
     sizes = checks.as_integer_array("split_sizes", split_sizes).astype(jnp.int32)
     order = checks.as_integer_array("sorted_indices", sorted_indices)
     if sizes.ndim != 1 or order.shape != sizes.shape:
-        raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must be [chunks] both")
+        raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must both be [chunks]")
 
-    def moved(sizes: jax.Array, order: jax.Array) -> jax.Array:
-        """Returns the positions of rows once chunks of these sizes are put into this order."""
+    def new_positions(sizes: jax.Array, order: jax.Array) -> jax.Array:
+        """Returns the position of each row after the chunks are reordered."""
         ends = jnp.cumsum(sizes[order])
         starts = jnp.zeros_like(sizes).at[order].set(ends - sizes[order])
         row = jnp.arange(len(inp), dtype=jnp.int32)
         ends = jnp.cumsum(sizes)
         chunk = jnp.searchsorted(ends, row, side="right")
-        by = routing.gather_rows(starts - (ends - sizes), chunk)
-        return (row + by).astype(jnp.int32)
+        shift = routing.gather_rows(starts - (ends - sizes), chunk)
+        return (row + shift).astype(jnp.int32)
 
-    came_from = moved(sizes[order], jnp.argsort(order))
-    return inp.at[came_from].get(unique_indices=True), moved(sizes, order)
+    source = new_positions(sizes[order], jnp.argsort(order))
+    return inp.at[source].get(unique_indices=True), new_positions(sizes, order)

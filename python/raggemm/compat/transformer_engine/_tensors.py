@@ -1,4 +1,4 @@
-"""The tensors of TransformerEngine's JAX package, its scaling modes, and how the elements and scales of each lie."""
+"""The tensors and scaling modes of TransformerEngine's JAX package, and the layouts of their elements and scales."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ import numpy as np
 from raggemm._src import checks
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.quantization import E2M1, E4M3, E5M2, E8M0
-from raggemm.compat.transformer_engine._ragged import ceiling, most_blocks
+from raggemm.compat.transformer_engine._ragged import cdiv, max_blocks
 
 F32 = np.dtype(np.float32)
 
@@ -25,19 +25,16 @@ F32 = np.dtype(np.float32)
 )
 @dataclasses.dataclass
 class GroupedNoScaleTensor:
-    """An operand of grouped_gemm; TransformerEngine's own class, or any object with these attributes, will do too.
+    """An operand of grouped_gemm. TransformerEngine's own class, or any object with these attributes, works, too.
 
-    data has original_shape, or is flat with as many elements. first_dims and last_dims: integer [G], the sizes of the
-    groups along the collapsed first or last axis, None or empty if it is not divided. With last_dims the groups lie
-    one after the other in memory, each dense ("PACKED"), as TransformerEngine has it; see raggemm.GroupedTensor. amax
-    is not read.
+    With last_dims the matrices of the groups are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
 
-    data: Any
-    amax: Any
-    first_dims: Any
-    last_dims: Any
-    original_shape: tuple[int, ...]
+    data: Any  # elements with original_shape, or flat
+    amax: Any  # not read
+    first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
+    last_dims: Any  # group sizes along the collapsed last axis, integer [G]; None or empty if not ragged
+    original_shape: tuple[int, ...]  # shape of data
 
 
 @functools.partial(
@@ -49,38 +46,37 @@ class GroupedNoScaleTensor:
 )
 @dataclasses.dataclass
 class GroupedScaledTensor1x:
-    """A quantized operand; TransformerEngine's own class, or any object with these attributes, will do too.
+    """A quantized operand. TransformerEngine's own class, or any object with these attributes, works, too.
 
-    Its matrices: data is flat, of original_shape, of which the axes before flatten_axis collapse to rows and the
-    others to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]), and what is behind
-    their sum belongs to none. With neither of them axis 0 is the group axis where flatten_axis is 2 or more, and there
-    is one matrix where it is 1. Matrices of groups that divide the columns lie one after the other, each dense.
+    data is flat, of original_shape. Axes before flatten_axis collapse to rows, the others to columns. Groups divide the
+    rows (first_dims, [G]) or the columns (last_dims, [G]), and may end before the last row or column. Groups of columns
+    are stored as contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis
+    is 2 or more, and there is one matrix if it is 1.
 
-    data_layout "T" means that each group's matrix is stored transposed, one after the other: original_shape and
-    flatten_axis are then those of the transposed one, [K,M] or [G,N,K], while first_dims, last_dims, is_colwise and
-    contracting_dims mean the axes before that.
+    With data_layout "T" the matrix of each group is stored transposed, and the matrices are contiguous. original_shape
+    and flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise and
+    contracting_dims describe the untransposed one.
 
-    scaling_mode, by name or as an enum with these names:
+    scaling_mode is a name or an enum with these names:
 
     | name                                           | data            | scale_inv                            |
     |------------------------------------------------|-----------------|--------------------------------------|
     | NO_SCALING                                     | a float type    | not read                             |
     | DELAYED_TENSOR_SCALING, CURRENT_TENSOR_SCALING | float8          | float32 (G,)                         |
-    | MXFP8_1D_SCALING                               | float8          | float8_e8m0fnu, one for 32 elements  |
-    | NVFP4_1D_SCALING                               | float4_e2m1fn   | float8_e4m3fn, one for 16 elements   |
-    | NVFP4_2D_SCALING                               | float4_e2m1fn   | float8_e4m3fn, one for 16x16         |
+    | MXFP8_1D_SCALING                               | float8          | float8_e8m0fnu, 1 per 32 elements    |
+    | NVFP4_1D_SCALING                               | float4_e2m1fn   | float8_e4m3fn, 1 per 16 elements     |
+    | NVFP4_2D_SCALING                               | float4_e2m1fn   | float8_e4m3fn, 1 per 16x16 block     |
 
-    float8 is float8_e4m3fn or float8_e5m2. NVFP4 elements are also times amax / (6 * 448) in float32, or 1 where that
-    is 0 or no number; amax has the shape (G,), (1,) or ().
+    float8 is float8_e4m3fn or float8_e5m2. NVFP4 has a second scale per group, amax / (6 * 448) in float32, or 1 if
+    that is 0 or not finite. amax has the shape (G,), (1,) or ().
 
-    Blocks of 32 or 16 lie along a row, or along a column if is_colwise, and begin anew in each group, whose last block
-    may be partial. scale_inv has a matrix of scales for each group, of the shape ceil(rows / block) x columns if
-    is_colwise, and rows x ceil(columns / block) else; transposed with data. They follow one another as they are,
-    neither padded nor swizzled, and nothing lies between them. So scale_inv is as long as the scales of all groups can
-    be together: where blocks lie along the axis of L elements that G groups divide, these are
-    min(L, (L + (block - 1) * G) // block) blocks, of which the last may be unused.
+    Blocks of 32 or 16 lie along a row, or along a column if is_colwise. They start anew in each group, whose last block
+    may be partial. scale_inv has one matrix per group: ceil(rows / block) x columns if is_colwise, else
+    rows x ceil(columns / block), and transposed if data is. The matrices are contiguous, without padding or swizzling.
+    scale_inv has room for the largest possible number of blocks: min(L, (L + (block - 1) * G) // block) along an axis
+    of L elements that G groups divide. The last ones may be unused.
 
-    pre_swizzled: scale_inv is as TransformerEngine's kernels have it; see unswizzled.
+    pre_swizzled: scale_inv has the layout of TransformerEngine's kernels; see unswizzled.
     """
 
     data: Any
@@ -113,40 +109,39 @@ class ScaledTensor2x:
 )
 @dataclasses.dataclass(frozen=True)
 class GroupedQuantizer:
-    """How to quantize; TransformerEngine's own quantizers, or any object with these attributes, will do too.
+    """A quantizer. TransformerEngine's own quantizers, or any object with these attributes, work, too.
 
-    q_dtype: of the elements. scaling_mode: see GroupedScaledTensor1x. q_layout, "ROWWISE", "COLWISE" or
-    "ROWWISE_COLWISE", is what grouped_quantize makes; products take no notice of it. scale, (G,), (1,) or (), is for
-    DELAYED_TENSOR_SCALING; a quantizer with an attribute `quantizers`, one for each group, has theirs.
+    If it has an attribute `quantizers`, with one per group, their scales are used.
     """
 
-    q_dtype: Any
-    scaling_mode: Any
-    q_layout: Any = "ROWWISE_COLWISE"
-    scale: Any = None
+    q_dtype: Any  # type of the elements
+    scaling_mode: Any  # see GroupedScaledTensor1x
+    q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or both; products ignore it
+    scale: Any = None  # scales for DELAYED_TENSOR_SCALING, (G,), (1,) or ()
 
 
 class QuantizerSet(NamedTuple):
-    """The quantizers of grouped_dense, None for an array that is not quantized.
+    """The quantizers of grouped_dense, or None for arrays that are not quantized.
 
-    Any object with these attributes will do too.
+    Any object with these attributes works, too.
     """
 
     x: Any = None
     kernel: Any = None
-    dgrad: Any = None
+    dgrad: Any = None  # quantizer of the incoming gradient
 
 
 class Mode(NamedTuple):
-    """A scaling mode: the types of elements and scales, the shape of a rowwise block, and colwise data's layout."""
+    """A scaling mode."""
 
-    elements: tuple[np.dtype, ...]
-    scale: np.dtype | None = None
-    block: tuple[int, int] | None = None
-    colwise_layout: str = "T"
+    elements: tuple[np.dtype, ...]  # allowed types of elements
+    scale: np.dtype | None = None  # type of scales
+    block: tuple[int, int] | None = None  # shape of a rowwise block; None: one scale per group
+    colwise_layout: str = "T"  # layout of colwise data
 
     @property
-    def has_amax_factor(self) -> bool:
+    def has_amax_scale(self) -> bool:
+        """True if groups have a second scale."""
         return self.elements == (E2M1,)
 
 
@@ -161,8 +156,8 @@ MODES = {
 }
 
 
-def name_of(what: str, value: Any, allowed: Any) -> str:
-    """Returns the name of an enum's member, or a string, if it is one of `allowed`."""
+def enum_name(what: str, value: Any, allowed: Any) -> str:
+    """Returns the name of an enum member, or a string. Raises ValueError unless it is among `allowed`."""
     name = getattr(value, "name", value)
     if name not in allowed:
         raise ValueError(f"{what}: is {value!r}, must be {', '.join(allowed)}")
@@ -171,49 +166,45 @@ def name_of(what: str, value: Any, allowed: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the matrices of a tensor are stored.
-
-    lead: 1 with a group axis, else 0. split: the first axis of the columns. ragged: the stored axis of the matrix that
-    groups divide, 0 or 1.
-    """
+    """The storage layout of the matrices of a tensor."""
 
     shape: tuple[int, ...]
-    lead: int
-    split: int
-    ragged: int | None
+    lead: int  # number of group axes, 0 or 1
+    split: int  # first axis of the columns
+    ragged: int | None  # stored axis of the matrix that groups divide, 0 or 1
     groups: int
     transposed: bool = False
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], lead: int, split: int, ragged: int | None, sizes: Any) -> "Layout":
+    def from_shape(cls, shape: tuple[int, ...], lead: int, split: int, ragged: int | None, sizes: Any) -> "Layout":
         groups = sizes.shape[0] if sizes is not None else shape[0] if lead else 1
         return cls(shape, lead, split, ragged, groups)
 
     @property
     def matrix(self) -> tuple[int, int]:
+        """Rows and columns of the stored matrix."""
         return math.prod(self.shape[self.lead : self.split]), math.prod(self.shape[self.split :])
 
-    def turned(self) -> "Layout":
-        """Returns the layout of each matrix transposed."""
+    def transpose(self) -> "Layout":
+        """Returns the layout with each matrix transposed."""
         lead, split = self.lead, self.split
         shape = self.shape[:lead] + self.shape[split:] + self.shape[lead:split]
         ragged = None if self.ragged is None else 1 - self.ragged
         return Layout(shape, lead, lead + len(shape) - split, ragged, self.groups, not self.transposed)
 
-    def stored(self, axis: int) -> int:
-        """Returns the stored axis for an axis of the tensor that is not transposed."""
+    def stored_axis(self, axis: int) -> int:
+        """Returns the stored axis of an axis of the untransposed tensor."""
         if not self.transposed or not -len(self.shape) <= axis < len(self.shape):
             return axis
-        axis, first = axis % len(self.shape), self.turned().split
+        axis, first = axis % len(self.shape), self.transpose().split
         if axis < self.lead:
             return axis
         return axis + len(self.shape) - first if axis < first else axis - first + self.lead
 
-    def scales(self, block: tuple[int, int]) -> tuple[int, ...]:
-        """The shape of scale_inv, where a block has this stored shape: [G,rows,columns], or without G where groups
-        divide an axis."""
+    def scale_shape(self, block: tuple[int, int]) -> tuple[int, ...]:
+        """Returns the shape of scale_inv for blocks of this stored shape: [G,rows,columns], or without G if ragged."""
         counts = [
-            most_blocks(extent, self.groups, size) if axis == self.ragged else ceiling(extent, size)
+            max_blocks(extent, self.groups, size) if axis == self.ragged else cdiv(extent, size)
             for axis, (extent, size) in enumerate(zip(self.matrix, block, strict=True))
         ]
         return (*((self.groups,) if self.ragged is None else ()), *counts)
@@ -225,90 +216,93 @@ class Layout:
     meta_fields=("mode", "layout", "block", "dtype"),
 )
 @dataclasses.dataclass(frozen=True)
-class Scaled:
-    """A GroupedScaledTensor1x that was checked, with flat data and scales and the shape of a block as it is stored."""
+class ScaledOperand:
+    """A checked GroupedScaledTensor1x."""
 
     mode: Mode
     layout: Layout
-    block: tuple[int, int] | None
-    dtype: Any
-    data: jax.Array
-    scale: jax.Array | None
+    block: tuple[int, int] | None  # shape of a block in the stored matrix
+    dtype: Any  # dq_dtype of the tensor
+    data: jax.Array  # flat elements
+    scale: jax.Array | None  # flat scales
     amax: jax.Array | None
-    sizes: jax.Array | None
+    sizes: jax.Array | None  # sizes of ragged groups
 
 
-def is_set(sizes: Any) -> bool:
+def is_given(sizes: Any) -> bool:
+    """Returns True unless sizes is None or empty."""
     return sizes is not None and np.size(sizes) > 0
 
 
-def flattened(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
+def check_flatten_axis(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
+    """Returns flatten_axis as a nonnegative axis. Raises ValueError if it is out of range."""
     axis = checks.check_integer("flatten_axis", flatten_axis)
     axis += len(shape) if axis < 0 else 0
     if not 0 < axis < len(shape):
-        raise ValueError(f"{name}: is {flatten_axis}, must lie between the axes of shape {shape}")
+        raise ValueError(f"{name}: is {flatten_axis}, must be between the axes of shape {shape}")
     return axis
 
 
-def dims_of(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
-    """Returns the axis that the groups divide, 0 with first_dims and 1 with last_dims, and their sizes."""
-    if is_set(x.first_dims) and is_set(x.last_dims):
+def ragged_dims(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
+    """Returns the axis that groups divide, 0 for first_dims or 1 for last_dims, and their sizes."""
+    if is_given(x.first_dims) and is_given(x.last_dims):
         raise ValueError(f"{name}: first_dims and last_dims are both set, at most one may be; see raggemm.grouped_gemm")
     for axis, field in enumerate(("first_dims", "last_dims")):
-        if is_set(getattr(x, field)):
+        if is_given(getattr(x, field)):
             return axis, checks.as_group_sizes(getattr(x, field), f"{name}.{field}")
     return None, None
 
 
-def layout_of(name: str, x: Any) -> tuple[Layout, jax.Array | None]:
+def parse_layout(name: str, x: Any) -> tuple[Layout, jax.Array | None]:
+    """Returns the layout of a GroupedScaledTensor1x, and the sizes of ragged groups."""
     fields = [f.name for f in dataclasses.fields(GroupedScaledTensor1x) if f.name not in ("amax", "pre_swizzled")]
     missing = [field for field in fields if not hasattr(x, field)]
     if missing:
-        raise TypeError(f"{name}: {type(x).__name__} has no attribute {', '.join(missing)}")
-    transposed = name_of(f"{name}.data_layout", x.data_layout, ("N", "T")) == "T"
+        raise TypeError(f"{name}: {type(x).__name__} lacks the attributes {', '.join(missing)}")
+    transposed = enum_name(f"{name}.data_layout", x.data_layout, ("N", "T")) == "T"
     shape = tuple(map(operator.index, x.original_shape))
-    split = flattened(f"{name}.flatten_axis", x.flatten_axis, shape)
-    axis, sizes = dims_of(name, x)
-    layout = Layout.of(
+    split = check_flatten_axis(f"{name}.flatten_axis", x.flatten_axis, shape)
+    axis, sizes = ragged_dims(name, x)
+    layout = Layout.from_shape(
         shape, int(axis is None and split > 1), split, None if axis is None else axis ^ transposed, sizes
     )
     return dataclasses.replace(layout, transposed=transposed), sizes
 
 
 def stored_block(mode: Mode, is_colwise: bool, transposed: bool) -> tuple[int, int] | None:
+    """Returns the shape of a block in the stored matrix, or None if the mode has no blocks."""
     if mode.block is None:
         return None
     return mode.block[::-1] if is_colwise != transposed else mode.block
 
 
-def scaled(name: str, x: Any) -> Scaled:
-    """x, anything with the attributes of a GroupedScaledTensor1x, checked. TypeError and ValueError where it cannot
-    be one; elements have no derivative."""
-    layout, sizes = layout_of(name, x)
-    mode = MODES[name_of(f"{name}.scaling_mode", x.scaling_mode, MODES)]
-    for field, why in (("pre_swizzled", "unswizzled gives such a one"), ("has_rht_applied", "none is rotated here")):
+def parse_scaled(name: str, x: Any) -> ScaledOperand:
+    """Checks an object with the attributes of a GroupedScaledTensor1x. Elements get no gradient."""
+    layout, sizes = parse_layout(name, x)
+    mode = MODES[enum_name(f"{name}.scaling_mode", x.scaling_mode, MODES)]
+    for field, why in (("pre_swizzled", "call unswizzled"), ("has_rht_applied", "rotated tensors are not supported")):
         if getattr(x, field, False):
             raise ValueError(f"{name}.{field}: is True, must be False; {why}")
     data, why = jnp.asarray(x.data), f", the elements of original_shape {layout.shape}"
     checks.check_shape(f"{name}.data", data, (math.prod(layout.shape),), why=why)
-    checks.check_dtype(f"{name}.data: of {x.scaling_mode}", data.dtype, mode.elements)
+    checks.check_dtype(f"{name}.data for {x.scaling_mode}", data.dtype, mode.elements)
     block = stored_block(mode, x.is_colwise, layout.transposed)
     scale, amax = None, None
     if mode.scale is not None:
         scale = checks.as_float_array(f"{name}.scale_inv", x.scale_inv, (mode.scale,))
-        length = layout.groups if block is None else math.prod(layout.scales(block))
-        what = "group" if block is None else f"{block[0]}x{block[1]} of {layout.matrix} as stored"
+        length = layout.groups if block is None else math.prod(layout.scale_shape(block))
+        what = "group" if block is None else f"{block[0]}x{block[1]} block of the stored {layout.matrix}"
         checks.check_shape(
             f"{name}.scale_inv", scale, (length,), why=f", one for each {what}, of {layout.groups} groups"
         )
         data = jax.lax.stop_gradient(data)
-    if mode.has_amax_factor:
-        amax = amax_of(f"{name}.amax", getattr(x, "amax", None), layout.groups)
-    return Scaled(mode, layout, block, x.dq_dtype, data, scale, amax, sizes)
+    if mode.has_amax_scale:
+        amax = check_amax(f"{name}.amax", getattr(x, "amax", None), layout.groups)
+    return ScaledOperand(mode, layout, block, x.dq_dtype, data, scale, amax, sizes)
 
 
-def amax_of(name: str, amax: Any, groups: int) -> jax.Array:
-    """(G,), or () of one for all groups, in float32."""
+def check_amax(name: str, amax: Any, groups: int) -> jax.Array:
+    """Checks amax. Returns it in float32 with the shape (G,), or () if groups share it."""
     if amax is None:
         raise ValueError(f"{name}: is None, must have the shape ({groups},), (1,) or ()")
     amax = checks.as_float_array(name, amax).astype(F32)
