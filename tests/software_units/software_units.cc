@@ -233,14 +233,14 @@ extern const KernelRow kAmxKernels[2];
 constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>()};
 
 extern const KernelRow kScalarKernels[6];
-extern const Dequantizers kScalarExpanders;
+extern const Dequantizers kScalarDequantizers;
 
 absl::Span<const IsaRow> IsaRows() {
   const auto nothing = [] { return static_cast<const char*>(nullptr); };
   static const IsaRow rows[] = {
       {Isa{2}, "amx", nothing, kAmxKernels, Isa::kScalar},
       {Isa{1}, "avx512_bf16", nothing, kAvx512Bf16Kernels, Isa::kScalar},
-      {Isa::kScalar, "scalar", nothing, kScalarKernels, Isa::kScalar, &kScalarExpanders},
+      {Isa::kScalar, "scalar", nothing, kScalarKernels, Isa::kScalar, &kScalarDequantizers},
   };
   return rows;
 }
