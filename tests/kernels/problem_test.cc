@@ -222,8 +222,8 @@ const BadInput kOptionalOperands[] = {
     {"AlphaOfEachReplicaOfRaggedK",
      WithTwoReplicas(RaggedMode::kRaggedK),
      [](TestProblem& t) { t.problem.alpha = t.AddRandom(DType::kF32, {6}); },
-     {"alpha: shape is [6], must have 3 rows, one for each processed group; with ragged K its replicas, which are "
-      "summed, share it"}},
+     {"alpha: shape is [6], must have 3 rows, one for each processed group; with ragged K the replicas of a "
+      "problem are summed, and share it"}},
     {"BiasOfEachReplicaOfRaggedK",
      WithTwoReplicas(RaggedMode::kRaggedK),
      [](TestProblem& t) {
