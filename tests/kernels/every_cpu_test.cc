@@ -37,7 +37,8 @@ TEST_P(EveryCpuTest, GivesTheBitsOfTheRule) {
     TestProblem test(RandomSpec(random));
     test.ClearOut();
     ASSERT_EQ(GroupedGemm(test.problem, {.executor = Executor::kOpenMp, .cpu = GetParam()}), absl::OkStatus());
-    GroupedGemmProblem expected = test.problem;  // by the rule that this CPU chooses for bf16, not the host's
+    // The CPU of the plan, and not the host, chooses the rule for bf16 unless the problem names one.
+    GroupedGemmProblem expected = test.problem;
     const ChosenArithmetic chosen = ArithmeticFor(ProductsOf(test.problem), GetParam()).value();
     if (chosen.because != nullptr) expected.bf16_sums = static_cast<ArithmeticId>(chosen.arithmetic - kArithmetics);
     EXPECT_TRUE(HasBits(test.problem.out, ExpectedOut(expected).value()))

@@ -206,10 +206,10 @@ def _partitioned(call: Call, options: dict[str, str | int], operands: Sequence[A
     def named(*args):
         return function(*args)
 
-    # The program has a pointer in place of the call, which another call may have later. So that the persistent
-    # compilation cache tells calls apart, the function has a name for each of them.
-    words = repr((dataclasses.astuple(call), sorted(options.items())))
-    named.__name__ = f"grouped_gemm_{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    # JAX puts a pointer into the program in place of the call, and a later call may get the same pointer. The name
+    # tells their programs apart in JAX's persistent compilation cache.
+    identity = repr((dataclasses.astuple(call), sorted(options.items())))
+    named.__name__ = f"grouped_gemm_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     return jax.jit(named)
 
 

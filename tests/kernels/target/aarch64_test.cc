@@ -23,7 +23,7 @@ TEST(IsaRows, AreThoseOfAarch64) {
 }
 
 TEST(IsaRows, EveryCpuHasNeon) {
-  Cpu cpu;  // without the probe, which an emulator distorts
+  Cpu cpu;  // Has no probed speeds, because an emulator distorts them.
   cpu.isas = HostCpu().isas;
   EXPECT_EQ(PreferredIsa(cpu, kArithmetics[0]), *IsaOf("neon"));
   EXPECT_EQ(MissingFor(*IsaOf("neon")), "");
