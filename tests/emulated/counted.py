@@ -3,8 +3,8 @@
     python counted.py FOLDER-OF-OBJECTS [--record]
 
 compares with bench/results/aarch64-counted.md, or writes it. The basic block with the most products stands for a
-kernel's loop over k. It has all loads. Prefetches, which come once in several turns, are in other blocks. A branch counts
-as an instruction without a target.
+kernel's loop over k. It has all loads. Prefetches, which come once in several turns, are in other blocks. A branch
+counts as an instruction without a target.
 """
 
 import argparse
