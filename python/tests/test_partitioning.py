@@ -99,7 +99,7 @@ def test_other_shardings(transpose):
 
 
 def test_the_programs_of_two_calls_differ():
-    """In more than the pointer to the call, which the persistent compilation cache may meet again."""
+    """The pointer to a call is not enough, because a later call may get it while its program is cached on disk."""
 
     def program(activation, options):
         def f(x, w):

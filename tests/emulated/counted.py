@@ -2,12 +2,12 @@
 
     python counted.py FOLDER-OF-OBJECTS [--record]
 
-compares with bench/results/aarch64-counted.md, or writes it. Of each kernel's loop over k, loads included, the lines
-that fetch are left out, which come once in several turns, and a branch is an instruction without a target.
+compares with bench/results/aarch64-counted.md, or writes it. The basic block with the most products stands for a
+kernel's loop over k. It has all loads. Prefetches, which come once in several turns, are in other blocks. A branch
+counts as an instruction without a target.
 """
 
 import argparse
-import itertools
 import pathlib
 import re
 import subprocess
@@ -54,52 +54,22 @@ def as_of_x86(text: str) -> str:
     return text
 
 
-def basic_blocks(lines: list[tuple[int, str]]) -> tuple[dict[int, list[str]], dict[int, set[int]]]:
-    """Returns the instructions of each basic block and the blocks that may follow it, by address."""
+def basic_blocks(lines: list[tuple[int, str]]) -> list[list[str]]:
+    """Returns the instructions between jumps and their targets."""
     jumps = {at: int(found[1], 16) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))}
-    following = dict(itertools.pairwise(at for at, _ in lines))
-    ends = {at for at, text in lines if at in jumps or text.startswith("ret")}
-    starts = {lines[0][0], *jumps.values(), *(following[at] for at in ends if at in following)}
-    blocks: dict[int, list[str]] = {}
-    successors: dict[int, set[int]] = {}
+    blocks: list[list[str]] = [[]]
     for at, text in lines:
-        if at in starts:
-            begin = at
-            blocks[begin] = []
-        blocks[begin].append(text)
-        if at in ends or at not in following or following[at] in starts:
-            falls = not text.startswith(("jmp", "ret"))
-            successors[begin] = {jumps.get(at)} | ({following.get(at)} if falls else set())
-    return blocks, {block: after & blocks.keys() for block, after in successors.items()}
-
-
-def cycles_in(blocks: set[int], successors: dict[int, set[int]]) -> set[frozenset[int]]:
-    """Returns the largest sets of blocks that reach one another."""
-    reached: dict[int, set[int]] = {}
-    for start in blocks:
-        seen: set[int] = set()
-        stack = [start]
-        while stack:
-            new = (successors[stack.pop()] & blocks) - seen
-            seen |= new
-            stack += new
-        reached[start] = seen
-    return {frozenset(b for b in reached[a] if a in reached[b]) for a in blocks if a in reached[a]}
-
-
-def loops(lines: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns the instructions of each outermost loop, without those of the loops within."""
-    blocks, successors = basic_blocks(lines)
-    found = []
-    for loop in cycles_in(set(blocks), successors):
-        entries = {block for other in blocks.keys() - loop for block in successors[other] & loop}
-        within = set().union(*cycles_in(set(loop - entries), successors))
-        found.append([text for block in sorted(loop - within) for text in blocks[block] if text != "nop"])
-    return found
+        if at in jumps.values():
+            blocks.append([])
+        if text != "nop":
+            blocks[-1].append(text)
+        if at in jumps or text.startswith("ret"):
+            blocks.append([])
+    return blocks
 
 
 def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]:
-    """Products and instructions of one turn of the loop that has the most products."""
+    """Returns the number of products and the instructions of the basic block that has the most products."""
     command = ["aarch64-linux-gnu-objdump", "-dC", "--no-show-raw-insn", objects / f"{kernel.file}.cc.o"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
@@ -108,7 +78,7 @@ def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]
         if not re.search("TileGemm<" + wanted, re.sub(r"raggemm::|\(anonymous namespace\)::| ", "", name)):
             continue
         lines = [(int(at, 16), as_of_x86(t.strip())) for at, t in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.M)]
-        found += [(sum(text.startswith(kernel.product) for text in loop), loop) for loop in loops(lines)]
+        found += [(sum(text.startswith(kernel.product) for text in x), x) for x in basic_blocks(lines)]
     assert found, f"{kernel.name}: no such kernel in {command[-1]}"
     return max(found, key=lambda pair: (pair[0], -len(pair[1])))
 

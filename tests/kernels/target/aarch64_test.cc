@@ -23,7 +23,9 @@ TEST(IsaRows, AreThoseOfAarch64) {
 }
 
 TEST(IsaRows, EveryCpuHasNeon) {
-  EXPECT_EQ(PreferredIsa(HostCpu(), kArithmetics[0]), *IsaOf("neon"));
+  Cpu cpu;  // Has no probed speeds, because an emulator distorts them.
+  cpu.isas = HostCpu().isas;
+  EXPECT_EQ(PreferredIsa(cpu, kArithmetics[0]), *IsaOf("neon"));
   EXPECT_EQ(MissingFor(*IsaOf("neon")), "");
   EXPECT_FALSE(IsaOf("avx2").has_value());
 }
