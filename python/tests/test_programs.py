@@ -48,7 +48,7 @@ def test_jaxpr_and_hlo_are_readable():
 
 
 def test_checkpoint_policy():
-    """grouped_gemm_saveable saves the results of grouped GEMMs only, and recomputes those of dots."""
+    """grouped_gemm_saveable saves the results of grouped GEMMs only. Those of dots are recomputed."""
     square = random(K, K)
 
     def loss_of_rows(x, w):
