@@ -1,5 +1,4 @@
-"""Units of the CPU that XLA's own dots use too, on the same threads: neither leaves the other a state that it did not
-have, say the shapes of tiles."""
+"""Tests that raggemm and XLA's dots leave each other's CPU state, such as AMX tile shapes, intact on shared threads."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ def bf16(*shape, seed=0):
     return random(*shape, seed=seed).astype(jnp.bfloat16)
 
 
-def test_bf16_dots_alternate_with_ours():
+def test_alternating_bf16_products():
     x, w, dense = bf16(256, 320), bf16(4, 320, 320, seed=1), bf16(320, 320, seed=2)
 
     def ours(x):
