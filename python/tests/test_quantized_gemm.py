@@ -144,7 +144,9 @@ def test_ejkernel_scales(dtype, blocks):
         near(out, want + bias, magnitude + np.abs(bias))
         # A scale that covers 4 steps of k is applied to elements.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
-        products, magnitudes = (f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs))
+        products, magnitudes = (
+            f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs)
+        )
         shape = (G, blocks, K // blocks, N)
         near(dscale[:, :, 0], products.reshape(shape).sum(2), magnitudes.reshape(shape).sum(2) + 1e-6)
     np.testing.assert_array_equal(
