@@ -1,4 +1,4 @@
-"""Tests activation and gate of grouped_gemm: values against float64, bits against moe_mlp, derivatives and errors."""
+"""Tests activation and gate of grouped_gemm against float64 and moe_mlp."""
 
 import functools
 import itertools
@@ -32,7 +32,7 @@ def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **opti
 
 @pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
 def test_every_mode_and_storage(case):
-    """The cases take activations and dtypes in turn. Every third case has no optional operands."""
+    """Cases take activations and dtypes in turn, and every third has no optional operands."""
     number = CASES.index(case)
     activation, gated = PAIRS[number % len(PAIRS)]
     operands = case.operands()
@@ -58,7 +58,7 @@ def test_every_mode_and_storage(case):
     ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 7, unpack=True)
 )
 def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
-    """Products for gate, up with the activation and down, followed by combine, have the bits of one moe_mlp call."""
+    """Products for gate, up and down, followed by combine, have the bits of one moe_mlp call."""
     activation, gated = pair
     tokens, hidden, inner = 7, 40, 24
     rng = np.random.default_rng(3)
@@ -89,7 +89,7 @@ def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
 
 @pytest.mark.parametrize("name", sampled(["silu", "gelu", "gelu_tanh", "quick_gelu"], 2))
 def test_small_derivatives_are_accurate(name):
-    """Derivatives left of all zeros are accurate, although 1 + tanh(x) cancels in float32 there."""
+    """Left of all zeros, derivatives are accurate although 1 + tanh(x) cancels in float32."""
     x = np.linspace(-5, -2.5, 61, dtype=np.float32)
     got = jax.jit(jax.vmap(jax.grad(functools.partial(activated, name.upper(), None))))(x)
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Tests that raggemm and XLA's dots leave each other's CPU state, such as AMX tile shapes, intact on shared threads."""
+"""Tests that raggemm and XLA's dots do not change each other's CPU state, such as AMX tile shapes."""
 
 import jax
 import jax.numpy as jnp

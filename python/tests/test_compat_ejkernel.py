@@ -27,7 +27,7 @@ def expected(**options):
 
 
 def test_existing_out_is_added():
-    """The result is that of ragged_dot plus existing_out in the dtype of the result, as in ejkernel's CPU kernel."""
+    """existing_out is added in the dtype of the result, as in ejkernel's CPU kernel."""
     got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT)
     expected(c=OUT, beta=np.ones(G)).check(got)
     np.testing.assert_allclose(got, jax.lax.ragged_dot(LHS, RHS, SIZES) + OUT, rtol=1e-5, atol=1e-5)
@@ -41,7 +41,7 @@ def test_existing_out_is_added():
 
 
 def test_group_offset_of_v3():
-    """Results match ejkernel, except for the last three rows, which are in no group. 4.5 is 4 * 1 + 0.5."""
+    """Results match ejkernel, except for the last three rows, which are in no group."""
     lhs, rhs = np.ones((8, 4), np.float32), np.ones((2, 4, 6), np.float32) * np.array([1, 2], np.float32)[:, None, None]
     bias = np.full((2, 1, 6), 0.5, np.float32)
     sizes, offset = np.array([2, 3, 2, 1], np.int32), np.array([1], np.int32)

@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.lax: values against a float64 reference, signatures and errors against jax.lax."""
+"""Tests raggemm.compat.lax against float64, and its signatures and errors against jax.lax."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.maxtext with the arguments that MaxText's layers and gradients pass to gmm and tgmm."""
+"""Tests raggemm.compat.maxtext with the arguments that MaxText passes to gmm and tgmm."""
 
 import functools
 

@@ -54,7 +54,7 @@ def test_gradients():
 
 
 def test_llama4():
-    """In Llama 4 the sigmoid score of the one expert scales its input, and nothing scales its output."""
+    """The sigmoid score of the one expert scales its input, and nothing scales its output."""
     layer = RoutedMoE(E, 1, block="llama4")
     rows, order, weights, *_ = jax.jit(lambda *x: layer.permute(*x, None))(X, LOGITS)
     scores = oracle.sigmoid(LOGITS.reshape(T, E).max(1).astype(np.float64))

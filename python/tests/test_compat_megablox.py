@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.megablox against megablox: group metadata, signatures, and arguments that megablox refuses."""
+"""Tests raggemm.compat.megablox against megablox: metadata, signatures and additional arguments."""
 
 import functools
 import importlib
@@ -24,10 +24,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def random_routing(groups, m, seed):
-    """Returns group sizes, first groups and numbers of groups of CASES routings.
-
-    Groups may be empty. In a third of the routings, every row is in a group.
-    """
+    """Returns sizes, first groups and numbers of groups. In a third of the routings every row is in a group."""
     rng = np.random.default_rng(seed)
     sizes = np.zeros((CASES, groups), np.int32)
     for i in range(CASES):
@@ -39,7 +36,7 @@ def random_routing(groups, m, seed):
 
 
 def assert_equal_metadata(sizes, start, count, batched=False, **static):
-    """Compares the metadata of raggemm and of megablox, computed in one program."""
+    """Compares the metadata of raggemm and megablox in one program."""
 
     def both(sizes, start, count):
         args = {"group_sizes": sizes, "start_group": start, "num_nonzero_groups": count}
@@ -86,7 +83,7 @@ def test_signatures(name):
 
 
 def test_group_offset_defaults_to_0():
-    """megablox has this default. raggemm.gmm and raggemm.tgmm need a group_offset unless they process all groups."""
+    """megablox has this default, but raggemm.gmm and raggemm.tgmm have not."""
     got = megablox.gmm(LHS, RHS[:2], SIZES, existing_out=OUT)
     close(got, np.concatenate([LHS[:9] @ RHS[0], OUT[9:]]))
     two_groups = megablox.tgmm(LHS.T, OUT, SIZES, num_actual_groups=2)
@@ -94,7 +91,7 @@ def test_group_offset_defaults_to_0():
 
 
 def test_arguments_that_only_raggemm_takes():
-    """These are a tile that does not divide m, no tiling, a function as tiling, and an offset of shape (1,)."""
+    """A tile need not divide m, tiling may be None or a function, and an offset may have shape (1,)."""
     want = megablox.gmm(LHS, RHS, SIZES)
     for tiling in ((7, 128, 128), None, lambda m, k, n: None, lambda m, k, n: (m, k, n)):
         np.testing.assert_array_equal(megablox.gmm(LHS, RHS, SIZES, tiling=tiling), want)

@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.sglang: weights with scales, biases, rows of no group and quantized activations."""
+"""Tests raggemm.compat.sglang: scales, biases, rows of no group and quantized activations."""
 
 import jax.numpy as jnp
 import numpy as np

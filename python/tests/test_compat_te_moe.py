@@ -1,4 +1,4 @@
-"""Tests TransformerEngine's moe and grouped_dbias against float64 references, one token or one group at a time."""
+"""Tests TransformerEngine's moe and grouped_dbias against float64."""
 
 import functools
 import itertools
@@ -50,8 +50,8 @@ def expected(arrays, activation="silu", early=False, dtype=np.float64, **router)
 
     Args:
       arrays: x, gate, wi, wo and optionally three biases.
-      early: whether weights scale the activations, and so not the bias of the second layer.
-      dtype: dtype to which the weights of the router are rounded.
+      early: whether weights scale activations, and so not the bias of the second layer.
+      dtype: dtype of the router's weights.
     """
     x, gate, wi, wo, *biases = (np.asarray(a, np.float64) for a in arrays)
     tokens = x.reshape(-1, H)
@@ -100,7 +100,7 @@ def test_activations_and_early_weights(activation, early, biases):
 
 @pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])
 def test_gradients(early):
-    """Gradients match central differences of the definition, and the gradient of expert_bias is 0."""
+    """Gradients match central differences, and that of expert_bias is 0."""
     router = ROUTERS["sigmoid with a bias"]
     arrays = (X, GATE, WI, WO, *BIASES)
 

@@ -1,4 +1,4 @@
-"""Tests TransformerEngine's grouped_quantize, and its quantizers in products, against a NumPy reference."""
+"""Tests TransformerEngine's grouped_quantize and quantized products against a NumPy reference."""
 
 import jax
 import numpy as np
@@ -114,13 +114,13 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# The short run has MX with and without quantized gradients, and delayed scaling. Other tests multiply NVFP4.
+# The short run has MX and delayed scaling. Other tests multiply NVFP4.
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 
 @pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[2:] + LAYERS[:2], 3, unpack=True))
 def test_dense(name, is_transposed):
-    """The result and the gradients are products of operands that are quantized along the contraction."""
+    """Results and gradients are products of operands that are quantized along the contraction."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
     kernel, dims = (KERNEL.swapaxes(1, 2), ((1,), (2,))) if is_transposed else (KERNEL, ((1,), (1,)))
 

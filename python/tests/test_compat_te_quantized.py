@@ -1,4 +1,4 @@
-"""Tests products of TransformerEngine's scaled tensors against float64, for each mode, layout and block direction."""
+"""Tests products of TransformerEngine's scaled tensors against float64."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ def as_ragged_tensor(x):
 
 @jax.jit
 def compute_products(x, kernel, grad, plain):
-    """Computes the products of a layer with one scaled tensor and a plain array, and with two scaled tensors."""
+    """Computes the products of a layer with one and with two scaled tensors."""
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
     return {
         "x": (gemm(x, kernel0, FORWARD), gemm(x, grad0, WGRAD)),
@@ -82,7 +82,7 @@ def test_products_of_a_layer(case, layout, is_colwise):
 
 
 def swizzle(x, is_colwise):
-    """Returns a matrix of scales that is padded to tiles and swizzled, element by element."""
+    """Pads a matrix of scales to tiles and swizzles it, element by element."""
     x = x.T if is_colwise else x
     rows, columns = blocks(x.shape[0], 128) * 128, blocks(x.shape[1], 4) * 4
     out = np.full(rows * columns, 7, np.uint8)
@@ -170,7 +170,7 @@ COLUMN_CASES = [*itertools.product(COLUMN_MODES, "NT", (False, True))]
 
 @pytest.mark.parametrize("mode, layout, is_colwise", sampled(COLUMN_CASES, 5, unpack=True), ids=str)
 def test_groups_of_columns(mode, layout, is_colwise):
-    """Tensors with last_dims work as lhs with ragged M and K, and as rhs with ragged N and a shared scaled lhs."""
+    """Tensors with last_dims are lhs of ragged M and K, and rhs of ragged N with a scaled lhs."""
     x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
     shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
     shared = dataclasses.replace(shared, first_dims=None)

@@ -1,4 +1,4 @@
-"""Tests TransformerEngine's router and permutation against NumPy references that handle one token at a time."""
+"""Tests TransformerEngine's router and permutation against NumPy, one token at a time."""
 
 import enum
 import functools
@@ -81,10 +81,7 @@ def test_fused_moe_aux_loss():
 
 
 def expected_dispatch(x, routing_map, count, probs=None, align=1):
-    """Computes token_dispatch by its definition.
-
-    Returns: rows, the probability of each row, {row: (token, expert)}, and the number of rows of each expert.
-    """
+    """Returns rows, their probabilities, {row: (token, expert)} and the sizes of the experts, by definition."""
     rows, row_probs, pair_of_row, sizes = np.zeros((count, x.shape[1])), np.zeros(count), {}, []
     row = 0
     for e in range(routing_map.shape[1]):
@@ -102,7 +99,7 @@ def expected_dispatch(x, routing_map, count, probs=None, align=1):
 
 @st.composite
 def routing_maps(draw):
-    """Draws a routing map, probabilities and tokens. Experts and tokens may be unused, but at least one pair exists."""
+    """Draws a routing map with at least one pair, probabilities and tokens."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     routing_map = (rng.random((T, 5)) < draw(st.sampled_from((0.15, 0.5, 0.9)))).astype(np.int32)
     routing_map[rng.integers(T), rng.integers(5)] = 1
@@ -148,7 +145,7 @@ def test_dispatch_and_combine(case, align, with_probs):
 
 
 def test_gradients():
-    """Gradients of token_dispatch and token_combine match the definition, for rows and for probabilities."""
+    """Gradients of rows and probabilities match the definition."""
     rng = np.random.default_rng(5)
     routing_map = (rng.random((T, 5)) < 0.5).astype(np.int32)
     x, probs, count = random(T, H), (rng.random((T, 5)) + 0.1).astype(np.float32), int(routing_map.sum())
@@ -224,10 +221,7 @@ def test_errors():
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("topk", [1, 3])
 def test_compute_aux_scores(score, topk):
-    """Auxiliary scores cover all experts and ignore bias, groups and scaling factor.
-
-    Sigmoid scores are divided by their sum unless topk is 1.
-    """
+    """Scores cover all experts without bias, groups and factor. Sigmoids are normalized unless topk is 1."""
     ignored = {"expert_bias": BIAS, "num_groups": 5, "group_topk": 9, "scaling_factor": 3.0, "use_pre_softmax": True}
     options = {"score_function": score, "compute_aux_scores": True} | ignored
     scores, mask = jax.jit(lambda x: te.fused_topk_with_score_function(x, topk, **options))(LOGITS)

@@ -1,7 +1,7 @@
 """Tests raggemm.compat.tokamax as one of tokamax' implementations.
 
-tokamax calls the next implementation only after a NotImplementedError. These tests need no tokamax and have a stand-in
-for its GroupSizes. `./dev test --origins` runs the same function in tokamax.
+tokamax calls the next implementation only after a NotImplementedError. These tests need no tokamax;
+`./dev test --origins` runs the same function in tokamax.
 """
 
 import dataclasses
@@ -73,7 +73,7 @@ def test_group_offset():
         tokamax.ragged_dot(LHS, RHS[1:], group_sizes=SIZES, group_offset=np.array([1, 1]))
 
 
-# raggemm's activation for each name in tokamax. Both gelu and gelu_tanh are the tanh approximation.
+# tokamax' names and raggemm's. Both gelu and gelu_tanh are the tanh approximation.
 GATED = {"silu": "silu", "gelu": "gelu_tanh", "gelu_tanh": "gelu_tanh", "swigluoai": "swiglu_oai"}
 
 

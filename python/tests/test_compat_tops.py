@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.tops: bfloat16 products with float32 sums, gmm_ref and tgmm_ref, and check_partition."""
+"""Tests raggemm.compat.tops: products, gmm_ref and tgmm_ref, and check_partition."""
 
 import functools
 import itertools

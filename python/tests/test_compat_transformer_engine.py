@@ -1,4 +1,4 @@
-"""Tests TransformerEngine's grouped_gemm on tensors that carry group sizes, and grouped_dense."""
+"""Tests TransformerEngine's grouped_gemm and grouped_dense."""
 
 import types
 

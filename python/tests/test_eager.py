@@ -1,4 +1,4 @@
-"""Tests eager calls: one compiled program per signature, with the values, errors and jaxprs of calls in jit."""
+"""Tests eager calls: one program per signature, with the bits and jaxprs of calls in jit."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Tests that errors of the custom call have the argument names of the front end, also under transforms."""
+"""Tests that run-time errors have the argument names of the front end, also under transforms."""
 
 import functools
 
@@ -75,7 +75,7 @@ def lowered_text(call, *args):
 
 
 def test_names_attribute():
-    """The custom call has an attribute with names if they differ from its own names."""
+    """The custom call has an attribute with the names that differ from its own."""
     sizes = np.array([3, 4], np.int32)
     assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in lowered_text(gmm, LHS, RHS, sizes)
     accumulated = lowered_text(functools.partial(tgmm, existing_out=RHS), LHS.T, OTHER, sizes)

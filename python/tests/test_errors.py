@@ -1,4 +1,4 @@
-"""Tests errors: wrong shapes and dtypes raise when tracing, and wrong values at run time."""
+"""Tests that wrong shapes and dtypes raise when tracing, and wrong values at run time."""
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +158,7 @@ def gradient_of_ragged_n(sizes, offset=0):
 
 
 def gradient_of_c(lhs, rhs, c, **options):
-    """Returns the gradient of c with packed results, for which the call counts the elements of each group."""
+    """Returns the gradient of c for packed results. The call counts the elements of each group."""
     options |= {"contracting_dims": ((1,), (0,)), "out_layout": "PACKED", "beta": 2.0}
     return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
 

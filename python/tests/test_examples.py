@@ -1,4 +1,4 @@
-"""Tests short runs of each example, and of the demo on tiny layers with right and wrong products."""
+"""Runs each example briefly, and the demo on tiny layers with right and wrong products."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, 
 
 @pytest.fixture
 def run_demo(monkeypatch, capsys):
-    """Returns a function that runs the demo on a layer and returns its exit code and its printed lines."""
+    """Returns a function that runs the demo and returns its exit code and printed lines."""
     monkeypatch.setattr(demo, "wait_until_quiet", lambda: None)
 
     def run(layer, *flags):
@@ -72,7 +72,7 @@ def test_moe_lm(monkeypatch, capsys):
 
 
 def logits_of(folder, parts=(12,)):
-    """Returns the logits of twelve tokens. `parts` are the numbers of tokens of each step."""
+    """Returns the logits of twelve tokens. `parts` has the number of tokens per step."""
     files = Checkpoint(folder)
     model_config = config.of(files.config)
     loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1))

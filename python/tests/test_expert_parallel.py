@@ -33,10 +33,7 @@ T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T counts the tokens of all dev
 
 
 def operands(dtype=np.float32):
-    """Returns tokens, expert ids, weights, up and down.
-
-    Tokens of the first device choose experts 2, 3 and 2. Some ids of tokens 9 and 10 are out of range.
-    """
+    """Returns tokens, ids, weights, up and down. Tokens of the first device choose expert 2; some ids are invalid."""
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
     ids[: T // 4] = (2, 3, 2)
@@ -84,10 +81,7 @@ def sharded(f, check_vma=True):
 
 
 def with_gradients(f, args):
-    """Returns [out, gradients of tokens, weights, up, down].
-
-    The loss is linear in out. XLA may compute other losses from results before they are rounded.
-    """
+    """Returns [out, gradients]. The loss is linear in out: XLA may compute others from unrounded results."""
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
     def loss(*args):
@@ -142,7 +136,7 @@ def test_all_reduce_of_replicated_tokens():
     ("experts_of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
 )
 def test_all_to_all_has_the_bits_of_one_device(experts_of, capacity):
-    """The bits do not depend on the capacity, even if the rows of the popular expert exceed it."""
+    """The bits do not depend on the capacity, even if the popular expert exceeds it."""
     got = with_gradients(
         sharded(make_layer(by_all_to_all, "expert", capacity, experts_of=experts_of), capacity is None), operands()
     )
@@ -207,7 +201,7 @@ def test_processes_over_loopback(process_count):
         least = 4 * others * mebibyte_of_tokens * (1 if algorithm == "all_gather" else top_k / process_count)
         assert all(least * 0.6 < row[2] < least * 3 for row in rows), (algorithm, least, rows)
         assert all(row[3] > 0 for row in rows)
-    # Versions of XLA round sums of gradients differently: the difference is 1.1e-7 with jaxlib 0.9.2, else 0.
+    # XLA rounds its sums of gradients differently in jaxlib 0.9.2: by 1.1e-7.
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 

@@ -1,4 +1,4 @@
-"""Tests programs of each front end: lowered ahead of time, with donated operands, exported and cached."""
+"""Tests programs of each front end: lowered, with donated operands, exported and cached."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests dtypes of results and gradients, and error messages, of all front ends in two tables."""
+"""Tests result dtypes and errors of all front ends in two tables."""
 
 import functools
 import inspect

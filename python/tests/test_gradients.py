@@ -1,4 +1,4 @@
-"""Tests derivatives against numeric ones in float64, their dtypes, and how many products they compute."""
+"""Tests derivatives against numeric ones in float64, their dtypes and number of products."""
 
 import functools
 
@@ -64,7 +64,7 @@ def test_group_offset():
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
-    # With last_dims, lhs is [K,M] and its gradient consists of column slices, for which the library has no offset.
+    # With last_dims the gradient of lhs is column slices, for which the library has no offset.
     for layout in ("STRIDED", "PACKED"):
 
         def columns(x, w, layout=layout):

@@ -46,7 +46,7 @@ def resident_mib():
 
 
 def resident_while_calling():
-    """Calls from 8 threads on all devices and checks the results. Returns the resident MiB after each tenth of them."""
+    """Calls from 8 threads on all devices. Returns the resident MiB after each tenth of the calls."""
     made = cases()
 
     def call(i):
@@ -68,7 +68,7 @@ def test_calls_on_all_devices_at_once(capsys):
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # Results of the second half are 870 MiB. The heaps of threads may grow; 10 MiB were measured.
+    # Results of the second half are 870 MiB. Threads' heaps grew by 10 MiB at most.
     assert resident[-1] < max(resident[:5]) + 32
 
 
@@ -90,6 +90,6 @@ sys.exit(status)
 
 
 def test_a_forked_child_can_call():
-    """A compiled call needs no thread of JAX. JAX warns about a fork, because its threads are missing in the child."""
+    """A compiled call needs none of JAX' threads, which are missing in the child."""
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], timeout=120, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

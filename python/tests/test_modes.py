@@ -1,4 +1,4 @@
-"""Tests the contract of grouped_gemm: values, zero rows, c, group sizes, dtypes and group_offset."""
+"""Tests the contract of grouped_gemm: values, zeros, c, sizes, dtypes and group_offset."""
 
 import dataclasses
 import functools
@@ -116,7 +116,7 @@ def test_empty_extents(g, m, k, n):
 
 
 def test_nothing_leaks_between_groups():
-    """NaN and infinity in a group's rows and weights, or in rows of no group, do not reach other groups."""
+    """NaN and infinity in a group, or in rows of no group, do not reach other groups."""
     sizes = np.array([3, 2, 0, 4], np.int32)
     for bad in (np.nan, np.inf):
         lhs, rhs = random(12, 5), random(4, 5, 3)

@@ -29,10 +29,7 @@ def test_weights_on_the_input(gate):
 
 @pytest.mark.parametrize("out", [np.float32, jnp.bfloat16])
 def test_weighted_inputs_and_sums_are_rounded_once(out):
-    """Weighted rows are rounded once to the dtype of x, and sums once to the dtype of the result.
-
-    The row 255 * 3.007 is 768 in bfloat16. It would be 764 if the weight were rounded to 3 first.
-    """
+    """Weighted rows and sums are rounded once: 255 * 3.007 is 768 in bfloat16, but 255 * 3 is 764."""
     x = np.array([[255], [131], [3]], jnp.bfloat16)
     weights, tokens = np.float32([3.007, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
     ones = np.ones((2, 1, 1), np.float32)
@@ -117,10 +114,9 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """Temporaries keep the limits of docs/concepts/memory.md.
+    """A call takes the float32 sums of the tokens and, with row_slots, 8192 rows. A gradient adds the cotangent.
 
-    A call takes at most the float32 sums of the tokens and, with row_slots, 8192 rows. A gradient also takes the
-    cotangent of the result.
+    docs/concepts/memory.md has these limits.
     """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)

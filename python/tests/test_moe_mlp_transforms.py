@@ -1,4 +1,4 @@
-"""Tests derivatives of moe_mlp against float64, and batches that are computed as separate grouped GEMMs."""
+"""Tests derivatives of moe_mlp, and batches that are separate grouped GEMMs."""
 
 import functools
 
@@ -43,7 +43,7 @@ def test_gradients_have_the_dtypes_of_the_arrays():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_gradient_of_x_is_summed_in_float32(gated):
-    """Gradients of 256 and 1 are added in float32. They come from different rows, or from gate and up of one row."""
+    """Gradients of 256 and 1, of different rows or of gate and up, are added in float32."""
     up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
     ones = np.ones_like(up)
     gate = {"w_gate": ones, "b_gate": np.full(up.shape[:2], 255, np.float32)} if gated else {}
@@ -88,10 +88,7 @@ def test_gradients_have_the_same_bits_with_every_save(gate):
 )
 @pytest.mark.parametrize("offset", [None, 1])
 def test_grouped_gemms_round_like_one_call(x, w, down, offset):
-    """A vmap over w_up, which is a sequence of grouped GEMMs, rounds at the same places as one moe_mlp call.
-
-    Sums of these integers are exact, so the bits show where values with more digits than bfloat16 are rounded.
-    """
+    """A vmap over w_up is a sequence of grouped GEMMs. Exact sums of integers show that it rounds like one call."""
     random = np.random.default_rng(0)
     sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
     shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 8, 6), "b_down": (groups, 8)}

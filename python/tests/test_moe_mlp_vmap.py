@@ -1,4 +1,4 @@
-"""Tests vmap of moe_mlp: one call with the bits of a loop, and errors for a wrong value in one problem."""
+"""Tests vmap of moe_mlp: one call with the bits of a loop, and errors of single problems."""
 
 import functools
 import itertools
@@ -46,10 +46,7 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=3)
 @given(OPTIONS, st.integers(0, 2**32 - 1), st.sets(st.sampled_from(ROUTED)), st.booleans())
 def test_any_batch_is_one_call(options, seed, batched, batch_weights):
-    """A vmap over any arguments is one call, and so is its gradient by x, row_weights and batched weights.
-
-    All weights are batched, or none.
-    """
+    """A vmap over any arguments is one call, and so is its gradient. All weights are batched, or none."""
     random = np.random.default_rng(seed)
     problems, run = [arguments(random, **options) for _ in range(BATCH)], runs(**options)
     names = problems[0].keys()

@@ -1,4 +1,4 @@
-"""Tests raggemm.nn as the layers of known models against their formulas in float64, on meshes and with errors."""
+"""Tests raggemm.nn as the layers of known models against their formulas in float64."""
 
 import functools
 
@@ -97,7 +97,7 @@ def gpt_oss(p, x, top_k=3):
 
 
 def gpt_oss_arrays():
-    """Returns arrays with gate and up interleaved. Some of their products exceed the limit of 7."""
+    """Returns arrays with gate and up interleaved, some of which exceed the limit of 7."""
     params = arrays("b_up", "b_down", "router_bias")
     gate_up = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
     return params | {"w_up": 3 * gate_up}
@@ -138,7 +138,7 @@ def test_values_match_the_formula(name):
 
 @pytest.mark.parametrize("name", sampled(FAMILIES, 3))
 def test_gradients(name):
-    """Gradients match central differences, for tokens and for all arrays except the routed experts' matrices."""
+    """Gradients of tokens and of all arrays except the experts' matrices match central differences."""
     params, run, want = family(name)
     ct = random(T, H, seed=20)
     got, dx = jax.jit(jax.grad(lambda params, x: (run(params, x).out * ct).sum(), (0, 1)))(params, X)
@@ -257,7 +257,7 @@ LAYERS = sampled([PARAMS | NN_SHARED, PARAMS], 2)
 
 @pytest.mark.parametrize("params", LAYERS, ids=["shared", "routed"])
 def test_explicit_mesh_axes(params):
-    """Sharded tokens are gathered before they are sorted. Their gradient is sharded like the tokens."""
+    """Sharded tokens are gathered for sorting. Their gradient has their sharding."""
     x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
     gradient = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))
     want_gradient = gradient(params, x)

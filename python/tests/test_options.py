@@ -1,4 +1,4 @@
-"""Tests that each of raggemm.options affects the calls that are lowered within it, and no others."""
+"""Tests that raggemm.options affects the calls that are lowered within it, and no others."""
 
 import re
 
@@ -137,10 +137,10 @@ def test_contexts_inside_a_trace_are_refused(context):
 
     with pytest.raises(RuntimeError, match="enter it around the call"):
         jax.jit(layer)(LHS)
-    assert jax.jvp(layer, (LHS,), (LHS,))[1].shape == (12, 16)  # runs at once, so that it is fine
+    assert jax.jvp(layer, (LHS,), (LHS,))[1].shape == (12, 16)  # eager, so options apply
 
 
-# Backward passes, the override, calls that are divided
+# Backward passes and partitioned calls.
 
 
 @pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
@@ -158,7 +158,7 @@ def test_a_backward_pass_has_the_options_of_its_lowering():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_partitioned_calls_have_the_options_of_their_lowering(axis):
-    """The partitioner divides a call at compilation. Here the context of the options has ended by then."""
+    """The partitioner divides a call at compilation, after the context has ended."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     spec = [None, None, None]
     spec[axis] = "x"

@@ -1,4 +1,4 @@
-"""Tests the override of jax.lax.ragged_dot: results, who lowered each call, and the fallback to JAX."""
+"""Tests the override of jax.lax.ragged_dot: results, who lowers a call, and fallback to JAX."""
 
 import collections
 import functools
@@ -29,7 +29,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Tells whether raggemm computed this product of POISONED: JAX spreads the NaN of one group over all rows."""
+    """Tells whether raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()

@@ -1,4 +1,4 @@
-"""Tests the installed package: its import, its version, the check of XLA's FFI version, and public modules."""
+"""Tests the installed package: import, versions and public names."""
 
 import contextlib
 import importlib
@@ -29,7 +29,7 @@ def test_import_after_the_backend_has_started(tmp_path):
 
 
 def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
-    """Importing raggemm compares the plugin's FFI version with the one in the header of the installed jaxlib."""
+    """The plugin's FFI version is compared with the one in jaxlib's header."""
     built = library._built_ffi_version(library._library)
     monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
     assert library._runtime_ffi_version() is None
@@ -43,10 +43,7 @@ def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
 
 
 def test_public_names_are_documented():
-    """Each module without an underscore in its name has a docstring, and so has everything in its __all__.
-
-    The reference has a page for each of these modules.
-    """
+    """Each module without an underscore in its name has a docstring, and so has everything in its __all__."""
     names = [module.name for module in pkgutil.walk_packages(raggemm.__path__, "raggemm.") if "._" not in module.name]
     compat_names = {f"raggemm.compat.{name}" for name in raggemm.compat.__all__}
     module_names = {f"raggemm.{name}" for name in ("compat", "expert_parallel", "nn", "ops", "override")}

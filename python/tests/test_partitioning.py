@@ -99,7 +99,7 @@ def test_other_shardings(transpose):
 
 
 def test_programs_of_different_calls_differ():
-    """They differ in more than the pointer to the call, which may recur in the persistent compilation cache."""
+    """Programs differ in more than the pointer to the call, which may recur in the compilation cache."""
 
     def program(activation, options):
         def f(x, w):
@@ -142,7 +142,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """Slices of six elements are sharded over four devices, as the partitioner does for slices of sharded arrays."""
+    """The partitioner shards a slice of six elements over four devices."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)

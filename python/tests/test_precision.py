@@ -1,7 +1,4 @@
-"""Tests the presets BF16_BF16_F32_X3 and _X6, which compute float32 by products of bfloat16, against float64.
-
-Each front end with a precision is tested, forward and backward.
-"""
+"""Tests the presets BF16_BF16_F32_X3 and _X6, float32 by products of bfloat16, in every front end with a precision."""
 
 import functools
 import itertools
@@ -42,7 +39,7 @@ OVERRIDDEN = {"the override": jax.lax.ragged_dot}
 
 
 def error(got, want) -> float:
-    """Returns the root mean square of the error, relative to that of `want`."""
+    """Returns the root mean square error relative to `want`."""
     want = np.asarray(want, np.float64)
     return np.sqrt(((np.asarray(got, np.float64) - want) ** 2).mean() / (want**2).mean())
 

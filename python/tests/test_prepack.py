@@ -1,4 +1,4 @@
-"""Tests prepack and unprepack: restored weights and products have the same bits, and wrong arguments raise."""
+"""Tests that prepack and unprepack keep the bits of weights and of products."""
 
 import dataclasses
 import itertools

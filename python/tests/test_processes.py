@@ -1,4 +1,4 @@
-"""Tests programs in separate processes: a failing device, the launcher of the override, the trial with a newer jax."""
+"""Tests programs in other processes: a failing device, the override's launcher and its trial."""
 
 import json
 import re

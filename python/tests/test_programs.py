@@ -1,4 +1,4 @@
-"""Tests compiled programs: one custom call, readable jaxprs and HLO, checkpoint policies and explicit meshes."""
+"""Tests compiled programs: custom calls, text, checkpoint policies and explicit meshes."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Tests quantize, fake_quantize and quantize_nvfp4 for each format against NumPy in float64, and derivatives."""
+"""Tests quantize, fake_quantize and quantize_nvfp4 against NumPy in float64."""
 
 import itertools
 import math
@@ -40,15 +40,12 @@ CASES = [
     ({"block": (1, 16)}, (3, 4, 5), None),
     ({"block": (-2, 32), "axes": 2}, (3, 2, 1), None),
 ]
-# A jitted program takes a third of the time of eager operations, which compile for each shape. The bits are the same.
+# jit takes a third of the time of eager operations, which compile for each shape.
 jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dtype", "zero_point", "bound"))
 
 
 def check_elements(x, q, name):
-    """Checks that each element is the nearest one to x / scale.
-
-    If scales are no powers of two, float32 rounds the quotients, so an element may be nearest to a rounded quotient.
-    """
+    """Checks that each element is the nearest one to x / scale, or to that quotient rounded to float32."""
     quotients = np.float64(x) / spread(np.float64(q.scale), x.shape)
     got = np.asarray(q.data, np.float64)
     if q.zero_point is None:
@@ -107,7 +104,7 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
 
 @pytest.mark.parametrize("name", [n for n in (*INTEGERS, *FLOATS) if n not in UNSIGNED])
 def test_ties_and_their_neighbours(name):
-    """Ties and their float32 neighbours are rounded once. Rounding through another type would get neighbours wrong."""
+    """Neighbours of ties would be wrong if they were rounded through another type."""
     values = magnitudes(name)
     ties = np.float32((values[1:] + values[:-1]) / 2)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), values])

@@ -1,4 +1,4 @@
-"""Tests dequantize and mxfp4_from_blocks against NumPy in float64: all codes, shapes of scales, sizes and errors."""
+"""Tests dequantize and mxfp4_from_blocks against NumPy in float64."""
 
 import itertools
 import math

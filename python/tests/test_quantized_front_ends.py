@@ -1,4 +1,4 @@
-"""Tests each cell of the table in docs/quantized.md, which says what each front end takes, against float64."""
+"""Tests each cell of the table of front ends in docs/quantized.md against float64."""
 
 import functools
 import pathlib
@@ -109,9 +109,9 @@ def run_nn(x, **weights):
 
 
 def product_by_mlps(run, is_gated):
-    """Returns a function that computes lhs @ rhs by MLPs. It uses that relu(y) - relu(-y) is y.
+    """Returns a function that computes lhs @ rhs by MLPs, because relu(y) - relu(-y) is y.
 
-    The result is the mean of MLPs with rhs as the up matrix, the down matrix and, if is_gated, the gate matrix.
+    The result is the mean of MLPs with rhs as up, as down and, if is_gated, as gate.
     """
 
     def call(_, lhs, rhs):
@@ -180,7 +180,7 @@ def operands(kind, which, dtype, mode):
 
 
 def configurations(kinds, names, f, modes):
-    """Yields (kind, operands, mode) for every kind and mode. The operands take turns, in another order per format."""
+    """Yields (kind, operands, mode) for every kind and mode. The operands take turns."""
     turn = list(q.FORMATS).index(f)
     for mode in modes:
         for kind in kinds:

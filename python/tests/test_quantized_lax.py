@@ -1,7 +1,4 @@
-"""Tests ragged_dot_general with quantized operands in every form, and with unscaled elements.
-
-The calls go through compat.lax and, under the override, through jax.lax.
-"""
+"""Tests quantized operands and unscaled elements in compat.lax, and in jax.lax under the override."""
 
 import functools
 import itertools

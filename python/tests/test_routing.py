@@ -1,4 +1,4 @@
-"""Tests route, load_balance_loss and z_loss against float64 references that handle one token at a time."""
+"""Tests route, load_balance_loss and z_loss against float64, one token at a time."""
 
 import functools
 import itertools
@@ -69,10 +69,9 @@ def test_gradient_of_logits(name):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """Equal scores, and equal sums of groups, go to the lower index.
+    """Ties of scores and of sums of groups go to the lower index.
 
-    Logits and bias have few values, so that ties occur. They are not negative: the sigmoids of x and -x add up to 1 in
-    exact arithmetic only.
+    Logits are not negative, because the sigmoids of x and -x add up to 1 in exact arithmetic only.
     """
     oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)
@@ -96,7 +95,7 @@ def test_experts_of_other_groups_are_never_chosen():
 
 
 def test_extreme_logits():
-    """Sigmoids that are all 0 give weights of 0 instead of NaN, and a NaN stays with its token."""
+    """Sigmoids that are all 0 give weights of 0, and a NaN stays with its token."""
     route = jax.jit(raggemm.route, static_argnames=("top_k", "score", "pre_softmax"))
     weights, experts = route(np.full((1, 4), -200.0, np.float32), 2, score="sigmoid")
     assert weights.tolist() == [[0, 0]] and experts.tolist() == [[0, 1]]
@@ -117,7 +116,7 @@ def test_no_tokens():
 
 
 def loss_in_float64(logits, experts, score):
-    """Returns equation 4 of the Switch Transformer: E * sum of (share of the tokens) * (mean probability)."""
+    """Returns E * sum of (share of the tokens) * (mean probability), equation 4 of the Switch Transformer."""
     tokens, k = np.shape(experts)
     scores = oracle.softmax(logits) if score == "softmax" else oracle.sigmoid(logits)
     if score == "sigmoid" and k > 1:

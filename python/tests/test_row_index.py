@@ -1,4 +1,4 @@
-"""Tests row_index of grouped_gemm: values against gathered rows, gradients, NaN, and errors."""
+"""Tests row_index of grouped_gemm against products of gathered rows."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def test_results_have_the_bits_of_gathered_rows(dtype, index_dtype, x64):
 
 
 def test_with_other_options():
-    """row_index works with shards, c, activations, several contracted axes, quantized weights and several KC blocks."""
+    """row_index works with shards, activations, several axes, quantized weights and several KC blocks."""
     c, gate, offset = random(M, N, seed=3), random(M, N, seed=4), np.array([1], np.int32)
     options = {"c": c, "gate": gate, "activation": "silu", "group_offset": offset}
     np.testing.assert_array_equal(indexed(X, RHS[:2], **options), gathered(X, RHS[:2], **options))
@@ -101,7 +101,7 @@ def test_wrong_indices(value):
 @pytest.mark.parametrize("value", [-1, T])
 @pytest.mark.parametrize("argnum", [0, 1], ids=["lhs", "rhs"])
 def test_wrong_indices_of_gradients(argnum, value):
-    """The gradient of a sum checks indices, although XLA drops the product. Rows of no group may have any index."""
+    """A gradient checks indices even if XLA drops the product, but not those of rows of no group."""
     gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), argnum))
     index = INDEX.copy()
     index[[4, -1]] = value

@@ -1,5 +1,5 @@
-"""Tests that a result has the same bits under XLA for any thread count, executor, instruction set, version of jaxlib,
-batch, order of the groups and number of devices."""
+"""Tests that results have the same bits for any threads, executor, instruction set, jaxlib, batch, order of groups and
+devices."""
 
 import zlib
 
@@ -82,7 +82,7 @@ def sharded(f, in_specs, out_specs):
 
 
 def test_experts_on_four_devices(operands):
-    """Four devices compute the rows and weight gradients of two experts each, with the bits of one device."""
+    """Four devices with two experts each have the results and gradients of one device."""
     lhs, rhs = operands
     cotangent = random(*(M, N), seed=3)
 

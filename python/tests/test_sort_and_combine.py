@@ -1,4 +1,4 @@
-"""Tests sort_by_expert against sorted(), and combine against float64 and, bit for bit, a float32 reference."""
+"""Tests sort_by_expert against sorted(), and combine against float64 and a float32 reference."""
 
 import functools
 
@@ -45,7 +45,7 @@ def test_sort_by_expert(experts):
 
 @pytest.mark.parametrize("tokens, num_experts", [(40, 7), (512, 600), (1 << 14, 1 << 16)])
 def test_sort_strategies(tokens, num_experts):
-    """Counts by comparison and by search are right, and so is a sort whose keys do not fit into one integer."""
+    """Experts are counted by comparison or by search, or do not fit into one key with their positions."""
     experts = np.random.default_rng(tokens).integers(0, num_experts + 1, (tokens, 2), np.int32)
     rows = sort(experts, num_experts)
     np.testing.assert_array_equal(rows.order, np.argsort(experts.reshape(-1), kind="stable"))
@@ -70,7 +70,7 @@ def combine_in_float32(rows, tokens, num_tokens, weights, count):
 
 @st.composite
 def sums(draw):
-    """Draws rows, tokens, weights and sizes. Tokens have any number of rows, and rows may lie behind the groups."""
+    """Draws rows, tokens, weights and sizes. Rows behind the groups are NaN."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = rng.multinomial(draw(st.integers(0, 18)), np.ones(G) / G).astype(np.int32)
     tokens = rng.integers(0, T, 18).astype(np.int32)
@@ -96,7 +96,7 @@ def test_combine(sums, keep_dtype):
 
 
 def test_derivatives():
-    """First and second derivatives match numeric ones in forward and in reverse mode."""
+    """First and second derivatives match numeric ones in both modes."""
     tokens, sizes = np.array([2, 0, 2, 1, 0], np.int32), np.array([3, 0, 1], np.int32)
     f = jax.jit(lambda rows, weights: jnp.sin(raggemm.combine(rows, tokens, 4, weights, sizes)))
     check_grads(f, (random(5, H), random(5, seed=1)), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02)

@@ -1,7 +1,4 @@
-"""Tests every public function, forward and gradient, in JAX's strict modes.
-
-Results must have the same bits as outside of the mode.
-"""
+"""Tests that every public function has the same bits in JAX's strict modes, forward and backward."""
 
 import contextlib
 import functools
@@ -28,7 +25,7 @@ PROMOTION = (
     functools.partial(jax.numpy_rank_promotion, "raise"),
 )
 # For each mode: its contexts, and whether calls are compiled in it.
-# - x64: Strict promotion finds mixtures of int32 and int64, which are all int32 without 64-bit types.
+# - x64: Strict promotion finds mixtures of int32 and int64.
 # - tracers: transfer_guard would refuse x[0] and x + 1 outside of jit, because jax.numpy moves numbers to the device.
 # - debug_nans: Outside of jit it checks each operation, inside only the results.
 MODES = {
@@ -37,7 +34,7 @@ MODES = {
     "tracers": ((jax.checking_leaks, functools.partial(jax.transfer_guard, "disallow")), True),
     "debug_nans": ((functools.partial(jax.debug_nans, True),), False),
 }
-# Functions with 64-bit results in x64, like the originals: sums of integers, and products with Python numbers.
+# Functions with 64-bit results in x64, like the originals.
 WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
 
 
@@ -97,10 +94,9 @@ def same_bits(got, want):
 
 
 def call_and_mode_pairs():
-    """Returns (call, mode): the first call of each function in every mode, and each other call in one mode, in turn.
+    """Returns the first call of each function with every mode, and each other call with one mode.
 
-    The short run has the first calls of raggemm's own functions, each in one mode that compiles the call. It has one
-    call in debug_nans, where every operation is compiled by itself.
+    The short run has raggemm's own functions in one compiled mode each, and one call in debug_nans, which is slow.
     """
     first = [name for name in CALLS if name.endswith("-0")]
     others = [name for name in CALLS if name not in first]

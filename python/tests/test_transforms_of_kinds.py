@@ -1,4 +1,4 @@
-"""Tests each transform of JAX on each kind of operands: derivatives against float64, the rest against single calls."""
+"""Tests each transform of JAX on each kind of operands, against float64 or against single calls."""
 
 import functools
 
@@ -17,7 +17,7 @@ DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
 
 
 def parametrize_kinds(step=1, turn=0, selected=KINDS):
-    """Parametrizes a test with kinds. In the short run it has every step-th one, so that slow tests share the kinds."""
+    """Parametrizes a test with kinds. In the short run, tests share the kinds: each has every step-th one."""
     return pytest.mark.parametrize("kind", parameters(selected, step, turn), ids=str)
 
 
@@ -41,7 +41,7 @@ def comparison(kind: Kind):
 
 
 def split_leaves(arrays):
-    """Returns the leaves that have derivatives, and a function that puts such leaves back into the tree."""
+    """Returns the leaves that have derivatives, and a function that puts them back into the tree."""
     leaves, tree = jax.tree.flatten(arrays)
 
     def rebuild(primals):
@@ -76,7 +76,7 @@ def select(i, tree):
 
 @functools.cache
 def gradients(kind, use_other=False):
-    """Returns the gradients of the first or of the other problem of a kind. Many tests compare with them."""
+    """Returns the gradients of a kind's first or other problem."""
     arrays = kind.other if use_other else kind.arrays
     return jax.jit(jax.grad(loss_of(kind.run, arrays)))(split_leaves(arrays)[0])
 
@@ -126,7 +126,7 @@ def derivatives(function, primals, tangents):
 
 @parametrize_kinds(2, 1, DIFFERENTIABLE)
 def test_derivatives(kind):
-    """First and second derivatives match float64, in forward mode, in reverse mode and in both."""
+    """First and second derivatives match float64 in every combination of modes."""
     primals, _ = split_leaves(kind.arrays)
     tangents = [np.float32(np.cos(np.arange(x.size).reshape(x.shape)) * np.abs(x).max()) for x in primals]
     got = jax.jit(functools.partial(derivatives, nonlinear_function(kind.run, kind.arrays)))(primals, tangents)
@@ -143,14 +143,14 @@ def test_derivatives(kind):
 
 
 def batched_subsets(arrays):
-    """Yields whether each leaf is batched: first for one leaf at a time, then for all leaves."""
+    """Yields whether each leaf is batched: one leaf at a time, then all."""
     count = len(jax.tree.leaves(arrays))
     yield from ([i == j for j in range(count)] for i in range(count))
     yield [True] * count
 
 
 def choose_leaves(which, batched_tree, unbatched_tree):
-    """Returns a tree with the batched leaves if `which` is true for them, else with the other leaves."""
+    """Takes leaves of the batched tree if `which` is true for them, else unbatched ones."""
     leaves = zip(which, jax.tree.leaves(batched_tree), jax.tree.leaves(unbatched_tree), strict=True)
     return jax.tree.unflatten(jax.tree.structure(unbatched_tree), [a if one else b for one, a, b in leaves])
 
@@ -194,7 +194,7 @@ def test_nested_vmap(kind):
 
 @parametrize_kinds(3, 0, DIFFERENTIABLE)
 def test_gradients_of_batches(kind):
-    """A batch has the gradients of its problems, and weights that the problems share have the sum of theirs."""
+    """A batch has the gradients of its problems, and shared weights have their sum."""
     batch = stack_problems(kind.arrays, kind.other)
     primals, rebuild = split_leaves(batch)
     want = stack_problems(gradients(kind), gradients(kind, use_other=True))
@@ -223,7 +223,7 @@ def test_gradients_of_batches(kind):
 
 @parametrize_kinds(3, 1)
 def test_scan_fori_loop_and_cond(kind):
-    """Loops and branches pass on whole problems, including leaves that are None, and keep the bits of single calls."""
+    """Loops and branches pass on whole problems, even leaves that are None."""
     batch, one = stack_problems(kind.arrays, kind.other), jax.jit(kind.run)
     want = [one(kind.arrays), one(kind.other)]
     same(
@@ -291,7 +291,7 @@ def mesh(kind=AxisType.Auto):
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 @parametrize_kinds(3, 0)
 def test_data_parallel(kind, check_vma):
-    """Each device has its own problem. The gradient of the shared weights is summed once."""
+    """Each device has a problem, and the gradient of shared weights is summed once."""
     shared, rebuild = split_leaves({name: x for name, x in kind.arrays.items() if name.startswith("w")})
     batch = {name: x for name, x in stack_problems(kind.arrays, kind.other).items() if not name.startswith("w")}
 
@@ -316,7 +316,7 @@ def test_data_parallel(kind, check_vma):
 
 
 def shard(x, axis, devices):
-    """Shards x along the axis. PackedWeights and leaves of another rank or odd extent are replicated."""
+    """Shards x along the axis, except PackedWeights and leaves of another rank or odd extent."""
 
     def place(a):
         is_sharded = np.ndim(a) == x.ndim and a.shape[axis] % 2 == 0 and not isinstance(x, PackedWeights)

@@ -1,4 +1,4 @@
-"""Tests that vmap of a call is one call, has the results of a loop and copies no weights."""
+"""Tests that a vmap is one call, has the results of a loop and copies no weights."""
 
 import itertools
 
@@ -18,7 +18,7 @@ ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # order
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Each case batches lhs, rhs or the sizes alone, then all optional operands or a random combination."""
+    """Each case batches one of lhs, rhs and sizes, then optional or random operands."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))
@@ -70,7 +70,7 @@ def test_tgmm_in_every_combination(is_batched):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_vmap_copies_no_weights(transpose):
-    """Forward and backward passes move no array of the size of the weights, for batches of rows and of weights."""
+    """Forward and backward passes of batches of rows or weights move no array as large as the weights."""
     weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
 
     def loss(lhs, rhs, sizes):

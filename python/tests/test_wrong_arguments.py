@@ -1,4 +1,4 @@
-"""Tests that errors for wrong arguments are raised when tracing, and have the argument's name, value and limit."""
+"""Tests that errors for wrong arguments have the argument's name, value and limit when tracing."""
 
 import inspect
 import re

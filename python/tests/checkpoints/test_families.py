@@ -1,7 +1,6 @@
 """Tests logits and greedy tokens of the example that decodes checkpoints against mlx-lm.
 
-`./dev test --checkpoints` runs this, and names the interpreter that has mlx-lm. Quantized checkpoints are compared with
-their dequantized values in float32.
+mlx-lm gets quantized checkpoints dequantized to float32. `./dev test --checkpoints` runs this.
 """
 
 import functools
@@ -50,7 +49,7 @@ def mlx_result(folder, tokens, out):
 
 
 def to_mlx_layout(tensors):
-    """Returns gpt-oss with separate gate and up, each [E,N,K]: mlx-lm reads float experts in its own layout only."""
+    """Returns float experts of gpt-oss in the layout of mlx-lm: separate gate and up, each [E,N,K]."""
     out = dict(tensors)
     for name in tensors:
         if name.endswith("gate_up_proj"):

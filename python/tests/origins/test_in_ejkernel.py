@@ -1,7 +1,6 @@
 """Tests raggemm in ejkernel, after register(), against NumPy in float64.
 
-The cases are those of ejkernel's tests of its grouped matmuls, which its package does not contain.
-`./dev test --origins` runs this.
+The cases are those of ejkernel's tests, which its package does not contain. `./dev test --origins` runs this.
 """
 
 import functools
@@ -29,10 +28,7 @@ def random(seed, *shape, scale=1.0):
 
 
 def expected(lhs, rhs, sizes, scale=None, bias=None, existing_out=0):
-    """Computes the product in float64. Rows of no group are those of existing_out.
-
-    Args: rhs is [G,k,n], scale [G,blocks,1,n] and bias [G,1,n].
-    """
+    """Computes the product in float64, with rhs [G,k,n], scale [G,blocks,1,n] and bias [G,1,n]."""
     rhs = rhs.astype(np.float64)
     if scale is not None:
         rhs = rhs * np.repeat(scale[:, :, 0].astype(np.float64), rhs.shape[1] // scale.shape[1], axis=1)
@@ -59,7 +55,7 @@ def test_v1_and_v2_have_one_kernel():
 @pytest.mark.parametrize("transpose_rhs", [False, True])
 @pytest.mark.parametrize("options", [{}, {"use_v2": True}, {"use_v3": True}], ids=["v1", "v2", "v3"])
 def test_function(transpose_rhs, options):
-    """ejkernel's function calls the registered kernel. Padding is off: it would pad lhs, but not existing_out."""
+    """ejkernel's function calls the registered kernel. Its padding, which omits existing_out, is off."""
     sizes = np.array([20, 0, 44], np.int32)
     lhs, rhs, out = random(2, 64, 32), random(3, 3, 32, 16), random(4, 64, 16)
     call = functools.partial(grouped_matmul, transpose_rhs=transpose_rhs, platform="xla", do_padding=False, **options)

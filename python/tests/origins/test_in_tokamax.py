@@ -1,7 +1,4 @@
-"""Tests raggemm.compat.tokamax as an implementation in tokamax, against tokamax' own "xla" implementation.
-
-`./dev test --origins` runs this.
-"""
+"""Tests raggemm as an implementation in tokamax against tokamax' "xla". `./dev test --origins` runs this."""
 
 import jax
 import jax.numpy as jnp

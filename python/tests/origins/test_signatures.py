@@ -1,7 +1,4 @@
-"""Tests that front ends have the arguments of the functions that they replace, in the installed versions.
-
-The failure for a new argument names it. `./dev test --origins` runs this.
-"""
+"""Tests that front ends have the arguments of the functions that they replace. `./dev test --origins` runs this."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Runs tokamax' own tests of ragged_dot with raggemm as the implementation, and compares the arguments.
-
-`./dev test --origins` runs this.
-"""
+"""Runs tokamax' own tests of ragged_dot with raggemm as the implementation. `./dev test --origins` runs this."""
 
 import functools
 import inspect
@@ -18,20 +15,18 @@ flags.FLAGS.mark_as_parsed()  # tokamax would parse pytest's command line
 
 
 class TestRaggedDot(test_base.RaggedDotTestBase):
-    """tokamax' tests, which call tokamax.ragged_dot with raggemm as the only implementation."""
-
     def __init__(self, *args):
         super().__init__(*args, dot_fn=functools.partial(tokamax.ragged_dot, implementation=[ragged_dot]))
 
     def setUp(self):
-        """Allows errors of 1e-6 in tests that need the bits of jax.lax.ragged_dot, as tokamax does for its kernels."""
+        """Allows errors of 1e-6 in tests that need the bits of jax.lax, as tokamax does for its kernels."""
         super().setUp()
         close = functools.partial(chex.assert_trees_all_close, atol=1e-6)
         self.enter_context(mock.patch.object(chex, "assert_trees_all_close", close))
 
 
 def test_raggemm_takes_the_arguments_of_an_implementation():
-    """raggemm takes all arguments that tokamax passes on. Each is set, because tokamax leaves out defaults."""
+    """Each argument is set, because tokamax does not pass on defaults."""
     passed = set()
 
     def spy(lhs, rhs, **named):
