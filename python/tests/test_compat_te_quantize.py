@@ -137,8 +137,8 @@ def test_dense(name, is_transposed):
     np.testing.assert_array_equal(product(X0, kernel), run(X0, kernel, 0 * BIAS)[0])
     dkernel = dkernel.swapaxes(1, 2) if is_transposed else dkernel
 
-    def values(which, x, is_colwise):
-        q, groups = SETS[name][which], x if x.ndim == 3 else parts(x)
+    def values(operand, x, is_colwise):
+        q, groups = SETS[name][operand], x if x.ndim == 3 else parts(x)
         return [value[3] for value in reference(*q, groups, is_colwise)] if q else groups
 
     close(out, values(0, X0, False), values(1, KERNEL, True), ROWS, BIAS)

@@ -131,8 +131,8 @@ def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
     row_bytes = 4 * 8192 * hidden if "row_slots" in options else 0
     value_bytes = row_bytes + (sum_bytes if dtype != np.float32 else 0) + FIXED_BYTES
     assert temporary_bytes(mlp, *operands) <= value_bytes
-    for wanted in (0, (0, 2, 4, 5), (4, 5)):
-        gradient = jax.grad(lambda *x: (mlp(*x).astype(np.float32) ** 2).sum(), wanted)
+    for argnums in (0, (0, 2, 4, 5), (4, 5)):
+        gradient = jax.grad(lambda *x: (mlp(*x).astype(np.float32) ** 2).sum(), argnums)
         cotangent = tokens * hidden * np.dtype(dtype).itemsize
         cotangent_bytes = 2 * cotangent + (sum_bytes if dtype != np.float32 else 0)  # the value is squared
         assert temporary_bytes(gradient, *operands) <= max(value_bytes, cotangent_bytes + FIXED_BYTES)

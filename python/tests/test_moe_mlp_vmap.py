@@ -51,25 +51,25 @@ def test_any_batch_is_one_call(options, seed, batched, batch_weights):
     problems, run = [arguments(random, **options) for _ in range(BATCH)], runs(**options)
     names = problems[0].keys()
     batched = ({*batched} & names) | {name for name in names if batch_weights and is_weight(name)} or {"x"}
-    whole, axes = batch_of(problems, batched)
-    got = jax.jit(jax.vmap(run, (axes,)))(whole)
+    batch, axes = batch_of(problems, batched)
+    got = jax.jit(jax.vmap(run, (axes,)))(batch)
     one = jax.jit(run)
     for b in range(BATCH):
-        same(got[b], one(part(whole, batched, b)))
-    assert counts(jax.vmap(run, (axes,)), whole) == counts(run, problems[0])
+        same(got[b], one(part(batch, batched, b)))
+    assert counts(jax.vmap(run, (axes,)), batch) == counts(run, problems[0])
 
     ct = random.normal(size=got.shape).astype(got.dtype)
     floats = options["w"] in ("float32", "bfloat16")
     pull = gradient(run, {"x", "row_weights"} & names | {n for n in names if batch_weights and floats and is_weight(n)})
-    got = jax.jit(jax.vmap(pull, (axes, 0)))(whole, ct)
+    got = jax.jit(jax.vmap(pull, (axes, 0)))(batch, ct)
     one = jax.jit(pull)
     for b in range(BATCH):
-        want = one(part(whole, batched, b), ct[b])
+        want = one(part(batch, batched, b), ct[b])
         if options["rows"] == "output":
             same(part(got, got, b), want)
         else:
             jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0.02, atol=0.02), part(got, got, b), want)
-    assert counts(jax.vmap(pull, (axes, 0)), whole, ct) == counts(pull, problems[0], ct[0])
+    assert counts(jax.vmap(pull, (axes, 0)), batch, ct) == counts(pull, problems[0], ct[0])
 
 
 # Limits of one call.

@@ -24,7 +24,7 @@ def silu(x):
 
 
 def arrays(*names, experts=E):
-    """Returns random float32 arrays by name: those of every layer, and the named ones."""
+    """Returns random float32 arrays: the required ones, and the named ones."""
     shapes = {
         "router": (H, experts),
         "w_gate": (experts, H, INNER),

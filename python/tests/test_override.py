@@ -154,7 +154,7 @@ def test_enabling_applies_to_all_threads(caplog):
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int32])
-def test_sizes_of_every_type(dtype):
+def test_sizes_of_every_dtype(dtype):
     """The override widens 8-bit and 16-bit sizes, which the library does not take."""
     with override_ragged_dot() as lowerings:
         got = jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES.astype(dtype))

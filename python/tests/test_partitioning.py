@@ -46,7 +46,7 @@ def compiled(f, *operands):
     return out, collectives_of(program)
 
 
-def transposable(transpose):
+def gmm_with_weights(transpose):
     """Returns gmm, its weights, and the numbers of their axes K and N."""
     f = functools.partial(gmm, transpose_rhs=transpose)
     return f, RHS.swapaxes(1, 2) if transpose else RHS, *((2, 1) if transpose else (1, 2))
@@ -58,7 +58,7 @@ def along(axis, name="x"):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_weights_sharded_along_n_need_no_communication(transpose):
-    f, weights, _, n = transposable(transpose)
+    f, weights, _, n = gmm_with_weights(transpose)
     out, collectives = compiled(f, LHS, put(weights, along(n)), SIZES)
     assert collectives == set()
     assert out.sharding.spec == P(None, "x")
@@ -81,7 +81,7 @@ def test_without_the_rule_operands_are_gathered():
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_other_shardings(transpose):
-    f, weights, k, n = transposable(transpose)
+    f, weights, k, n = gmm_with_weights(transpose)
     rows_of_all = put(LHS, P(), square_mesh())
     k_and_n = [None] * 3
     k_and_n[k], k_and_n[n] = "x", "y"

@@ -67,20 +67,20 @@ import json, os, sys
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=3"
 import jax
 import jax.numpy as jnp
-import beside
+import sibling
 
 args = jnp.ones((8, 64)), jnp.ones((4, 64, 32)), jnp.array([3, 0, 4, 1])
 text = jax.jit(jax.lax.ragged_dot).lower(*args).as_text()
 print(json.dumps([__name__, sys.argv[1:], os.path.basename(sys.argv[0]), jax.device_count(), "raggemm" in text]))
 if __name__ == "__main__":
-    sys.exit(beside.STATUS)
+    sys.exit(sibling.STATUS)
 """
 
 
 @pytest.fixture
 def program(tmp_path):
     (tmp_path / "program.py").write_text(LAUNCHER_PROGRAM)
-    (tmp_path / "beside.py").write_text("STATUS = 7\n")
+    (tmp_path / "sibling.py").write_text("STATUS = 7\n")
     (tmp_path / "elsewhere").mkdir()
     return tmp_path
 

@@ -54,15 +54,15 @@ def test_checkpoint_policy():
     def loss_of_rows(x, w):
         return loss(jnp.sin(x @ square), w)
 
-    ours = raggemm.grouped_gemm_saveable
-    save_dots_too = jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.dots_saveable, ours)
+    save_gemms = raggemm.grouped_gemm_saveable
+    save_both = jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.dots_saveable, save_gemms)
     counts = {}
-    for name, policy in {"none": None, "ours": ours, "both": save_dots_too}.items():
+    for name, policy in {"none": None, "gemms": save_gemms, "both": save_both}.items():
         f = jax.value_and_grad(jax.checkpoint(loss_of_rows, policy=policy), (0, 1))
         counts[name] = calls(f, LHS, RHS).total(), str(jax.make_jaxpr(f)(LHS, RHS)).count("dot_general[")
         jax.tree.map(close, f(LHS, RHS), jax.value_and_grad(loss_of_rows, (0, 1))(LHS, RHS))
     _, dots = counts["none"]
-    assert counts == {"none": (4, dots), "ours": (3, dots), "both": (3, dots - 1)}
+    assert counts == {"none": (4, dots), "gemms": (3, dots), "both": (3, dots - 1)}
 
 
 # Explicit meshes.

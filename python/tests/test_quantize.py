@@ -85,15 +85,17 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
         least = -most
     if bound:
         least, most = np.full(counts, -bound), np.full(counts, bound)
-    wanted = (most - least) / (high - low)
+    exact_scale = (most - least) / (high - low)
     got = np.float64(q.scale).reshape(counts)
     if scale == "float8_e8m0fnu":
-        assert (wanted <= got * (1 + 1e-6)).all() and (got < 2 * wanted * (1 + 1e-6)).all()
+        assert (exact_scale <= got * (1 + 1e-6)).all() and (got < 2 * exact_scale * (1 + 1e-6)).all()
     else:
-        tolerance = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11, "float8_e4m3fn": 2**-4}[scale] * wanted
+        tolerance = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11, "float8_e4m3fn": 2**-4}[
+            scale
+        ] * exact_scale
         smallest = {"float16": 2**-24, "float8_e4m3fn": 2**-9}.get(scale, 0)
         assert (
-            (np.abs(got - wanted) <= np.maximum(tolerance, smallest / 2)) | ((got == 1) & (wanted < smallest))
+            (np.abs(got - exact_scale) <= np.maximum(tolerance, smallest / 2)) | ((got == 1) & (exact_scale < smallest))
         ).all()
     assert (q.zero_point is not None) == asymmetric
     if asymmetric:

@@ -158,13 +158,13 @@ def front_end(name, kind):
     }[name]
 
 
-def operands(kind, which, dtype, mode):
+def operands(kind, quantized_sides, dtype, mode):
     """Returns lhs and rhs as the front end takes them, and their float64 values."""
     e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
-    dtypes = (e5m2, e4m3) if which == "both" and dtype == e5m2 else (dtype, dtype)
+    dtypes = (e5m2, e4m3) if quantized_sides == "both" and dtype == e5m2 else (dtype, dtype)
     given, values = [], []
     for side, name in enumerate(("lhs", "rhs")):
-        if which not in (name, "both"):
+        if quantized_sides not in (name, "both"):
             given.append(q.floats(mode, side))
             values.append(given[-1].astype(np.float64))
             continue
@@ -194,8 +194,8 @@ def configurations(kinds, names, f, modes):
     ids=[f"{c[0]}-{c[1][0]}-{c[3]}" for c in CELLS],
 )
 def test_table_cell(name, kinds, names, f, modes):
-    for kind, which, mode in configurations(kinds, names, f, modes):
-        given, values = operands(kind, which, q.FORMATS[f], mode)
+    for kind, quantized_sides, mode in configurations(kinds, names, f, modes):
+        given, values = operands(kind, quantized_sides, q.FORMATS[f], mode)
         with raggemm.override_ragged_dot() as lowerings:
             out = front_end(name, kind)(mode, *given)
         if name == "the override":

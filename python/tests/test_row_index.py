@@ -101,7 +101,7 @@ def test_wrong_indices(value):
 @pytest.mark.parametrize("value", [-1, T])
 @pytest.mark.parametrize("argnum", [0, 1], ids=["lhs", "rhs"])
 def test_wrong_indices_of_gradients(argnum, value):
-    """A gradient checks indices even if XLA drops the product, but not those of rows of no group."""
+    """A gradient checks the indices of rows in groups, even if XLA drops the product."""
     gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), argnum))
     index = INDEX.copy()
     index[[4, -1]] = value

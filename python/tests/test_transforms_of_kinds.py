@@ -135,8 +135,8 @@ def test_derivatives(kind):
         want = jax.jit(dense_derivatives)(*jax.tree.map(np.float64, (primals, tangents)))
     for x in jax.tree.leaves(got):
         assert x.dtype == np.float32
-    for name, wanted in want.items():
-        close(got[name], wanted, max(kind.relative, 1e-4))
+    for name, want_value in want.items():
+        close(got[name], want_value, max(kind.relative, 1e-4))
 
 
 # Batches.
@@ -149,24 +149,24 @@ def batched_subsets(arrays):
     yield [True] * count
 
 
-def choose_leaves(which, batched_tree, unbatched_tree):
+def choose_leaves(is_batched, batched_tree, unbatched_tree):
     """Takes leaves of the batched tree if `which` is true for them, else unbatched ones."""
-    leaves = zip(which, jax.tree.leaves(batched_tree), jax.tree.leaves(unbatched_tree), strict=True)
+    leaves = zip(is_batched, jax.tree.leaves(batched_tree), jax.tree.leaves(unbatched_tree), strict=True)
     return jax.tree.unflatten(jax.tree.structure(unbatched_tree), [a if one else b for one, a, b in leaves])
 
 
 @parametrize_kinds(2, 0)
 def test_vmap(kind):
     one, batch = jax.jit(kind.run), stack_problems(kind.arrays, kind.other)
-    for which in batched_subsets(kind.arrays):
-        batched = choose_leaves(which, batch, kind.arrays)
-        axes = jax.tree.unflatten(jax.tree.structure(kind.arrays), [0 if one else None for one in which])
+    for is_batched in batched_subsets(kind.arrays):
+        batched = choose_leaves(is_batched, batch, kind.arrays)
+        axes = jax.tree.unflatten(jax.tree.structure(kind.arrays), [0 if one else None for one in is_batched])
         over = jax.vmap(kind.run, (axes,))
         if kind.exact:
             assert calls(over, batched).total() == 1
         got = jax.jit(over)(batched)
         for i, problem in enumerate((kind.arrays, kind.other)):
-            comparison(kind)(got[i], one(choose_leaves(which, problem, kind.arrays)))
+            comparison(kind)(got[i], one(choose_leaves(is_batched, problem, kind.arrays)))
 
 
 @pytest.mark.parametrize("name", ["arrays", "scales", "packed", "row_index", "uniform", "uniform: blocks"])
@@ -295,10 +295,10 @@ def test_data_parallel(kind, check_vma):
     shared, rebuild = split_leaves({name: x for name, x in kind.arrays.items() if name.startswith("w")})
     batch = {name: x for name, x in stack_problems(kind.arrays, kind.other).items() if not name.startswith("w")}
 
-    def on_a_device(rest, shared):
+    def on_device(rest, shared):
         return kind.run(select(0, rest) | rebuild(shared))[None]
 
-    sharded = jax.shard_map(on_a_device, mesh=mesh(), in_specs=(P("x"), P()), out_specs=P("x"), check_vma=check_vma)
+    sharded = jax.shard_map(on_device, mesh=mesh(), in_specs=(P("x"), P()), out_specs=P("x"), check_vma=check_vma)
 
     def one_by_one(rest, shared):
         return jnp.stack([kind.run(select(i, rest) | rebuild(shared)) for i in range(2)])

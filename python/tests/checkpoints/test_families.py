@@ -63,7 +63,7 @@ def to_mlx_layout(tensors):
 
 
 @pytest.mark.parametrize("name", tiny_checkpoints.CONFIGS)
-def test_logits_and_tokens_are_those_of_mlx(name, tmp_path, capsys):
+def test_logits_and_tokens_match_mlx(name, tmp_path, capsys):
     assert MLX, "RAGGEMM_MLX_PYTHON must be the Python of an environment with mlx-lm; ./dev test --checkpoints sets it"
     model_config, seed = tiny_checkpoints.CONFIGS[name], int(np.random.SeedSequence().entropy % 2**32)
     print(f"seed {seed}")
