@@ -114,9 +114,9 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """A call takes the float32 sums of the tokens and, with row_slots, 8192 rows. A gradient adds the cotangent.
+    """A call takes at most float32 sums of the tokens and, with row_slots, 8192 rows.
 
-    docs/concepts/memory.md has these limits.
+    A gradient adds the cotangent. docs/concepts/memory.md has these limits.
     """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
