@@ -1,4 +1,4 @@
-"""activation and gate of grouped_gemm: against float64 in every mode, the bits of moe_mlp, derivatives, transforms."""
+"""Tests activation and gate of grouped_gemm against float64 and moe_mlp."""
 
 import functools
 import itertools
@@ -32,7 +32,7 @@ def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **opti
 
 @pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
 def test_every_mode_and_storage(case):
-    """With all that is added, or nothing; each case has another activation and type."""
+    """Cases take activations and dtypes in turn, and every third has no optional operands."""
     number = CASES.index(case)
     activation, gated = PAIRS[number % len(PAIRS)]
     operands = case.operands()
@@ -45,9 +45,9 @@ def test_every_mode_and_storage(case):
     options = {"activation": activation, "preferred_element_type": dtype}
     got = np.asarray(case.run(operands | options | ({"gate": gate} if gated else {})))
     assert got.dtype == dtype
-    wide = None if gate is None else np.float64(gate)
-    want = np.where(inside, moe_oracle.activated(np, activation, wide, expected.want), expected.want)
-    slope = 1.13 * (1 if gate is None else np.maximum(1, np.abs(wide)))
+    gate64 = None if gate is None else np.float64(gate)
+    want = np.where(inside, moe_oracle.activated(np, activation, gate64, expected.want), expected.want)
+    slope = 1.13 * (1 if gate is None else np.maximum(1, np.abs(gate64)))
     rounding = float(jnp.finfo(dtype).eps) + 1e-5
     error = np.abs(got.astype(np.float64) - want)
     assert (error <= slope * expected.bound + rounding * np.abs(want) + 1e-6).all(), error.max()
@@ -57,8 +57,8 @@ def test_every_mode_and_storage(case):
 @pytest.mark.parametrize(
     ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 7, unpack=True)
 )
-def test_the_blocks_make_up_moe_mlp(pair, dtype):
-    """Bit for bit: gather and gate, gather and up and activation, down, combine."""
+def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
+    """Products for gate, up and down, followed by combine, have the bits of one moe_mlp call."""
     activation, gated = pair
     tokens, hidden, inner = 7, 40, 24
     rng = np.random.default_rng(3)
@@ -72,7 +72,7 @@ def test_the_blocks_make_up_moe_mlp(pair, dtype):
     def product(lhs, rhs, out, **options):
         return grouped_gemm(rows(lhs), rhs, **FORWARD, preferred_element_type=out, **options)
 
-    def blocks():
+    def separate_calls():
         v = product(x, gate, np.float32, row_index=row_tokens) if gated else None
         a = product(x, up, dtype, row_index=row_tokens, bias=bias, activation=activation, gate=v)
         d = product(a, down, np.float32)
@@ -80,7 +80,7 @@ def test_the_blocks_make_up_moe_mlp(pair, dtype):
 
     w_gate = gate if gated else None
     fused = moe_mlp(x, row_tokens, weights, SIZES, up, down, w_gate=w_gate, b_up=bias, activation=activation)
-    for f in (blocks, jax.jit(blocks)):
+    for f in (separate_calls, jax.jit(separate_calls)):
         np.testing.assert_array_equal(np.asarray(f()).view(np.uint8), np.asarray(fused).view(np.uint8))
 
 
@@ -88,8 +88,8 @@ def test_the_blocks_make_up_moe_mlp(pair, dtype):
 
 
 @pytest.mark.parametrize("name", sampled(["silu", "gelu", "gelu_tanh", "quick_gelu"], 2))
-def test_derivatives_in_jax_keep_their_digits_where_they_are_small(name):
-    """Left of all zeros: there 1 + tanh(x) of float32 has none left."""
+def test_small_derivatives_are_accurate(name):
+    """Left of all zeros, derivatives are accurate although 1 + tanh(x) cancels in float32."""
     x = np.linspace(-5, -2.5, 61, dtype=np.float32)
     got = jax.jit(jax.vmap(jax.grad(functools.partial(apply_activation, name.upper(), None))))(x)
     with jax.enable_x64(True):
@@ -97,32 +97,32 @@ def test_derivatives_in_jax_keep_their_digits_where_they_are_small(name):
     np.testing.assert_allclose(got, want, rtol=2e-5)
 
 
-def test_one_product_in_a_gradients_forward_pass():
-    """Beside it one of no steps: the activation of all results."""
+def test_forward_pass_of_a_gradient_has_one_product():
+    """A second call, with K = 0, applies the activation to the results."""
     found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
     assert found == {"RAGGED_M": 1, "UNIFORM": 1}
 
 
-# What must not mix.
+# NaN and infinity.
 
 
-def test_nan_stays_where_it_belongs():
-    """In its row of the gate, in its group; rows of no group take nothing from a gate or give it a gradient."""
+def test_nan_and_infinity_do_not_spread():
+    """A NaN of the gate reaches only its element, and an infinity only its row. Rows of no group ignore the gate."""
     gate, lhs = GATE.copy(), LHS.copy()
     gate[9:] = np.nan  # in no group
     gate[4, 2] = np.nan
     lhs[1] = np.inf
     out = np.asarray(layer(lhs, RHS, gate))
     clean = np.asarray(layer(LHS, RHS, GATE))
-    same = np.ones((M, N), bool)
-    same[4, 2] = same[1] = False
-    np.testing.assert_array_equal(out[same], clean[same])
+    unchanged = np.ones((M, N), bool)
+    unchanged[4, 2] = unchanged[1] = False
+    np.testing.assert_array_equal(out[unchanged], clean[unchanged])
     assert np.isnan(out[4, 2])
     assert not out[9:].any()
-    of_gate, of_lhs = jax.grad(lambda gate, lhs: layer(lhs, RHS, gate).sum(), (0, 1))(gate, LHS)
-    assert not np.asarray(of_gate)[9:].any()
-    assert np.isnan(of_gate[4, 2]) and np.isfinite(np.delete(of_gate, 4, 0)).all()
-    assert np.isfinite(np.delete(of_lhs, 4, 0)).all()
+    d_gate, d_lhs = jax.grad(lambda gate, lhs: layer(lhs, RHS, gate).sum(), (0, 1))(gate, LHS)
+    assert not np.asarray(d_gate)[9:].any()
+    assert np.isnan(d_gate[4, 2]) and np.isfinite(np.delete(d_gate, 4, 0)).all()
+    assert np.isfinite(np.delete(d_lhs, 4, 0)).all()
 
 
 # Errors.
@@ -145,7 +145,7 @@ def test_errors(options, error, message):
         layer(LHS, RHS, **options)
 
 
-def test_other_sums_are_an_error(x64):
+def test_activations_need_float32_sums(x64):
     with pytest.raises(TypeError, match="activation: 'silu' is for sums in float32, these are in float64"):
         layer(LHS.astype(np.float64), RHS)
     with pytest.raises(TypeError, match="activation: 'silu' is for sums in float32, these are in int32"):

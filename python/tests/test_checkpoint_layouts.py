@@ -1,4 +1,4 @@
-"""What checkpoints hold of quantized matrices: packed here as their writers pack, and read back."""
+"""Tests int4_from_awq, int4_from_gptq and fp8_from_blocks on matrices in checkpoint layouts."""
 
 import jax
 import jax.numpy as jnp
@@ -8,33 +8,33 @@ import pytest
 import raggemm
 
 E, K, N, SIZE = 2, 64, 24, 16
-AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # which of eight columns comes next in a word, from its lowest bits on
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # order of eight columns in a word, from the lowest bits
 
 
-def packed(elements, order=range(8)):
-    """Words of the last axis, eight elements each."""
+def pack(elements, order=range(8)):
+    """Packs the last axis into words of eight elements."""
     eight = elements.reshape(*elements.shape[:-1], -1, 8).astype(np.uint32)[..., list(order)]
     return np.bitwise_or.reduce(eight << np.arange(0, 32, 4, dtype=np.uint32), -1).view(np.int32)
 
 
-def parts(seed, *experts):
+def random_matrix(seed, *experts):
     random = np.random.default_rng(seed)
     elements, zeros = random.integers(0, 16, (*experts, K, N)), random.integers(0, 16, (*experts, K // SIZE, N))
     return elements, zeros, random.random((*experts, K // SIZE, N)).astype(np.float16)
 
 
 def values(elements, zeros, scales):
-    each = (np.repeat(x.astype(np.float64), SIZE, -2) for x in (zeros, scales))
-    zero, scale = each
+    repeated = (np.repeat(x.astype(np.float64), SIZE, -2) for x in (zeros, scales))
+    zero, scale = repeated
     return (elements - zero) * scale
 
 
 @pytest.mark.parametrize("experts", [(), (E,)])
 @pytest.mark.parametrize("jit", [False, True])
 def test_int4_from_awq(experts, jit):
-    elements, zeros, scales = parts(0, *experts)
+    elements, zeros, scales = random_matrix(0, *experts)
     call = jax.jit(raggemm.int4_from_awq) if jit else raggemm.int4_from_awq
-    got = call(packed(elements, AWQ), packed(zeros, AWQ), scales)
+    got = call(pack(elements, AWQ), pack(zeros, AWQ), scales)
     assert got.dtype == jnp.uint4 and got.shape == (*experts, K, N)
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), values(elements, zeros, scales), rtol=1e-6)
 
@@ -42,9 +42,9 @@ def test_int4_from_awq(experts, jit):
 @pytest.mark.parametrize("experts", [(), (E,)])
 @pytest.mark.parametrize("less_one", [True, False])
 def test_int4_from_gptq(experts, less_one):
-    elements, zeros, scales = parts(1, *experts)
-    qweight = np.swapaxes(packed(np.swapaxes(elements, -1, -2)), -1, -2)
-    got = raggemm.int4_from_gptq(qweight, packed((zeros - less_one) % 16), scales, zeros_less_one=less_one)
+    elements, zeros, scales = random_matrix(1, *experts)
+    qweight = np.swapaxes(pack(np.swapaxes(elements, -1, -2)), -1, -2)
+    got = raggemm.int4_from_gptq(qweight, pack((zeros - less_one) % 16), scales, zeros_less_one=less_one)
     assert got.dtype == jnp.uint4 and got.shape == (*experts, K, N)
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), values(elements, zeros, scales), rtol=1e-6)
 
@@ -55,8 +55,8 @@ def test_fp8_from_blocks(experts):
     weight = random.normal(size=(*experts, 256, 384)).astype(ml_dtypes.float8_e4m3fn)
     scale = random.random((*experts, 2, 3)).astype(np.float32)
     got = raggemm.fp8_from_blocks(weight, scale)
-    each = np.repeat(np.repeat(scale.astype(np.float64), 128, -2), 128, -1)
-    np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), weight.astype(np.float64) * each, rtol=1e-6)
+    repeated = np.repeat(np.repeat(scale.astype(np.float64), 128, -2), 128, -1)
+    np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), weight.astype(np.float64) * repeated, rtol=1e-6)
 
 
 W, Z, S = np.zeros((K, N // 8), np.int32), np.zeros((K // SIZE, N // 8), np.int32), np.zeros((K // SIZE, N), np.float16)
@@ -75,7 +75,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "error", "words"), WRONG)
-def test_wrong_arrays(call, error, words):
-    with pytest.raises(error, match=words):
+@pytest.mark.parametrize(("call", "error", "message"), WRONG)
+def test_wrong_arrays(call, error, message):
+    with pytest.raises(error, match=message):
         call()

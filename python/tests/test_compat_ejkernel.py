@@ -1,4 +1,4 @@
-"""raggemm.compat.ejkernel: its signatures, what its kernels for CPU compute, and its registry."""
+"""Tests raggemm.compat.ejkernel: existing_out, group_offset, shard_map and register()."""
 
 import functools
 import inspect
@@ -27,21 +27,21 @@ def expected(**options):
 
 
 def test_existing_out_is_added():
-    """As ejkernel's kernel for CPU does: the result of ragged_dot plus existing_out, in the dtype of the result."""
+    """existing_out is added in the dtype of the result, as in ejkernel's CPU kernel."""
     got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT)
     expected(c=OUT, beta=np.ones(G)).check(got)
     np.testing.assert_allclose(got, jax.lax.ragged_dot(LHS, RHS, SIZES) + OUT, rtol=1e-5, atol=1e-5)
-    half = OUT.astype(np.float16)
+    half_out = OUT.astype(np.float16)
     np.testing.assert_array_equal(
-        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half),
-        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half.astype(np.float32)),
+        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half_out),
+        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half_out.astype(np.float32)),
     )
     gradient = jax.jit(jax.grad(lambda c: jnp.vdot(COLS, ejkernel.grouped_matmul(LHS, RHS, SIZES, None, c))))(OUT)
     np.testing.assert_array_equal(gradient, COLS)
 
 
 def test_group_offset_of_v3():
-    """4.5 is 4 times 1 and a bias of 0.5: what ejkernel gives, but for the last three rows, which no group has."""
+    """Results match ejkernel, except for the last three rows, which are in no group."""
     lhs, rhs = np.ones((8, 4), np.float32), np.ones((2, 4, 6), np.float32) * np.array([1, 2], np.float32)[:, None, None]
     bias = np.full((2, 1, 6), 0.5, np.float32)
     sizes, offset = np.array([2, 3, 2, 1], np.int32), np.array([1], np.int32)
@@ -73,7 +73,7 @@ def test_shard_map():
     got = ejkernel.grouped_matmul(LHS, RHS, sizes, mesh=mesh, **specs)
     want = np.concatenate([ejkernel.grouped_matmul(part, RHS, sizes) for part in np.split(LHS, 4)])
     np.testing.assert_array_equal(got, want)
-    # The contraction divided among devices, its parts summed by the callback.
+    # The contracted axis is sharded, and the callback sums the partial results.
     lhs, rhs = random(M, 8), random(G, 8, N)
     got = ejkernel.grouped_matmul(
         lhs,
@@ -88,7 +88,7 @@ def test_shard_map():
 
 
 class Registry:
-    """What register() uses of ejkernel's kernel_registry: the highest priority wins."""
+    """Stand-in for ejkernel's kernel_registry. The kernel of the highest priority wins."""
 
     def __init__(self, **kernels):
         self.kernels = {name: [(0, function)] for name, function in kernels.items()}
@@ -113,10 +113,10 @@ class Registry:
 
 @pytest.fixture
 def registry(monkeypatch):
-    def own(lhs, rhs, group_sizes, **options):
+    def original_kernel(lhs, rhs, group_sizes, **options):
         return "ejkernel's own"
 
-    registry = Registry(grouped_matmul=own, grouped_matmulv2=own, attention=own)
+    registry = Registry(grouped_matmul=original_kernel, grouped_matmulv2=original_kernel, attention=original_kernel)
     module = types.ModuleType("ejkernel.kernels._registry")
     module.kernel_registry = registry
     monkeypatch.setitem(sys.modules, "ejkernel", types.ModuleType("ejkernel"))
@@ -141,7 +141,7 @@ def test_register(registry, monkeypatch):
         "transpose_rhs": False,
         "interpret": False,
         "precision": jax.lax.Precision.DEFAULT,
-    }  # as ejkernel calls it
+    }  # the arguments that ejkernel passes
     for algorithm in ("grouped_matmul", "grouped_matmulv2"):
         kernel = registry.get(algorithm, "xla", "any")
         got = kernel(lhs=LHS, rhs=RHS, group_sizes=SIZES, **options)

@@ -1,4 +1,4 @@
-"""raggemm.compat.lax against the definition in float64 and against jax.lax: values, batches, errors."""
+"""Tests raggemm.compat.lax against float64, and its signatures and errors against jax.lax."""
 
 import functools
 import inspect
@@ -20,18 +20,18 @@ LHS, RHS, _ = Form("mk,gkn->mn, m").operands()
 
 
 @pytest.mark.parametrize("function", [lax.ragged_dot, lax.ragged_dot_general, ragged_dot], ids=lambda f: f.__module__)
-def test_signatures_are_those_of_lax(function):
+def test_signatures_match_lax(function):
     ours, theirs = (
         [(p.name, p.default, p.kind) for p in inspect.signature(f).parameters.values()]
         for f in (function, getattr(jax.lax, function.__name__))
     )
     assert ours[: len(theirs)] == theirs
-    more = [name for name, *_ in ours[len(theirs) :] if name != "lhs_quantize"]  # by name alone
-    assert more in ([], ["out_sharding"])  # which older versions lack
+    extra = [name for name, *_ in ours[len(theirs) :] if name != "lhs_quantize"]  # keyword-only
+    assert extra in ([], ["out_sharding"])  # jax.lax of older versions has no out_sharding
 
 
 @pytest.mark.parametrize("form", sampled(FORMS, 3), ids=str)
-@pytest.mark.parametrize("sizes_per_batch", [True, False], ids=["sizes of each", "same sizes"])
+@pytest.mark.parametrize("sizes_per_batch", [True, False], ids=["sizes per batch", "shared sizes"])
 def test_every_form(form, sizes_per_batch):
     operands = form.operands(sizes_per_batch=sizes_per_batch)
     call = jax.jit(functools.partial(lax.ragged_dot_general, ragged_dot_dimension_numbers=form.numbers))
@@ -45,7 +45,7 @@ def test_every_form(form, sizes_per_batch):
         assert (got.shape, got.dtype) == (theirs.shape, theirs.dtype)
 
 
-def test_ragged_dot_and_its_group_offset():
+def test_ragged_dot_with_group_offset():
     want = lax.ragged_dot(LHS, RHS, SIZES)
     oracle.grouped_gemm(GroupedTensor(LHS, first_dims=SIZES), GroupedTensor(RHS), contracting_dims=((1,), (1,))).check(
         want
@@ -61,7 +61,7 @@ def test_ragged_dot_and_its_group_offset():
         lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=2).block_until_ready()
 
 
-MET = [
+SUPPORTED_PRECISIONS = [
     None,
     "highest",
     jax.lax.Precision.DEFAULT,
@@ -69,25 +69,25 @@ MET = [
     "F32_F32_F32",
     jax.lax.DotAlgorithmPreset.DEFAULT,
 ]
-UNMET = ["BF16_BF16_F32", "F16_F16_F16", "TF32_TF32_F32", jax.lax.DotAlgorithmPreset.F64_F64_F64]
+UNSUPPORTED_PRECISIONS = ["BF16_BF16_F32", "F16_F16_F16", "TF32_TF32_F32", jax.lax.DotAlgorithmPreset.F64_F64_F64]
 
 
-def test_precision_is_met_or_refused_by_name():
+def test_unsupported_precisions_are_refused_by_name():
     want = lax.ragged_dot(LHS, RHS, SIZES)
-    for precision in MET:
+    for precision in SUPPORTED_PRECISIONS:
         np.testing.assert_array_equal(lax.ragged_dot(LHS, RHS, SIZES, precision), want)
-    for precision in UNMET:
+    for precision in UNSUPPORTED_PRECISIONS:
         with pytest.raises(NotImplementedError, match=getattr(precision, "name", precision)):
             lax.ragged_dot(LHS, RHS, SIZES, precision)
-    half = LHS.astype(ml_dtypes.bfloat16), RHS.astype(ml_dtypes.bfloat16)
-    assert lax.ragged_dot(*half, SIZES, "BF16_BF16_F32").dtype == ml_dtypes.bfloat16
+    bf16_operands = LHS.astype(ml_dtypes.bfloat16), RHS.astype(ml_dtypes.bfloat16)
+    assert lax.ragged_dot(*bf16_operands, SIZES, "BF16_BF16_F32").dtype == ml_dtypes.bfloat16
     with pytest.raises(ValueError, match="sharp"):
         lax.ragged_dot(LHS, RHS, SIZES, "sharp")
     with jax.default_matmul_precision("BF16_BF16_F32"), pytest.raises(NotImplementedError, match="BF16_BF16_F32"):
         lax.ragged_dot(LHS, RHS, SIZES)
-    for parts in (("highest",), ("highest",) * 3):
+    for precisions in (("highest",), ("highest",) * 3):
         with pytest.raises(ValueError, match="must have one for lhs and one for rhs"):
-            lax.ragged_dot(LHS, RHS, SIZES, parts)
+            lax.ragged_dot(LHS, RHS, SIZES, precisions)
     algorithm = jax.lax.DotAlgorithm(np.float32, np.float32, np.float32)
     with pytest.raises(NotImplementedError, match="DotAlgorithm"):
         lax.ragged_dot(LHS, RHS, SIZES, algorithm)
@@ -97,26 +97,26 @@ def numbers(contract=((1,), (1,)), batch=((), ()), ragged=(0,), group=(0,)):
     return jax.lax.RaggedDotDimensionNumbers((contract, batch), ragged, group)
 
 
-RULES = {
+SHAPE_ERRORS = {
     "two ragged": (LHS, RHS, SIZES, numbers(ragged=(0, 1))),
     "ragged out of range": (LHS, RHS, SIZES, numbers(ragged=(2,))),
     "sizes without axis": (LHS, RHS, np.int32(3), numbers()),
     "sizes of a wrong batch": (LHS, RHS, np.stack([SIZES, SIZES]), numbers()),
-    "another number of groups": (LHS, RHS[:2], SIZES, numbers()),
+    "wrong number of groups": (LHS, RHS[:2], SIZES, numbers()),
     "no group axis": (LHS, RHS, SIZES, numbers(group=())),
     "group axis is contracted": (LHS, RHS, SIZES, numbers(group=(1,))),
-    "group axis where k is ragged": (LHS.T, RHS, SIZES, numbers(contract=((0,), (1,)))),
+    "group axis with ragged k": (LHS.T, RHS, SIZES, numbers(contract=((0,), (1,)))),
     "contracted extents": (LHS[:, 1:], RHS, SIZES, numbers()),
     "float sizes": (LHS, RHS, SIZES.astype(np.float32), numbers()),
 }
 
 
-@pytest.mark.parametrize("case", RULES)
-def test_wrong_shapes_are_refused_in_the_words_of_lax(case):
+@pytest.mark.parametrize("case", SHAPE_ERRORS)
+def test_shape_errors_have_the_message_of_lax(case):
     with pytest.raises(TypeError) as theirs:
-        jax.eval_shape(lambda *args: jax.lax.ragged_dot_general(*args, RULES[case][3]), *RULES[case][:3])
+        jax.eval_shape(lambda *args: jax.lax.ragged_dot_general(*args, SHAPE_ERRORS[case][3]), *SHAPE_ERRORS[case][:3])
     with pytest.raises(TypeError, match=re.escape(str(theirs.value))):
-        lax.ragged_dot_general(*RULES[case])
+        lax.ragged_dot_general(*SHAPE_ERRORS[case])
 
 
 REFUSED = [
@@ -129,7 +129,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change, error, words", REFUSED, ids=[words[:20] for *_, words in REFUSED])
-def test_what_is_refused(change, error, words):
-    with pytest.raises(error, match=words):
+@pytest.mark.parametrize("change, error, message", REFUSED, ids=[message[:20] for *_, message in REFUSED])
+def test_unsupported_arguments_are_refused(change, error, message):
+    with pytest.raises(error, match=message):
         lax.ragged_dot(**({"lhs": LHS, "rhs": RHS, "group_sizes": SIZES} | change))

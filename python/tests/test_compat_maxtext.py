@@ -1,4 +1,4 @@
-"""raggemm.compat.maxtext: in the place of MaxText's gmm and tgmm, as its layers and its gradients call them."""
+"""Tests raggemm.compat.maxtext with the arguments that MaxText passes to gmm and tgmm."""
 
 import functools
 
@@ -28,7 +28,7 @@ def test_gmm():
     got = maxtext.gmm(LHS, RHS, SIZES)
     assert got.dtype == np.float32
     expected().check(got)
-    # Positional, in the order of ops.gmm; existing_out is kept outside the groups and overwritten within.
+    # Arguments are positional, in the order of ops.gmm. Rows outside of the groups keep existing_out.
     got = maxtext.gmm(LHS, RHS.swapaxes(1, 2), SIZES, jnp.float32, (8,) * 9, None, OUT, True, True, None, None, False)
     expected().check(np.where(np.arange(M)[:, None] < 9, got, 0))
     np.testing.assert_array_equal(got[9:], OUT[9:])
@@ -52,19 +52,19 @@ def test_partial_sum_is_added():
 
 
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
-def test_result_varies_along_the_axes_that_are_named(check_vma):
-    """Nothing differs between the devices but, to shard_map, the result."""
+def test_result_varies_along_the_named_axes(check_vma):
+    """shard_map takes the result as varying, although all devices compute the same."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
 
-    def f(lhs, rhs, sizes):
+    def gmm_and_tgmm(lhs, rhs, sizes):
         out = maxtext.gmm(lhs, rhs, sizes, lhs_vma_axes=("x",), rhs_vma_axes=("x",))
         gradient = maxtext.tgmm(lhs.T, out, sizes, varying_axes=("x",))
         return out, gradient
 
     specs = {"in_specs": (P(), P(), P()), "out_specs": (P("x"), P("x"))}
-    out, gradient = jax.jit(jax.shard_map(f, mesh=mesh, check_vma=check_vma, **specs))(LHS, RHS, SIZES)
+    out, gradient = jax.jit(jax.shard_map(gmm_and_tgmm, mesh=mesh, check_vma=check_vma, **specs))(LHS, RHS, SIZES)
     want = maxtext.gmm(LHS, RHS, SIZES)
     np.testing.assert_array_equal(out, np.concatenate([want] * 4))
     np.testing.assert_array_equal(gradient, np.concatenate([maxtext.tgmm(LHS.T, want, SIZES)] * 4))
     with pytest.raises((NameError, ValueError), match=r"under .*shard_map|unbound axis"):
-        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # no shard_map
+        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # outside of shard_map

@@ -1,4 +1,4 @@
-"""raggemm.compat.megablox beside megablox itself: metadata of groups, signatures, and what only ours takes."""
+"""Tests raggemm.compat.megablox against megablox: metadata, signatures and additional arguments."""
 
 import functools
 import importlib
@@ -12,11 +12,11 @@ import pytest
 from arrays import random, sampled
 from raggemm.compat import megablox
 
-# gmm itself hides the module.
-theirs = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+# The package exports the function gmm, which hides the module of that name.
+original = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
 
 SIZES = np.array([9, 0, 4, 7], np.int32)
-CASES = 130  # of each shape
+CASES = 130  # for each shape
 
 
 LHS, RHS, OUT = random(24, 8), random(4, 8, 8, seed=1), random(24, 8, seed=2)
@@ -24,7 +24,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def random_routing(groups, m, seed):
-    """CASES routings with empty groups, of which a third leaves no row without a group, and shards of the groups."""
+    """Returns sizes, first groups and numbers of groups. In a third of the routings every row is in a group."""
     rng = np.random.default_rng(seed)
     sizes = np.zeros((CASES, groups), np.int32)
     for i in range(CASES):
@@ -36,11 +36,11 @@ def random_routing(groups, m, seed):
 
 
 def assert_equal_metadata(sizes, start, count, batched=False, **static):
-    """Ours and theirs, in one program."""
+    """Compares the metadata of raggemm and megablox in one program."""
 
     def both(sizes, start, count):
         args = {"group_sizes": sizes, "start_group": start, "num_nonzero_groups": count}
-        return tuple(f(**args, **static) for f in (megablox.make_group_metadata, theirs.make_group_metadata))
+        return tuple(f(**args, **static) for f in (megablox.make_group_metadata, original.make_group_metadata))
 
     got, want = jax.jit(jax.vmap(both) if batched else both)(sizes, start, count)
     jax.tree.map(np.testing.assert_array_equal, got, want)
@@ -51,8 +51,7 @@ ROUTINGS = [*itertools.product([(1, 40, 8), (5, 96, 16), (8, 15, 1), (16, 64, 4)
 
 
 @pytest.mark.parametrize("shape, visit_empty_groups", sampled(ROUTINGS, 5, unpack=True), ids=str)
-def test_metadata_equals_that_of_jax(shape, visit_empty_groups):
-    """130 cases of each shape."""
+def test_metadata_matches_megablox(shape, visit_empty_groups):
     groups, m, tm = shape
     sizes, start, count = random_routing(groups, m, seed=m)
     assert (sizes == 0).any() and (sizes.sum(1) < m).any() and (sizes.sum(1) == m).any()
@@ -62,7 +61,7 @@ def test_metadata_equals_that_of_jax(shape, visit_empty_groups):
 
 def test_metadata_errors():
     args = {"group_sizes": jnp.asarray(SIZES), "start_group": 0, "num_nonzero_groups": 4}
-    for f in (megablox.make_group_metadata, theirs.make_group_metadata):
+    for f in (megablox.make_group_metadata, original.make_group_metadata):
         with pytest.raises(ValueError, match=r"must be divisible by"):
             f(**args, m=24, tm=7)
     with pytest.raises(ValueError, match="tm is 7, but m = 24"):
@@ -80,22 +79,22 @@ def test_signatures(name):
     def parameters(f):
         return [(p.name, p.default, p.kind) for p in inspect.signature(f).parameters.values()]
 
-    assert parameters(getattr(megablox, name)) == parameters(getattr(theirs, name))
+    assert parameters(getattr(megablox, name)) == parameters(getattr(original, name))
 
 
-def test_a_group_offset_that_is_left_out_is_0():
-    """megablox has this default. raggemm.gmm and raggemm.tgmm need a group_offset if not all groups are processed."""
+def test_group_offset_defaults_to_0():
+    """megablox has this default, but raggemm.gmm and raggemm.tgmm have not."""
     got = megablox.gmm(LHS, RHS[:2], SIZES, existing_out=OUT)
     close(got, np.concatenate([LHS[:9] @ RHS[0], OUT[9:]]))
-    of_two = megablox.tgmm(LHS.T, OUT, SIZES, num_actual_groups=2)
-    np.testing.assert_array_equal(of_two, megablox.tgmm(LHS.T, OUT, SIZES)[:2])
+    two_groups = megablox.tgmm(LHS.T, OUT, SIZES, num_actual_groups=2)
+    np.testing.assert_array_equal(two_groups, megablox.tgmm(LHS.T, OUT, SIZES)[:2])
 
 
-def test_what_megablox_refuses_works():
-    """A tile that does not divide m, no tiling, one that a function finds or does not, an offset of shape (1,)."""
+def test_arguments_that_only_raggemm_takes():
+    """A tile need not divide m, tiling may be None or a function, and an offset may have shape (1,)."""
     want = megablox.gmm(LHS, RHS, SIZES)
     for tiling in ((7, 128, 128), None, lambda m, k, n: None, lambda m, k, n: (m, k, n)):
         np.testing.assert_array_equal(megablox.gmm(LHS, RHS, SIZES, tiling=tiling), want)
-    one = megablox.gmm(LHS, RHS[2:], SIZES, group_offset=jnp.array([2]))
-    np.testing.assert_array_equal(one[9:20], want[9:20])
-    assert (one[:9] == 0).all() and (one[20:] == 0).all()
+    with_offset = megablox.gmm(LHS, RHS[2:], SIZES, group_offset=jnp.array([2]))
+    np.testing.assert_array_equal(with_offset[9:20], want[9:20])
+    assert (with_offset[:9] == 0).all() and (with_offset[20:] == 0).all()

@@ -1,4 +1,4 @@
-"""raggemm.compat.sglang: the arguments of sglang-jax' gmm, its weights with scales, its bias, and rows of no group."""
+"""Tests raggemm.compat.sglang: scales, biases, rows of no group and quantized activations."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,21 +21,23 @@ def test_gmm(dtype, blocks):
     near(out, want + bias, magnitude + np.abs(bias))
     assert (out[17:] == 0).all()
     near(sglang.gmm(LHS, values.astype(np.float32), SIZES), want, magnitude)
-    # With fewer groups than sizes: rows of others are zero, or existing_out's.
+    # With fewer groups than sizes, rows of other groups are zero or those of existing_out.
     sizes, offset = np.array([2, *SIZES[:2], 7, 2], np.int32), jnp.int32(1)
-    members = np.repeat(np.arange(5), sizes) == np.arange(1, 4)[:, None]
-    want, magnitude = (np.einsum("gm,mk,gkn->mn", members, f(np.float64(LHS)), f(values)) for f in (np.asarray, np.abs))
-    ours = members.any(0)[:, None]
+    is_member = np.repeat(np.arange(5), sizes) == np.arange(1, 4)[:, None]
+    want, magnitude = (
+        np.einsum("gm,mk,gkn->mn", is_member, f(np.float64(LHS)), f(values)) for f in (np.asarray, np.abs)
+    )
+    is_processed = is_member.any(0)[:, None]
     for before in (None, BEFORE):
         out = sglang.gmm(LHS, data, sizes, rhs_scale=scale, group_offset=offset, existing_out=before)
-        near(out, want if before is None else np.where(ours, want, before), magnitude + 1)
-        assert (np.asarray(out)[~ours[:, 0]] == (0 if before is None else before[~ours[:, 0]])).all()
+        near(out, want if before is None else np.where(is_processed, want, before), magnitude + 1)
+        assert (np.asarray(out)[~is_processed[:, 0]] == (0 if before is None else before[~is_processed[:, 0]])).all()
 
 
-def test_activations_are_quantized_by_row_and_the_bias_is_not_scaled():
+def test_quantized_activations_with_a_bias():
     data, scale, values = experts("int8", 1)
-    rows, _, dense = q.operand(q.FORMATS["int8"], "M", 0, 3)
-    assert rows.dtype == np.int8
+    elements, _, dense = q.operand(q.FORMATS["int8"], "M", 0, 3)
+    assert elements.dtype == np.int8
     out = sglang.gmm(
         dense.astype(np.float32), data, SIZES, rhs_scale=scale, rhs_bias=BIAS, activation_quantized_dtype=jnp.int8
     )

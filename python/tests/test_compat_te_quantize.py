@@ -1,4 +1,4 @@
-"""raggemm.compat.transformer_engine: grouped_quantize, and quantizers in products, against a model by NumPy."""
+"""Tests TransformerEngine's grouped_quantize and quantized products against a NumPy reference."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
 
 K, N = 40, 24
 RNG = np.random.default_rng(7)
-MAGNITUDES = np.array([2.0**-10, 1, 2.0**10, 0, 3.7], np.float32)  # of group 3 all is 0
+MAGNITUDES = np.array([2.0**-10, 1, 2.0**10, 0, 3.7], np.float32)  # group 3 is all zeros
 
 
 def random(*shape):
@@ -23,7 +23,7 @@ X, KERNEL, CT, BIAS = random(M, K), random(G, K, N), random(M, N), random(G, N)
 X[: SIZES.sum()] *= np.repeat(MAGNITUDES, SIZES)[:, None]
 X[SIZES.sum() :] = np.nan
 KERNEL *= MAGNITUDES[::-1, None, None]
-SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # of delayed scaling
+SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # for delayed scaling
 
 CASES = [(mode, dtype) for mode in list(MODES)[1:4] for dtype in (E4M3, E5M2)]
 CASES += [("NVFP4_1D_SCALING", E2M1), ("NVFP4_2D_SCALING", E2M1)]
@@ -33,7 +33,7 @@ def quantizer(mode, dtype, q_layout="ROWWISE_COLWISE"):
     return te.GroupedQuantizer(dtype, mode, q_layout, SCALE if mode.startswith("DELAYED") else None)
 
 
-def model(mode, dtype, groups, is_colwise):
+def reference(mode, dtype, groups, is_colwise):
     return [
         quantized(mode, dtype, x, is_colwise, SCALE[g] if mode.startswith("DELAYED") else None)
         for g, x in enumerate(groups)
@@ -43,12 +43,12 @@ def model(mode, dtype, groups, is_colwise):
 quantize = jax.jit(te.grouped_quantize, static_argnames="flatten_axis")
 
 
-def check(got, mode, dtype, groups, rows, columns, is_divided):
-    """A tensor is what the model's groups make, one after the other."""
-    parts = model(mode, dtype, groups, got.is_colwise)
+def check(got, mode, dtype, groups, rows, columns, is_ragged):
+    """Checks that a tensor consists of the groups of the reference, one after the other."""
+    parts = reference(mode, dtype, groups, got.is_colwise)
     is_transposed = got.is_colwise and not mode.startswith("MXFP8")
     assert got.data_layout == ("T" if is_transposed else "N")
-    lead = () if is_divided else (len(groups),)
+    lead = () if is_ragged else (len(groups),)
     assert got.original_shape == (*lead, *((columns, rows) if is_transposed else (rows, columns)))
     assert (got.scaling_mode, got.flatten_axis, got.dq_dtype) == (mode, 1 + len(lead), np.float32)
     assert got.data.dtype == dtype
@@ -59,7 +59,7 @@ def check(got, mode, dtype, groups, rows, columns, is_divided):
         np.testing.assert_array_equal(got.scale_inv, [p[1] for p in parts])
         return
     block = block[::-1] if got.is_colwise else block
-    down = most(rows, G, block[0]) if is_divided else G * blocks(rows, block[0])
+    down = most(rows, G, block[0]) if is_ragged else G * blocks(rows, block[0])
     assert got.scale_inv.shape == (down * blocks(columns, block[1]),)
     want = np.concatenate([np.ravel(p[1].T if is_transposed else p[1]) for p in parts])
     np.testing.assert_array_equal(np.asarray(got.scale_inv[: want.size]).view(np.uint8), want.view(np.uint8))
@@ -80,8 +80,8 @@ def test_grouped_quantize(mode, dtype):
         check(got, mode, dtype, KERNEL, K, N, False)
 
 
-def test_a_given_amax_is_taken_for_the_largest_magnitudes():
-    """Values beyond the largest one saturate."""
+def test_given_amax():
+    """Values beyond a given amax saturate."""
     mode, amax = "CURRENT_TENSOR_SCALING", np.arange(1, 1 + G, dtype=np.float32)
     got = te.grouped_quantize(KERNEL, quantizer(mode, E4M3, "ROWWISE"), amax=amax)
     want = [quantized(mode, E4M3, x, False, np.float32(448) / a) for x, a in zip(KERNEL, amax, strict=True)]
@@ -91,7 +91,7 @@ def test_a_given_amax_is_taken_for_the_largest_magnitudes():
 
 
 @pytest.mark.slow
-def test_several_axes_are_columns():
+def test_flatten_axis():
     q, x = quantizer("MXFP8_1D_SCALING", E4M3, "ROWWISE"), KERNEL.reshape(G, 8, 5, N)
     for flatten_axis, flat in ((2, KERNEL.reshape(G, 8, 5 * N)), (-1, KERNEL)):
         got, want = te.grouped_quantize(x, q, flatten_axis=flatten_axis), te.grouped_quantize(flat, q)
@@ -114,13 +114,13 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# The short run has MX, MX without quantized gradients, and delayed scaling; products of NVFP4 are in other tests.
+# The short run has MX and delayed scaling. Other tests multiply NVFP4.
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 
 @pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[2:] + LAYERS[:2], 3, unpack=True))
 def test_dense(name, is_transposed):
-    """The result and all gradients are products of what the model quantizes along their contractions."""
+    """Results and gradients are products of operands that are quantized along the contraction."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
     kernel, dims = (KERNEL.swapaxes(1, 2), ((1,), (2,))) if is_transposed else (KERNEL, ((1,), (1,)))
 
@@ -137,9 +137,9 @@ def test_dense(name, is_transposed):
     np.testing.assert_array_equal(product(X0, kernel), run(X0, kernel, 0 * BIAS)[0])
     dkernel = dkernel.swapaxes(1, 2) if is_transposed else dkernel
 
-    def values(which, x, is_colwise):
-        q, groups = SETS[name][which], x if x.ndim == 3 else parts(x)
-        return [value[3] for value in model(*q, groups, is_colwise)] if q else groups
+    def values(operand, x, is_colwise):
+        q, groups = SETS[name][operand], x if x.ndim == 3 else parts(x)
+        return [value[3] for value in reference(*q, groups, is_colwise)] if q else groups
 
     close(out, values(0, X0, False), values(1, KERNEL, True), ROWS, BIAS)
     close(dx, values(2, CT, False), [w.T for w in values(1, KERNEL, False)], ROWS)
@@ -160,11 +160,11 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("make, error, words", REFUSED.values(), ids=REFUSED)
-def test_wrong_quantizers(make, error, words):
-    with pytest.raises(error, match="^quantizer.*" + words):
+@pytest.mark.parametrize("make, error, message", REFUSED.values(), ids=REFUSED)
+def test_wrong_quantizers(make, error, message):
+    with pytest.raises(error, match="^quantizer.*" + message):
         te.grouped_quantize(X, make(), SIZES)
-    with pytest.raises(error, match="^quantizer_set.dgrad.*" + words):
+    with pytest.raises(error, match="^quantizer_set.dgrad.*" + message):
         te.grouped_dense(X, KERNEL, SIZES, quantizer_set=te.QuantizerSet(dgrad=make()))
 
 

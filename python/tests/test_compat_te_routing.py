@@ -1,4 +1,4 @@
-"""TransformerEngine's router and permutation, each against its definition in NumPy, one token at a time."""
+"""Tests TransformerEngine's router and permutation against NumPy, one token at a time."""
 
 import enum
 import functools
@@ -21,49 +21,49 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 
 
 class ScoreFunction(enum.IntEnum):
-    """Looks like TransformerEngine's."""
+    """Stand-in for TransformerEngine's enumeration."""
 
     SIGMOID = 0
     SOFTMAX = 1
     SQRTSOFTPLUS = 2
 
 
-def dense(weights, experts):
+def to_dense(weights, experts):
     probs, mask = np.zeros((len(experts), E)), np.zeros((len(experts), E), bool)
     for t, j in np.ndindex(experts.shape):
         probs[t, experts[t, j]], mask[t, experts[t, j]] = weights[t, j], True
     return probs, mask
 
 
-# Arguments, and those of the oracle for four experts a token.
+# Options of the router, and of the oracle, with four experts per token.
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "pre_softmax": ({"use_pre_softmax": True, "scaling_factor": 2.0}, {"pre_softmax": True, "scaling_factor": 2.0}),
     "sigmoid": ({"score_function": "sigmoid"}, {"score": "sigmoid", "renormalize": True}),
-    "enumerator, use_pre_softmax without effect": ({"score_function": ScoreFunction.SIGMOID, "use_pre_softmax": True},
+    "enumerator, use_pre_softmax ignored": ({"score_function": ScoreFunction.SIGMOID, "use_pre_softmax": True},
         {"score": "sigmoid", "renormalize": True}),
     "groups": ({"num_groups": 4, "group_topk": 2}, {"groups": (4, 2, 2)}),
-    "groups of four each": ({"num_groups": 3, "group_topk": 1}, {"groups": (3, 1, 4)}),
+    "groups of four experts": ({"num_groups": 3, "group_topk": 1}, {"groups": (3, 1, 4)}),
     "groups with a bias": (
         {"num_groups": 4, "group_topk": 2, "score_function": "sigmoid", "expert_bias": BIAS, "scaling_factor": 2.5},
         {"score": "sigmoid", "groups": (4, 2, 2), "bias": BIAS, "renormalize": True, "scaling_factor": 2.5}),
-    "no groups where group_topk is not above 0": ({"num_groups": 4, "group_topk": 0}, {}),
+    "group_topk of 0 turns groups off": ({"num_groups": 4, "group_topk": 0}, {}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sampled(ROUTERS, 2))
 def test_fused_topk_with_score_function(name):
-    ours, theirs = ROUTERS[name]
-    theirs = {"score": "softmax"} | theirs
+    options, oracle_options = ROUTERS[name]
+    oracle_options = {"score": "softmax"} | oracle_options
     target = random(T, E, seed=2)
-    f = functools.partial(te.fused_topk_with_score_function, topk=4, **ours)
+    f = functools.partial(te.fused_topk_with_score_function, topk=4, **options)
     probs, mask = jax.jit(f)(LOGITS)
-    want_probs, want_mask = dense(*oracle.route(LOGITS, 4, **theirs))
+    want_probs, want_mask = to_dense(*oracle.route(LOGITS, 4, **oracle_options))
     close(probs, want_probs)
     np.testing.assert_array_equal(mask, want_mask)
     assert (probs.dtype, mask.dtype) == (np.float32, bool)
     got = jax.jit(jax.grad(lambda x: (f(x)[0] * target).sum()))(LOGITS)
-    want = oracle.gradient(lambda x: (dense(*oracle.route(x, 4, **theirs))[0] * target).sum(), LOGITS)
+    want = oracle.gradient(lambda x: (to_dense(*oracle.route(x, 4, **oracle_options))[0] * target).sum(), LOGITS)
     close(got, want, rtol=1e-4, atol=2e-5)
 
 
@@ -80,26 +80,26 @@ def test_fused_moe_aux_loss():
     assert te.fused_moe_aux_loss(probs.astype(ml_dtypes.bfloat16), counts, 3, 0.1).dtype == jnp.bfloat16
 
 
-def dispatched(x, routing_map, count, probs=None, align=1):
-    """Rows, their probabilities, [(token, expert)] by row, rows of each expert, all from the definition."""
-    rows, of_rows, where, sizes = np.zeros((count, x.shape[1])), np.zeros(count), {}, []
-    at = 0
+def expected_dispatch(x, routing_map, count, probs=None, align=1):
+    """Returns rows, their probabilities, {row: (token, expert)} and the sizes of the experts, by definition."""
+    rows, row_probs, pair_of_row, sizes = np.zeros((count, x.shape[1])), np.zeros(count), {}, []
+    row = 0
     for e in range(routing_map.shape[1]):
-        start = at
+        start = row
         for t in np.flatnonzero(routing_map[:, e]):
-            if at < count:
-                where[at] = (int(t), e)
-                rows[at] = x[t] if probs is None or probs[t, e] else 0
-                of_rows[at] = 0 if probs is None else probs[t, e]
-            at += 1
-        at = start + -(-(at - start) // align) * align
-        sizes.append(at - start)
-    return rows, of_rows, where, sizes
+            if row < count:
+                pair_of_row[row] = (int(t), e)
+                rows[row] = x[t] if probs is None or probs[t, e] else 0
+                row_probs[row] = 0 if probs is None else probs[t, e]
+            row += 1
+        row = start + -(-(row - start) // align) * align
+        sizes.append(row - start)
+    return rows, row_probs, pair_of_row, sizes
 
 
 @st.composite
 def routing_maps(draw):
-    """Experts without tokens and tokens without experts are among them; at least one pair."""
+    """Draws a routing map with at least one pair, probabilities and tokens."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     routing_map = (rng.random((T, 5)) < draw(st.sampled_from((0.15, 0.5, 0.9)))).astype(np.int32)
     routing_map[rng.integers(T), rng.integers(5)] = 1
@@ -108,44 +108,44 @@ def routing_maps(draw):
 
 
 dispatch = jax.jit(te.token_dispatch, static_argnums=2, static_argnames="align_size")
-combined = jax.jit(te.token_combine)
+combine = jax.jit(te.token_combine)
 
 
 @settings(max_examples=8)
 @given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
 def test_dispatch_and_combine(case, align, with_probs):
     routing_map, probs, x = case
-    count = 40  # more rows than pairs, so that one program does for all
+    count = 40  # above the number of pairs, so that all examples share one program
     got = dispatch(x, routing_map, count, probs if with_probs else None, align_size=align)
-    rows, of_rows, row_id_map, pad_offsets, sizes = got
+    rows, row_probs, row_id_map, pad_offsets, sizes = got
     length = count if align is None else (count + 5 * (align - 1)) // align * align
-    wanted = dispatched(x, routing_map, length, probs if with_probs else None, align or 1)
-    want, want_of_rows, where, want_sizes = wanted
+    expected = expected_dispatch(x, routing_map, length, probs if with_probs else None, align or 1)
+    want, want_row_probs, pair_of_row, want_sizes = expected
     np.testing.assert_array_equal(rows, want.astype(np.float32))
     np.testing.assert_array_equal(sizes, want_sizes)
-    assert (of_rows is None) != with_probs and (pad_offsets is None) == (align is None)
+    assert (row_probs is None) != with_probs and (pad_offsets is None) == (align is None)
     if with_probs:
-        np.testing.assert_array_equal(of_rows, want_of_rows.astype(np.float32))
+        np.testing.assert_array_equal(row_probs, want_row_probs.astype(np.float32))
     for t in range(T):
-        own = sorted((r for r, (token, _) in where.items() if token == t), reverse=True)
+        own_rows = sorted((r for r, (token, _) in pair_of_row.items() if token == t), reverse=True)
         n = int(row_id_map[t, -1])
         experts = np.asarray(row_id_map[t, 5 : 5 + n])
         offsets = 0 if align is None else np.asarray(pad_offsets)[experts]
-        assert (np.asarray(row_id_map[t, :n]) + offsets).tolist() == own
-        assert experts.tolist() == [where[r][1] for r in own]
+        assert (np.asarray(row_id_map[t, :n]) + offsets).tolist() == own_rows
+        assert experts.tolist() == [pair_of_row[r][1] for r in own_rows]
 
-    # Rows of no token are not read.
+    # token_combine does not read rows of no token.
     results = random(length, H, seed=3)
-    results[[r for r in range(length) if r not in where]] = np.nan
-    got = combined(results, row_id_map, probs if with_probs else None, pad_offsets)
+    results[[r for r in range(length) if r not in pair_of_row]] = np.nan
+    got = combine(results, row_id_map, probs if with_probs else None, pad_offsets)
     want = np.zeros((T, H))
-    for r, (t, e) in where.items():
+    for r, (t, e) in pair_of_row.items():
         want[t] += (probs[t, e] if with_probs else 1.0) * results[r].astype(np.float64)
     close(got, want, atol=1e-5)
 
 
 def test_gradients():
-    """Of dispatch those of its rows, summed; of combine those of its tokens; and of both probabilities."""
+    """Gradients of rows and probabilities match the definition."""
     rng = np.random.default_rng(5)
     routing_map = (rng.random((T, 5)) < 0.5).astype(np.int32)
     x, probs, count = random(T, H), (rng.random((T, 5)) + 0.1).astype(np.float32), int(routing_map.sum())
@@ -155,43 +155,43 @@ def test_gradients():
         target, rows_target = random(length, H, seed=6), random(length, seed=7)
 
         def loss(x, probs, target=target, rows_target=rows_target, align=align):
-            rows, of_rows, *_ = te.token_dispatch(x, routing_map, count, probs, align)
-            return (rows * target).sum() + (of_rows * rows_target).sum()
+            rows, row_probs, *_ = te.token_dispatch(x, routing_map, count, probs, align)
+            return (rows * target).sum() + (row_probs * rows_target).sum()
 
-        def wanted(x, probs, target=target, rows_target=rows_target, align=align or 1):
-            rows, of_rows, *_ = dispatched(x, routing_map, len(target), probs, align)
-            return (rows * target).sum() + (of_rows * rows_target).sum()
+        def want_loss(x, probs, target=target, rows_target=rows_target, align=align or 1):
+            rows, row_probs, *_ = expected_dispatch(x, routing_map, len(target), probs, align)
+            return (rows * target).sum() + (row_probs * rows_target).sum()
 
-        of_x, of_probs = jax.jit(jax.grad(loss, (0, 1)))(x, probs)
-        close(of_x, oracle.gradient(lambda x: wanted(x, probs), x), rtol=1e-4, atol=1e-4)
-        close(of_probs, oracle.gradient(lambda p: wanted(x.astype(np.float64), p), probs), rtol=1e-4, atol=1e-4)
+        d_x, d_probs = jax.jit(jax.grad(loss, (0, 1)))(x, probs)
+        close(d_x, oracle.gradient(lambda x: want_loss(x, probs), x), rtol=1e-4, atol=1e-4)
+        close(d_probs, oracle.gradient(lambda p: want_loss(x.astype(np.float64), p), probs), rtol=1e-4, atol=1e-4)
 
-        where = dispatched(x, routing_map, length, None, align or 1)[2]
+        pair_of_row = expected_dispatch(x, routing_map, length, None, align or 1)[2]
         token_target, results = random(T, H, seed=8), random(length, H, seed=9)
-        back = functools.partial(te.token_combine, pad_offsets=pad_offsets)
-        gradient = jax.grad(lambda *args, back=back, ct=token_target: (back(*args) * ct).sum(), (0, 2))
-        of_rows, of_probs = jax.jit(gradient)(results, row_id_map, probs)
+        f = functools.partial(te.token_combine, pad_offsets=pad_offsets)
+        gradient = jax.grad(lambda *args, f=f, ct=token_target: (f(*args) * ct).sum(), (0, 2))
+        d_rows, d_probs = jax.jit(gradient)(results, row_id_map, probs)
         want_rows, want_probs = np.zeros((length, H)), np.zeros((T, 5))
-        for r, (t, e) in where.items():
+        for r, (t, e) in pair_of_row.items():
             want_rows[r] = probs[t, e] * token_target[t]
             want_probs[t, e] = results[r].astype(np.float64) @ token_target[t]
-        close(of_rows, want_rows, atol=1e-5)
-        close(of_probs, want_probs, atol=1e-5)
+        close(d_rows, want_rows, atol=1e-5)
+        close(d_probs, want_probs, atol=1e-5)
 
 
 def test_sort_chunks_by_index():
     x, sizes, order = random(9, H), np.array([3, 0, 2, 3], np.uint32), np.array([2, 0, 3, 1], np.int32)
     chunks = np.split(np.arange(9), np.cumsum(sizes))
-    came_from = np.concatenate([*(chunks[c] for c in order), chunks[4]])  # the last row is in no chunk
-    out, went_to = jax.jit(te.sort_chunks_by_index)(x, sizes, order)
-    np.testing.assert_array_equal(out, x[came_from])
-    np.testing.assert_array_equal(went_to, np.argsort(came_from))
-    assert went_to.dtype == np.int32
+    source_rows = np.concatenate([*(chunks[c] for c in order), chunks[4]])  # the last row is in no chunk
+    out, row_ids = jax.jit(te.sort_chunks_by_index)(x, sizes, order)
+    np.testing.assert_array_equal(out, x[source_rows])
+    np.testing.assert_array_equal(row_ids, np.argsort(source_rows))
+    assert row_ids.dtype == np.int32
     target = random(9, H, seed=1)
     gradient = jax.jit(jax.grad(lambda x: (te.sort_chunks_by_index(x, sizes, order)[0] * target).sum()))(x)
-    np.testing.assert_array_equal(gradient, target[went_to])
-    of_axes = jax.jit(te.sort_chunks_by_index)(x.reshape(3, 3, H), sizes, order)[0]
-    np.testing.assert_array_equal(of_axes, out)
+    np.testing.assert_array_equal(gradient, target[row_ids])
+    out_of_3d = jax.jit(te.sort_chunks_by_index)(x.reshape(3, 3, H), sizes, order)[0]
+    np.testing.assert_array_equal(out_of_3d, out)
 
 
 def test_errors():
@@ -221,8 +221,7 @@ def test_errors():
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("topk", [1, 3])
 def test_compute_aux_scores(score, topk):
-    """Auxiliary scores cover all experts and ignore bias, groups and factor. Sigmoids are divided by their sum unless
-    topk is 1."""
+    """Scores cover all experts without bias, groups and factor. Sigmoids are normalized unless topk is 1."""
     ignored = {"expert_bias": BIAS, "num_groups": 5, "group_topk": 9, "scaling_factor": 3.0, "use_pre_softmax": True}
     options = {"score_function": score, "compute_aux_scores": True} | ignored
     scores, mask = jax.jit(lambda x: te.fused_topk_with_score_function(x, topk, **options))(LOGITS)
@@ -231,7 +230,7 @@ def test_compute_aux_scores(score, topk):
     if score == "sigmoid" and topk > 1:
         want /= want.sum(1, keepdims=True)
     close(scores, want)
-    np.testing.assert_array_equal(mask, dense(*oracle.route(LOGITS, topk, "softmax"))[1])
+    np.testing.assert_array_equal(mask, to_dense(*oracle.route(LOGITS, topk, "softmax"))[1])
 
 
 @pytest.mark.parametrize("experts", [8, 12])

@@ -1,6 +1,7 @@
-"""raggemm.compat.tokamax: what a list of implementations relies on. Only NotImplementedError leads to the next place.
+"""Tests raggemm.compat.tokamax as one of tokamax' implementations.
 
-tokamax is not needed: its GroupSizes are written here. `./dev test --origins` runs the same callable in tokamax itself.
+tokamax calls the next implementation only after a NotImplementedError. These tests need no tokamax;
+`./dev test --origins` runs the same function in tokamax.
 """
 
 import dataclasses
@@ -22,14 +23,14 @@ SIZES = np.array([4, 0, 3], np.int32)
 
 @dataclasses.dataclass
 class GroupSizes:
-    """The sizes, and representative ones that have nothing to do with them."""
+    """Stand-in for tokamax' class: sizes, and unrelated representative sizes."""
 
     value: Any
     representative_value: tuple[int, ...] = (3, 3, 3)
 
 
 class QuantizedArray:
-    """Has what an array has, and is none."""
+    """Class with the attributes of an array that is no array."""
 
     dtype, shape, ndim = RHS.dtype, RHS.shape, RHS.ndim
 
@@ -41,21 +42,21 @@ def dot(lhs, rhs, sizes, **options):
 
 def test_activation_is_applied_before_the_result_is_rounded():
     lhs, rhs = LHS.astype(ml_dtypes.bfloat16), RHS.astype(ml_dtypes.bfloat16)
-    seen = []
+    dtypes = []
 
     def activation(x):
-        seen.append(x.dtype)
+        dtypes.append(x.dtype)
         return jnp.sin(100 * x)
 
     got = dot(lhs, rhs, SIZES, activation=activation)
-    assert (got.dtype, seen) == (jnp.bfloat16, [jnp.float32])
+    assert (got.dtype, dtypes) == (jnp.bfloat16, [jnp.float32])
     exact = FORM.einsum(lhs.astype(np.float64), rhs.astype(np.float64), SIZES)
-    # Rounded to bfloat16 first, the sine of 100 times as much would be off by up to 2.
+    # If products were rounded to bfloat16 first, the sine would be off by up to 2.
     np.testing.assert_allclose(np.asarray(got).astype(np.float64), np.sin(100 * exact), atol=2e-2)
 
 
-def test_group_offset_and_what_is_always_done():
-    """The rows of a group before the first one are zero, and nothing asks for that."""
+def test_group_offset():
+    """Rows of groups before group_offset are zero."""
     offset = np.array([1], np.int32)
     kept = np.concatenate([np.zeros(4), np.ones(3), np.zeros(2)])[:, None]
     exact = FORM.expected(LHS, RHS, SIZES)
@@ -72,22 +73,22 @@ def test_group_offset_and_what_is_always_done():
         tokamax.ragged_dot(LHS, RHS[1:], group_sizes=SIZES, group_offset=np.array([1, 1]))
 
 
-# By raggemm's names: gelu is by tanh under both.
+# tokamax' names and raggemm's. Both gelu and gelu_tanh are the tanh approximation.
 GATED = {"silu": "silu", "gelu": "gelu_tanh", "gelu_tanh": "gelu_tanh", "swigluoai": "swiglu_oai"}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("name", GATED)
-def test_gate_and_up_in_one(name, dtype):
-    both = (4 * np.concatenate([RHS, RHS[::-1]], 2)).astype(dtype)
+def test_merged_gate_and_up(name, dtype):
+    merged = (4 * np.concatenate([RHS, RHS[::-1]], 2)).astype(dtype)
     lhs, columns = LHS.astype(dtype), RHS.shape[2]
-    wide = FORM.einsum(lhs.astype(np.float64), both.astype(np.float64), SIZES)
-    want = moe_oracle.activated(np, GATED[name], wide[:, :columns], wide[:, columns:])
-    # A product that is rounded to bfloat16 before the activation is off by more.
+    products = FORM.einsum(lhs.astype(np.float64), merged.astype(np.float64), SIZES)
+    want = moe_oracle.activated(np, GATED[name], products[:, :columns], products[:, columns:])
+    # Rounding products to bfloat16 before the activation would exceed this.
     tolerance = 2**-8 if dtype == ml_dtypes.bfloat16 else 2e-6
     for activation, expected in ((None, want), (jnp.tanh, np.tanh(want))):
         options = {"fuse_gateup_activation": name, "activation": activation}
-        got = dot(lhs, both, SIZES, **options)
+        got = dot(lhs, merged, SIZES, **options)
         assert (got.dtype, got.shape) == (dtype, want.shape)
         np.testing.assert_allclose(np.asarray(got).astype(np.float64), expected, rtol=tolerance, atol=tolerance * 2**-4)
 
@@ -121,7 +122,7 @@ REFUSED = {
     "an unknown precision": (LHS, RHS, {"precision": "sharp"}, "sharp"),
     "quantized": (LHS, QuantizedArray(), {}, "rhs: QuantizedArray"),
     "residuals": (LHS, RHS, {"return_residuals": True}, "return_residuals: True"),
-    "later arguments": (LHS, RHS, {"lookahead": 3}, "lookahead: 3"),
+    "an unknown argument": (LHS, RHS, {"lookahead": 3}, "lookahead: 3"),
     "an unknown gate": (LHS, RHS, {"fuse_gateup_activation": "situ:4.0:none"}, "situ.*must be one of 'silu', 'gelu'"),
     "an odd number of columns": (LHS, RHS, {"fuse_gateup_activation": "silu"}, "has 5 columns, must have an even"),
     "shapes": (LHS[:, 1:], RHS, {}, "contracting dimensions"),
@@ -130,9 +131,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_ours_does_not_do_falls_through(case):
-    lhs, rhs, options, words = REFUSED[case]
-    with pytest.raises(NotImplementedError, match=words):
+def test_unsupported_calls_fall_through(case):
+    lhs, rhs, options, message = REFUSED[case]
+    with pytest.raises(NotImplementedError, match=message):
         dot(lhs, rhs, SIZES, **options)
 
 

@@ -1,4 +1,4 @@
-"""raggemm.compat.tops: bfloat16 products with float32 sums, the references, the check of the partition."""
+"""Tests raggemm.compat.tops: products, gmm_ref and tgmm_ref, and check_partition."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ M, K, N, G = 24, 300, 7, 4
 LHS, RHS, COLS = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
 
 
-def rounded(x):
+def to_bf16(x):
     return np.asarray(x).astype(ml_dtypes.bfloat16)
 
 
@@ -31,21 +31,21 @@ DTYPES = np.float32, ml_dtypes.bfloat16, np.float16
 def test_gmm(dtype, transpose):
     lhs, rhs = LHS.astype(dtype), RHS.astype(dtype)
     want = oracle.grouped_gemm(
-        GroupedTensor(rounded(lhs), first_dims=SIZES),
-        GroupedTensor(rounded(rhs)),
+        GroupedTensor(to_bf16(lhs), first_dims=SIZES),
+        GroupedTensor(to_bf16(rhs)),
         contracting_dims=((1,), (1,)),
         preferred_element_type=np.float32,
     )
     stored = rhs.swapaxes(1, 2) if transpose else rhs
     for f in (tops.gmm, tops.gmm_ref):
-        got = f(lhs, stored, SIZES, transpose)  # positional, as there
+        got = f(lhs, stored, SIZES, transpose)  # positional, as in tops
         assert got.dtype == np.float32
         want.check(got)
 
 
 def test_tgmm():
     want = oracle.grouped_gemm(
-        *(GroupedTensor(rounded(x), first_dims=SIZES) for x in (LHS, COLS)),
+        *(GroupedTensor(to_bf16(x), first_dims=SIZES) for x in (LHS, COLS)),
         contracting_dims=((0,), (0,)),
         preferred_element_type=np.float32,
     )
@@ -57,13 +57,13 @@ def test_tgmm():
 
 
 @pytest.mark.parametrize("function", [tops.gmm, tops.gmm_ref])
-def test_devices_sum_the_gradient_of_shared_weights_in_their_own_type(function):
+def test_devices_sum_gradients_in_the_dtype_of_the_weights(function):
     mesh, rows = jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Auto,)), PartitionSpec("rows")
     x, one = np.array([[256], [1], [1], [1]], np.float32), np.array([1], np.int32)
     specs = {"mesh": mesh, "in_specs": (rows, PartitionSpec()), "out_specs": rows}
     product = jax.shard_map(lambda x, w: function(x, w, one), **specs)
     gradient = jax.jit(jax.grad(lambda w: product(x, w).sum()))(np.ones((1, 1, 1), np.float32))
-    np.testing.assert_array_equal(gradient, 259)  # which bfloat16 has not
+    np.testing.assert_array_equal(gradient, 259)  # not a bfloat16 number
 
 
 def sizes(*values):
@@ -88,8 +88,8 @@ def test_wrong_partitions(wrong, error, message):
     check_errors(functools.partial(tops.check_partition, wrong, M), error, message)
 
 
-def test_sizes_that_are_data():
-    """What cannot be seen when tracing is an error when running, or defined."""
+def test_traced_sizes():
+    """Traced sizes with a smaller sum give zero rows, and impossible sizes raise at run time."""
     compiled = jax.jit(tops.gmm)
     got = compiled(LHS, RHS, sizes(9, 0, 4, 3))
     assert (got[16:] == 0).all()

@@ -1,4 +1,4 @@
-"""raggemm.compat.transformer_engine: grouped_gemm on tensors that carry group sizes, and the dense layer."""
+"""Tests TransformerEngine's grouped_gemm and grouped_dense."""
 
 import types
 
@@ -18,22 +18,22 @@ X, KERNEL, BIAS, OTHER = (RNG.normal(size=s).astype(np.float32) for s in ((M, K)
 
 
 def stand_in(data, first_dims=None, last_dims=None, shape=None):
-    """Looks like TransformerEngine's class, and is another one than ours."""
+    """Returns an object with the attributes of TransformerEngine's class."""
     shape = shape or data.shape
     return types.SimpleNamespace(data=data, first_dims=first_dims, last_dims=last_dims, original_shape=shape)
 
 
-def ours(data, first_dims=None, last_dims=None):
+def grouped_tensor(data, first_dims=None, last_dims=None):
     return te.GroupedNoScaleTensor(data, None, first_dims, last_dims, data.shape)
 
 
-@pytest.mark.parametrize("tensor", [stand_in, ours], ids=["a stand-in", "ours"])
+@pytest.mark.parametrize("tensor", [stand_in, grouped_tensor], ids=["stand-in", "raggemm"])
 def test_forward_and_wgrad(tensor):
     got = te.grouped_gemm(tensor(X, SIZES), tensor(KERNEL), contracting_dims=((1,), (1,)))
     want = oracle.grouped_gemm(GroupedTensor(X, SIZES), GroupedTensor(KERNEL), contracting_dims=((1,), (1,)))
     want.check(got)
     assert (np.asarray(got)[9:] == 0).all()
-    # By default rhs is transposed.
+    # The default transposes rhs.
     transposed = KERNEL.swapaxes(1, 2)
     np.testing.assert_array_equal(te.grouped_gemm(tensor(X, SIZES), tensor(transposed)), got)
     dims = ((0,), (0,))
@@ -55,7 +55,7 @@ def test_dense_with_bias():
     oracle.grouped_gemm(*arrays, contracting_dims=((1,), (1,)), bias=BIAS).check(got)
 
 
-def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
+def test_kernels_are_gathered_and_gradients_scattered():
     mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
     specs = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
     sizes = np.array([[2, 0, 3], [1, 2, 2]], np.int32)

@@ -1,4 +1,4 @@
-"""What QuantizedTensors, PackedWeights and GroupedTensors show of themselves, and parts of a QuantizedTensor."""
+"""Tests repr of QuantizedTensor, PackedWeights and GroupedTensor, and indices of a QuantizedTensor."""
 
 import itertools
 
@@ -18,7 +18,7 @@ W = QuantizedTensor(np.zeros((4, 64, 32), ml_dtypes.int4), np.ones((4, 2, 32), n
 TEXT = "QuantizedTensor(data=int4[4,64,32], scale=float32[4,2,32])"
 
 
-REPR_HAS_SHAPES_AND_NO_NUMBERS = [
+REPRS = [
     (W, TEXT),
     (QuantizedTensor(W.data, jnp.float32(1), jnp.int4(1)),
      "QuantizedTensor(data=int4[4,64,32], scale=float32[], zero_point=int4[])"),
@@ -36,7 +36,7 @@ REPR_HAS_SHAPES_AND_NO_NUMBERS = [
 
 @pytest.mark.parametrize(
     ("x", "text"),
-    REPR_HAS_SHAPES_AND_NO_NUMBERS,
+    REPRS,
 )
 def test_repr_has_shapes_and_no_numbers(x, text):
     assert repr(x) == str(x) == text
@@ -48,16 +48,16 @@ G, K, N = 4, 8, 3
 MASK = np.array([True, False, True, True])
 INDICES = [0, -1, np.int64(2), slice(1, 3), slice(None, None, -2), slice(4, 9), np.array([2, 0, 2]), np.array([], int)]
 INDICES += [MASK, np.array(3), jnp.array([3, -4]), jnp.uint8(1)]
-FACTORS = [None, (), (G,), (1, 1, 1), (1, 2, N), (G, 1, N), (G, K, 1)]
+SHAPES = [None, (), (G,), (1, 1, 1), (1, 2, N), (G, 1, N), (G, K, 1)]
 
 
 def numbers(shape, dtype, first=1):
-    """No two alike."""
+    """Returns an array of different numbers."""
     return None if shape is None else np.arange(first, np.prod(shape) + first).reshape(shape).astype(dtype)
 
 
 def values(tensor):
-    """(data - zero_point) * scale in float64."""
+    """Returns (data - zero_point) * scale in float64."""
     zero, scale = (
         np.full((), default) if x is None else broadcast_blocks(np.float64(x), tensor.shape)
         for x, default in ((tensor.zero_point, 0), (tensor.scale, 1))
@@ -67,9 +67,9 @@ def values(tensor):
 
 @pytest.mark.parametrize(
     ("arrays", "shape", "index"),
-    sampled([*itertools.product((np.asarray, jnp.asarray), FACTORS, INDICES)], 11, unpack=True),
+    sampled([*itertools.product((np.asarray, jnp.asarray), SHAPES, INDICES)], 11, unpack=True),
 )
-def test_an_index_takes_what_belongs_to_a_part(arrays, shape, index):
+def test_an_index_takes_data_with_its_scales_and_zero_points(arrays, shape, index):
     for parts in ((shape, None), (None, shape), (shape, (G,))):
         tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers(parts[0], np.float32), numbers(parts[1], np.int8))
         want = values(tensor)[np.asarray(index)] if not isinstance(index, slice) else values(tensor)[index]
@@ -83,8 +83,8 @@ def test_an_index_takes_what_belongs_to_a_part(arrays, shape, index):
 def test_traced_indices_are_clamped():
     tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers((G, 1, N), np.float32), numbers((G,), np.int8))
     take = jax.jit(lambda i: tensor[i])
-    for i, at in ((0, 0), (2, 2), (-1, 3), (9, 3), (-9, 0)):
-        same(values(take(i)), values(tensor)[at])
+    for i, clamped in ((0, 0), (2, 2), (-1, 3), (9, 3), (-9, 0)):
+        same(values(take(i)), values(tensor)[clamped])
     same(values(jax.vmap(lambda i: tensor[i])(jnp.array([3, 1]))), values(tensor)[[3, 1]])
 
 
@@ -108,7 +108,7 @@ def test_wrong_indices(index, error, message):
         W[index]
 
 
-def test_what_has_no_parts():
+def test_tensors_without_an_axis_to_index():
     halves = QuantizedTensor(W.data, np.ones((2, 1, 32), np.float32))
     with pytest.raises(
         IndexError, match=r"^scale: shape is \(2, 1, 32\) with data \(4, 64, 32\), which cannot be indexed along axis 0"
@@ -120,8 +120,8 @@ def test_what_has_no_parts():
         len(QuantizedTensor(np.array(3, np.int8)))
 
 
-def test_is_no_array():
-    """Nor a sequence to NumPy, which would walk through it element by element."""
+def test_a_quantized_tensor_is_no_array():
+    """NumPy and JAX do not convert it, not even element by element."""
     for call in (np.asarray, jnp.asarray, lambda w: np.ones((2, 4)) @ w):
         with pytest.raises(TypeError, match=r"^a QuantizedTensor is not an array; "):
             call(W)

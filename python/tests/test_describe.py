@@ -1,4 +1,4 @@
-"""raggemm.describe: the library, and the plans of a program."""
+"""Tests what raggemm.describe prints of the library and of the plans of a program."""
 
 import pathlib
 import re
@@ -17,7 +17,7 @@ SIZES = np.array([3, 0, 2, 4], np.int32)
 LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 
 
-def test_what_computes_here():
+def test_description_of_the_library():
     facts = dict(re.split(r"  +", line, maxsplit=1) for line in plans.described().splitlines())
     assert facts["raggemm"].startswith(f"{raggemm.__version__}, built for version 0.")
     assert facts["jax"].startswith(f"{jax.__version__}, jaxlib {jaxlib.__version__}, Python 3.")
@@ -27,14 +27,14 @@ def test_what_computes_here():
     assert facts["instruction set"] == "{isa}: {reason}".format(**described["f32"])
     assert facts["bf16 with bf16"] == "{arithmetic} on {isa}: {reason}".format(**described["bf16"])
     assert described["bf16"]["arithmetic"] == ("tiles" if described["bf16"]["isa"] == "AMX" else "pairs")
-    assert facts["options"] == "on_error=log"  # for these tests have four devices
+    assert facts["options"] == "on_error=log"  # the default with four devices
     for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS"):
         assert facts[f"RAGGEMM_{name}"] == "not set"
 
 
 def test_the_plans_of_a_program():
     loss = jax.jit(jax.grad(lambda x, w: jnp.sin(raggemm.gmm(x, w, SIZES)).sum(), (0, 1)))
-    for _ in range(2):  # the second time it is compiled already
+    for _ in range(2):  # the second time the program is already compiled
         modes = plans.lines("mode", loss, LHS, RHS)
         assert sorted(modes) == ["ragged K", "ragged M", "ragged M"]
     assert plans.lines("out", raggemm.gmm, LHS, RHS, SIZES) == ["f32 12x16"]
@@ -56,7 +56,7 @@ def test_the_plans_of_an_mlp():
         assert len(plans.lines(name, *operands)) == 3
 
 
-def test_what_the_function_raises_is_raised_and_recording_ends():
+def test_errors_of_the_function_are_raised_and_end_recording():
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group 2 has size 99"):
         raggemm.describe(raggemm.gmm, LHS, RHS, np.array([3, 0, 99, 4], np.int32))
     jax.block_until_ready(raggemm.gmm(LHS, RHS, SIZES))

@@ -1,4 +1,4 @@
-"""Calls outside of jit: one compiled program for each signature, with the values, errors and jaxprs of the others."""
+"""Tests eager calls: one program per signature, with the bits and jaxprs of calls in jit."""
 
 import pathlib
 import re
@@ -18,11 +18,11 @@ from raggemm.compat import lax
 SIZES = np.array([3, 0, 2, 4], np.int32)
 LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 ARRAYS = tuple(map(jnp.asarray, (LHS, RHS, SIZES)))
-DUAL = (jnp.asarray(LHS).T, jnp.asarray(random(12, 16, seed=2)), jnp.asarray(SIZES))
+TGMM_ARRAYS = (jnp.asarray(LHS).T, jnp.asarray(random(12, 16, seed=2)), jnp.asarray(SIZES))
 NUMBERS = jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
 CALLS = {
     "gmm": (raggemm.gmm, ARRAYS),
-    "tgmm": (raggemm.tgmm, DUAL),
+    "tgmm": (raggemm.tgmm, TGMM_ARRAYS),
     "ragged_dot": (raggemm.ragged_dot, ARRAYS),
     "compat.lax.ragged_dot": (lax.ragged_dot, ARRAYS),
     "compat.lax.ragged_dot_general": (lambda *x: lax.ragged_dot_general(*x, NUMBERS), ARRAYS),
@@ -34,10 +34,10 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
     call, operands = CALLS[name]
     want = call(*operands)
 
-    def as_array(*_, **__):
+    def fail(*_, **__):
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(checks, "as_array", as_array)
+    monkeypatch.setattr(checks, "as_array", fail)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
         call(operands[0][:-1], *operands[1:])
@@ -46,12 +46,12 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_same_bits_as_in_jit(name):
+def test_eager_calls_have_the_bits_of_jit(name):
     call, operands = CALLS[name]
     np.testing.assert_array_equal(call(*operands), jax.jit(lambda *x: call(*x))(*map(np.asarray, operands)))
 
 
-def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
+def test_unused_arguments_compile_no_new_program(monkeypatch):
     want = raggemm.gmm(*ARRAYS)
     raggemm.gmm(*ARRAYS, jnp.float32)
     monkeypatch.setattr(checks, "as_array", lambda *_: pytest.fail("another program"))
@@ -60,7 +60,7 @@ def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)
 
 
-def test_configuration_is_in_the_key():
+def test_the_configured_precision_selects_another_program():
     with jax.default_matmul_precision("highest"):
         raggemm.ragged_dot(*ARRAYS)
     with jax.default_matmul_precision("BF16_BF16_F32"), pytest.raises(NotImplementedError, match="BF16_BF16_F32"):
@@ -68,15 +68,15 @@ def test_configuration_is_in_the_key():
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_jit_within_another(name):
+def test_calls_in_a_trace_add_no_inner_jit(name):
     call, operands = CALLS[name]
     assert "jit[" not in str(jax.make_jaxpr(call)(*operands))
 
 
-def test_a_first_call_passes_the_functions_that_the_page_lists(monkeypatch):
+def test_a_first_call_runs_the_functions_listed_in_developers_md(monkeypatch):
     package, stacks = pathlib.Path(raggemm.__file__).parent, []
 
-    def seen(function):
+    def record_stack(function):
         def call(*args, **kwargs):
             frames = [
                 frame
@@ -90,8 +90,8 @@ def test_a_first_call_passes_the_functions_that_the_page_lists(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(grouped_gemm_p, "bind", seen(grouped_gemm_p.bind))
-    monkeypatch.setattr(jax.ffi, "ffi_call", seen(jax.ffi.ffi_call))
+    monkeypatch.setattr(grouped_gemm_p, "bind", record_stack(grouped_gemm_p.bind))
+    monkeypatch.setattr(jax.ffi, "ffi_call", record_stack(jax.ffi.ffi_call))
     raggemm.gmm(*map(jnp.asarray, (random(11, 7), random(4, 7, 13, seed=1), SIZES)))
     traced, (first, *lowered) = stacks
     assert first == traced[0]

@@ -1,4 +1,4 @@
-"""Errors of the custom call have the words of the front end, whatever a transform makes of the call."""
+"""Tests that run-time errors have the argument names of the front end, also under transforms."""
 
 import functools
 
@@ -21,7 +21,7 @@ def rows(x, sizes):
     return GroupedTensor(x, first_dims=sizes)
 
 
-# Calls of (lhs, rhs, sizes), by the word that they have for the sizes.
+# Functions of (lhs, rhs, sizes), and their name for the sizes.
 FORWARDS = {
     "gmm": (gmm, "group_sizes"),
     "ragged_dot": (ragged_dot, "group_sizes"),
@@ -36,58 +36,64 @@ FORWARDS = {
 }  # fmt: skip
 
 
-def fails(call, *args, words):
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=f"^INVALID_ARGUMENT: {words} has size -3, must"):
+def check_error(call, *args, message):
+    with pytest.raises(
+        (jax.errors.JaxRuntimeError, ValueError), match=f"^INVALID_ARGUMENT: {message} has size -3, must"
+    ):
         jax.block_until_ready(jax.jit(call)(*args))
 
 
 @pytest.mark.parametrize("name", FORWARDS)
-def test_of_sizes(name):
+def test_sizes_of_every_front_end(name):
     call, sizes = FORWARDS[name]
-    fails(call, LHS, RHS, WRONG, words=f"{sizes}: group 0")
-    # Each derivative by itself, so that no forward call fails before it.
-    fails(jax.linear_transpose(lambda x: call(x, RHS, WRONG), LHS), OTHER, words=f"{sizes}: group 0")
-    fails(jax.linear_transpose(lambda w: call(LHS, w, WRONG), RHS), OTHER, words=f"{sizes}: group 0")
+    check_error(call, LHS, RHS, WRONG, message=f"{sizes}: group 0")
+    # Transposes run without a forward call, which would fail first.
+    check_error(jax.linear_transpose(lambda x: call(x, RHS, WRONG), LHS), OTHER, message=f"{sizes}: group 0")
+    check_error(jax.linear_transpose(lambda w: call(LHS, w, WRONG), RHS), OTHER, message=f"{sizes}: group 0")
     both = np.stack([[8, 0], WRONG]).astype(np.int32)
-    fails(jax.vmap(call, (None, None, 0)), LHS, RHS, both, words=f"{sizes}: group 0 of problem 0, replica 1")
+    check_error(jax.vmap(call, (None, None, 0)), LHS, RHS, both, message=f"{sizes}: group 0 of problem 0, replica 1")
     weights = np.stack([RHS, RHS])
-    fails(jax.vmap(call, (None, 0, 0)), LHS, weights, both, words=f"{sizes}: group 0 of problem 1, replica 0")
+    check_error(jax.vmap(call, (None, 0, 0)), LHS, weights, both, message=f"{sizes}: group 0 of problem 1, replica 0")
 
 
-def test_of_both_operands():
-    words = "lhs.first_dims: group 0"
-    fails(lambda x, y, s: grouped_gemm(rows(x, s), rows(y, s), contracting_dims=WGRAD), LHS, OTHER, WRONG, words=words)
+def test_sizes_of_both_operands():
+    message = "lhs.first_dims: group 0"
+    check_error(
+        lambda x, y, s: grouped_gemm(rows(x, s), rows(y, s), contracting_dims=WGRAD), LHS, OTHER, WRONG, message=message
+    )
     for call in (lambda x, y, s: tgmm(x.T, y, s), tops.tgmm):
-        fails(call, LHS, OTHER, WRONG, words="group_sizes: group 0")
+        check_error(call, LHS, OTHER, WRONG, message="group_sizes: group 0")
 
 
-def test_under_the_override():
+def test_sizes_under_the_override():
     with raggemm.override_ragged_dot():
-        fails(lambda *args: jax.lax.ragged_dot(*args), LHS, RHS, WRONG, words="group_sizes: group 0")
+        check_error(lambda *args: jax.lax.ragged_dot(*args), LHS, RHS, WRONG, message="group_sizes: group 0")
 
 
-def text(call, *args):
+def lowered_text(call, *args):
     return jax.jit(call).lower(*args).as_text()
 
 
-def test_attribute():
-    """There is none where the words are the custom call's own."""
+def test_names_attribute():
+    """The custom call has an attribute with the names that differ from its own."""
     sizes = np.array([3, 4], np.int32)
-    assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in text(gmm, LHS, RHS, sizes)
-    accumulated = text(functools.partial(tgmm, existing_out=RHS), LHS.T, OTHER, sizes)
+    assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in lowered_text(gmm, LHS, RHS, sizes)
+    accumulated = lowered_text(functools.partial(tgmm, existing_out=RHS), LHS.T, OTHER, sizes)
     assert 'names = "lhs_last=group_sizes,rhs_first=group_sizes,c=existing_out"' in accumulated
-    partial_sum = text(lambda *args: maxtext.gmm(*args, partial_sum=OTHER), LHS, RHS, sizes)
+    partial_sum = lowered_text(lambda *args: maxtext.gmm(*args, partial_sum=OTHER), LHS, RHS, sizes)
     assert ',c=partial_sum"' in partial_sum
-    with_c = text(lambda *args: grouped_gemm(*args, contracting_dims=((2,), (1,)), c=RHS[:, :3]), RHS[:, :3, :4], RHS)
+    with_c = lowered_text(
+        lambda *args: grouped_gemm(*args, contracting_dims=((2,), (1,)), c=RHS[:, :3]), RHS[:, :3, :4], RHS
+    )
     assert 'operands = "c"' in with_c
     assert "names" not in with_c
-    general = text(lambda x, s: grouped_gemm(rows(x, s), RHS, contracting_dims=FORWARD, c=OTHER), LHS, sizes)
+    general = lowered_text(lambda x, s: grouped_gemm(rows(x, s), RHS, contracting_dims=FORWARD, c=OTHER), LHS, sizes)
     assert 'names = "lhs_first=lhs.first_dims,out_first=lhs.first_dims"' in general
 
 
-def test_divided_over_devices(partitioning):
+def test_names_of_a_partitioned_call(partitioning):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     weights = jax.device_put(RHS, NamedSharding(mesh, P(None, None, "x")))
     program = jax.jit(gmm).lower(LHS, weights, np.array([3, 4], np.int32)).compile().as_text()
-    assert "f32[8,3]" in program  # each device's part
+    assert "f32[8,3]" in program  # one device's part
     assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in program

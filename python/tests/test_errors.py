@@ -1,4 +1,4 @@
-"""What is wrong is said: when tracing where shapes and dtypes tell it, else as JAX's runtime error."""
+"""Tests that wrong shapes and dtypes raise when tracing, and wrong values at run time."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ TRACING = [
     (lambda: forward(c=C, beta=False), TypeError, "beta: dtype is bool"),
     (lambda: forward(bias=np.ones((2, 3), np.int32)), TypeError, "bias: dtype is int32"),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=LHS[0])), TypeError, "lhs.first_dims: dtype is float32"),
-    # megablox has these two as ValueError.
+    # megablox raises ValueError for these two.
     (lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)), ValueError,
      "existing_out: dtype is float16, must be preferred_element_type float32"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, np.float16, existing_out=RHS), ValueError, "existing_out: dtype is float32"),
@@ -72,25 +72,25 @@ TRACING = [
             lhs=GroupedTensor(np.ones((6, 2, 3)), SIZES), rhs=np.ones((2, 3, 2, 5)), contracting_dims=((1, 2), (1, 2))
         ),
         ValueError,
-        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # as many elements, of other pairs of axes
+        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # equal numbers of elements, but different extents
     ),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=SIZES[None])), ValueError, r"lhs.first_dims: shape is \(1, 2\)"),
     (lambda: uniform(RHS, RHS[:1]), ValueError, "group axis of rhs has 1 groups, but the group axis of lhs has 2"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=SIZES[:1]), **WGRAD), ValueError,
      "rhs.first_dims has 1 groups, but lhs.first_dims has 2"),
-    # A call must say which groups are processed where not all are.
+    # A call that processes some groups only must have a group_offset.
     (lambda: gmm(LHS, RHS[:1], SIZES), ValueError,
      "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset names"),
     (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
     (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: the two"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: the two must"),
-    # ragged_dot has them as TypeError, as lax does.
+    # ragged_dot raises TypeError for these, as jax.lax does.
     (lambda: ragged_dot(LHS[0], RHS, SIZES), TypeError, "lhs: shape is"),
     (lambda: ragged_dot(LHS, RHS[:, 1:], SIZES), TypeError, "contracted, but differ: 4 and 3"),
     (lambda: ragged_dot(LHS, RHS[:1], SIZES), TypeError, "rhs has 1 groups, but group_sizes has 2: the two must be"),
     (lambda: ragged_dot(LHS, RHS, SIZES[:1], group_offset=0), TypeError, "rhs has 2 groups, but group_sizes has 1"),
     (lambda: ragged_dot(LHS, RHS, SIZES, group_offset=SIZES), TypeError, "group_offset: shape"),
-    # A precision that is not met, by lax' names.
+    # Unsupported precisions, by the names of jax.lax.
     (lambda: ragged_dot(LHS, RHS, SIZES, "BF16_BF16_F32"), NotImplementedError, "precision: BF16_BF16_F32 is not"),
     (lambda: ragged_dot(LHS, RHS, SIZES, "sharp"), ValueError, "sharp"),
     # Axes.
@@ -108,7 +108,7 @@ TRACING = [
      r"rhs: contracting_dims \(2, 1\) are unsorted"),
     (lambda: forward(lhs=np.ones((2, 2, 2)), contracting_dims=((0, -1), (1,))), ValueError,
      r"lhs: contracting_dims \(0, -1\) are not adjacent"),
-    # Modes, layouts and what belongs to one mode only.
+    # Modes, layouts and arguments of a single mode.
     (lambda: forward(contracting_dims=((0,), (1,))), ValueError, "no mode has the dims arrays lhs.first_dims"),
     (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no mode .* lhs.first_dims, lhs.last_dims"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs.layout is 'DENSE'"),
@@ -132,14 +132,14 @@ TRACING = [
 
 
 @pytest.mark.parametrize("call, error, message", TRACING, ids=range(len(TRACING)))
-def test_when_tracing(call, error, message):
+def test_errors_when_tracing(call, error, message):
     with pytest.raises(error, match=message):
         call()
     with pytest.raises(error, match=message):
         jax.eval_shape(call)
 
 
-def test_float64_bias_needs_float64(x64):
+def test_float64_bias_needs_float64_sums(x64):
     with pytest.raises(TypeError, match="bias: dtype is float64"):
         forward(bias=np.ones((2, 3)))
     forward(rhs=RHS.astype(np.float64), bias=np.ones((2, 3)))
@@ -158,7 +158,7 @@ def gradient_of_ragged_n(sizes, offset=0):
 
 
 def gradient_of_c(lhs, rhs, c, **options):
-    """Of packed results, for which the elements of a group are counted."""
+    """Returns the gradient of c for packed results. The call counts the elements of each group."""
     options |= {"contracting_dims": ((1,), (0,)), "out_layout": "PACKED", "beta": 2.0}
     return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
 
@@ -175,7 +175,7 @@ RUNTIME = [
     (lambda: tgmm(LHS.T, OTHER, SIZES, group_offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
      "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3"),
-    # Gradients without their forward call, in which all groups are one.
+    # Gradients without a forward call, which take all groups as one.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "rhs.last_dims: group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
      "rhs.last_dims: group 0 has size -1, must be at least 0"),
@@ -191,7 +191,7 @@ RUNTIME = [
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
      r"group_offset: value 1 .*must be in \[0, 0\]"),
-    (  # of a batch, whose other offsets are right
+    (  # a batch with one wrong offset
         lambda: jax.vmap(lambda w, o: uniform(RHS, w, group_offset=o))(np.ones((3, 2, 3, 5)), sizes(0, 0, 1)),
         r"group_offset: value 1 .*must be in \[0, 0\]",
     ),
@@ -205,15 +205,15 @@ RUNTIME = [
 
 
 @pytest.mark.parametrize("call, message", RUNTIME, ids=range(len(RUNTIME)))
-def test_when_running(call, message):
+def test_errors_at_run_time(call, message):
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
         jax.block_until_ready(call())
     assert (gmm(LHS, RHS, SIZES)[:5] == 4).all()  # the next call works
 
 
 @pytest.mark.parametrize("has_succeeded", [False, True])
-def test_class_of_an_error_when_running(has_succeeded):
-    """JAX' choice, as the docstring of raggemm.ops has it; jit of another function is another program."""
+def test_class_of_a_run_time_error(has_succeeded):
+    """JAX chooses the class: ValueError if the program has succeeded before. raggemm.ops documents this."""
     program = jax.jit(lambda *args: gmm(*args))
     if has_succeeded:
         program(LHS, RHS, SIZES)

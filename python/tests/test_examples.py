@@ -1,4 +1,4 @@
-"""A short run of each example, and of the demo on tiny layers; a wrong product fails."""
+"""Runs each example briefly, and the demo on tiny layers with right and wrong products."""
 
 import dataclasses
 import functools
@@ -24,13 +24,13 @@ import moe_lm  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# An idle expert first, last and in between; the largest size is padded by 3.
+# The first, the last and a middle expert have no rows. The demo pads the largest size by 3.
 TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, sizes=(0, 5, 13, 0, 1, 0))
 
 
 @pytest.fixture
 def run_demo(monkeypatch, capsys):
-    """Runs the demo on a layer: the exit code and the lines that it printed."""
+    """Returns a function that runs the demo and returns its exit code and printed lines."""
     monkeypatch.setattr(demo, "wait_until_quiet", lambda: None)
 
     def run(layer, *flags):
@@ -42,7 +42,7 @@ def run_demo(monkeypatch, capsys):
 
 def test_demo(run_demo):
     code, lines = run_demo(TINY)
-    # A block has 3 products and 5 contenders, gradients 3 contenders of 5 results.
+    # A block has 8 checks, for 3 products and 5 contenders. Gradients have 15, for 5 results of 3 contenders.
     assert (code, lines[-1]) == (0, "raggemm demo: OK (23 checks)")
     assert [line.split()[:3] for line in lines[2:4]] == [[TINY.model, phase, "19"] for phase in ("prefill", "grad")]
 
@@ -68,58 +68,58 @@ def test_moe_lm(monkeypatch, capsys):
     assert f"after 2 steps: {loss!r}" in capsys.readouterr().out
 
 
-# Checkpoints. ./dev test --checkpoints compares them with mlx-lm.
+# Checkpoints. `./dev test --checkpoints` compares them with mlx-lm.
 
 
 def logits_of(folder, parts=(12,)):
-    """Logits of twelve tokens that go in by so many at a time."""
+    """Returns the logits of twelve tokens. `parts` has the number of tokens per step."""
     files = Checkpoint(folder)
-    of = config.parse_config(files.config)
-    loader = Loader(files, of, jnp.dtype(jnp.float32), "as-stored", (0, 1))
-    weights = loader.embedding_and_head() | {"layers": [loader.layer(i) for i in range(len(of.windows))]}
-    states = jax.jit(functools.partial(model.states, of, model.local_experts(of)))
+    model_config = config.parse_config(files.config)
+    loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1))
+    weights = loader.embedding_and_head() | {"layers": [loader.layer(i) for i in range(len(model_config.windows))]}
+    states = jax.jit(functools.partial(model.states, model_config, model.local_experts(model_config)))
     tokens = np.random.default_rng(0).integers(0, 96, 12)
-    cache, out, start = model.empty_cache(of, 20, jnp.float32), [], 0
+    cache, out, start = model.empty_cache(model_config, 20, jnp.float32), [], 0
     for count in parts:
         x, cache = states(weights, cache, jnp.asarray(tokens[start : start + count]), jnp.int32(start))
-        out.append(np.asarray(model.logits(of, weights, x)))
+        out.append(np.asarray(model.logits(model_config, weights, x)))
         start += count
     return np.concatenate(out)
 
 
-def stored(folder, name):
-    of = tiny_checkpoints.CONFIGS[name]
-    tensors = tiny_checkpoints.random_tensors(of, 7)
-    tiny_checkpoints.write(folder / "stored", of, tensors, shards=2)
-    return of, tensors
+def write_checkpoint(folder, name):
+    model_config = tiny_checkpoints.CONFIGS[name]
+    tensors = tiny_checkpoints.random_tensors(model_config, 7)
+    tiny_checkpoints.write(folder / "stored", model_config, tensors, shards=2)
+    return model_config, tensors
 
 
-@pytest.mark.parametrize("name", [n for n, of in tiny_checkpoints.CONFIGS.items() if "quantization_config" in of])
-def test_quantized_checkpoints_are_what_they_stand_for(tmp_path, name):
-    tiny_checkpoints.write(tmp_path / "dense", *tiny_checkpoints.dequantized(*stored(tmp_path, name)))
+@pytest.mark.parametrize("name", [n for n, x in tiny_checkpoints.CONFIGS.items() if "quantization_config" in x])
+def test_quantized_checkpoints_match_dequantized_ones(tmp_path, name):
+    tiny_checkpoints.write(tmp_path / "dense", *tiny_checkpoints.dequantized(*write_checkpoint(tmp_path, name)))
     want = logits_of(tmp_path / "dense")
     for parts in ((12,), (5, *[1] * 7)):
         np.testing.assert_allclose(logits_of(tmp_path / "stored", parts), want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
 def test_wrong_checkpoints_are_errors(tmp_path):
-    stored(tmp_path, "olmoe")
+    write_checkpoint(tmp_path, "olmoe")
     folder = tmp_path / "stored"
     shard = folder / "model-00002-of-00002.safetensors"
-    whole, of = shard.read_bytes(), json.loads((folder / "config.json").read_text())
-    for content, words in (
+    whole, model_config = shard.read_bytes(), json.loads((folder / "config.json").read_text())
+    for content, message in (
         (whole[:-5], r"00002\.safetensors: has \d+ bytes, must have \d+"),
         (b"\xff" * 20, "is no file of safetensors: a header of"),
     ):
         shard.write_bytes(content)
-        with pytest.raises(CheckpointError, match=words):
+        with pytest.raises(CheckpointError, match=message):
             logits_of(folder)
     shard.write_bytes(whole)
-    for changes, words in (
+    for changes, message in (
         ({"model_type": "llama"}, "model_type is 'llama', must be one of qwen3_moe, mixtral"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, must be a positive integer"),
         ({"num_hidden_layers": 3}, r"has no tensor model\.layers\.2\."),
     ):
-        (folder / "config.json").write_text(json.dumps(of | changes))
-        with pytest.raises(CheckpointError, match=words):
+        (folder / "config.json").write_text(json.dumps(model_config | changes))
+        with pytest.raises(CheckpointError, match=message):
             logits_of(folder)

@@ -1,4 +1,4 @@
-"""Experts sharded over devices and over processes, against one device and against float64."""
+"""Tests experts sharded over devices and processes, against one device and against float64."""
 
 import functools
 import os
@@ -29,11 +29,11 @@ from raggemm.expert_parallel import (
 )
 
 EXAMPLE = str(pathlib.Path(__file__).parents[1] / "examples/expert_processes.py")
-T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # tokens of all devices
+T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T counts the tokens of all devices
 
 
 def operands(dtype=np.float32):
-    """Tokens, expert_ids, weights, up, down. One expert has a token of each on the first device, two ids are none."""
+    """Returns tokens, ids, weights, up and down. Tokens of the first device choose expert 2; some ids are invalid."""
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
     ids[: T // 4] = (2, 3, 2)
@@ -44,7 +44,7 @@ def operands(dtype=np.float32):
 
 
 def products(up, down):
-    """Of calls one by one, as a user may have them."""
+    """Returns a user's experts function, which calls gmm for each product."""
 
     def experts(rows, sizes, offset):
         hidden = jax.nn.silu(gmm(rows, up, sizes, group_offset=offset))
@@ -53,9 +53,9 @@ def products(up, down):
     return experts
 
 
-def layer(way, *options, of=mlp):
+def make_layer(algorithm, *options, experts_of=mlp):
     def f(tokens, ids, weights, up, down):
-        return way(of(up, down), tokens, Routing(ids, weights, EXPERTS), *options)
+        return algorithm(experts_of(up, down), tokens, Routing(ids, weights, EXPERTS), *options)
 
     return f
 
@@ -81,8 +81,7 @@ def sharded(f, check_vma=True):
 
 
 def with_gradients(f, args):
-    """[out, gradients of tokens, weights, up, down], of a loss linear in out, for XLA may compute others from results
-    before they are rounded."""
+    """Returns [out, gradients]. The loss is linear in out: XLA may compute others from unrounded results."""
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
     def loss(*args):
@@ -94,25 +93,25 @@ def with_gradients(f, args):
 
 
 @functools.cache
-def wanted(of=mlp):
-    return with_gradients(layer(on_one_device, of=of), operands())
+def one_device_results(experts_of=mlp):
+    return with_gradients(make_layer(on_one_device, experts_of=experts_of), operands())
 
 
-@pytest.mark.parametrize("of", [mlp, products])
-def test_on_one_device(of):
-    np.testing.assert_allclose(wanted(of)[0], oracle(*operands()), rtol=1e-5, atol=1e-5)
-    assert (wanted(of)[0][10] == 0).all()
+@pytest.mark.parametrize("experts_of", [mlp, products])
+def test_on_one_device(experts_of):
+    np.testing.assert_allclose(one_device_results(experts_of)[0], oracle(*operands()), rtol=1e-5, atol=1e-5)
+    assert (one_device_results(experts_of)[0][10] == 0).all()
 
 
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 def test_all_gather(check_vma):
-    got = with_gradients(sharded(layer(by_all_gather, "expert"), check_vma), operands())
-    for x, want in zip(got, wanted(), strict=True):
+    got = with_gradients(sharded(make_layer(by_all_gather, "expert"), check_vma), operands())
+    for x, want in zip(got, one_device_results(), strict=True):
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
 
 
-def test_rows_of_other_devices_may_be_anything():
-    """A user's experts may have NaN there."""
+def test_rows_of_other_devices_are_not_used():
+    """A user's experts function may return NaN for them."""
 
     def with_nan(up, down):
         def experts(rows, sizes, offset):
@@ -122,32 +121,36 @@ def test_rows_of_other_devices_may_be_anything():
 
         return experts
 
-    got = jax.jit(sharded(layer(by_all_gather, "expert", of=with_nan)))(*operands())
-    np.testing.assert_allclose(got, wanted()[0], rtol=1e-5, atol=2e-5)
+    got = jax.jit(sharded(make_layer(by_all_gather, "expert", experts_of=with_nan)))(*operands())
+    np.testing.assert_allclose(got, one_device_results()[0], rtol=1e-5, atol=2e-5)
 
 
-def test_all_reduce_of_tokens_that_all_devices_have():
+def test_all_reduce_of_replicated_tokens():
     specs = (P(), P(), P(), P("expert"), P("expert"))
-    f = jax.shard_map(layer(by_all_reduce, "expert"), mesh=mesh(4), in_specs=specs, out_specs=P())
-    for x, want in zip(with_gradients(f, operands()), wanted(), strict=True):
+    f = jax.shard_map(make_layer(by_all_reduce, "expert"), mesh=mesh(4), in_specs=specs, out_specs=P())
+    for x, want in zip(with_gradients(f, operands()), one_device_results(), strict=True):
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(
-    ("of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
+    ("experts_of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
 )
-def test_all_to_all_has_the_bits_of_one_device(of, capacity):
-    """Whether the rows of the popular expert are within the capacity or not."""
-    got = with_gradients(sharded(layer(by_all_to_all, "expert", capacity, of=of), capacity is None), operands())
-    for x, want in zip(got, wanted(of), strict=True):
+def test_all_to_all_has_the_bits_of_one_device(experts_of, capacity):
+    """The bits do not depend on the capacity, even if the popular expert exceeds it."""
+    got = with_gradients(
+        sharded(make_layer(by_all_to_all, "expert", capacity, experts_of=experts_of), capacity is None), operands()
+    )
+    for x, want in zip(got, one_device_results(experts_of), strict=True):
         np.testing.assert_array_equal(x, want)
 
 
-def test_bad_input():
+def test_wrong_arguments():
     tokens, ids, weights, *_ = operands()
 
-    def call(way=on_one_device, tokens=tokens, ids=ids, weights=weights, experts=EXPERTS, result=lambda rows: rows):
-        return way(lambda rows, *_: result(rows), tokens, Routing(ids, weights, experts))
+    def call(
+        algorithm=on_one_device, tokens=tokens, ids=ids, weights=weights, experts=EXPERTS, result=lambda rows: rows
+    ):
+        return algorithm(lambda rows, *_: result(rows), tokens, Routing(ids, weights, experts))
 
     for error, message, change in (
         (TypeError, "tokens: dtype is int32", {"tokens": ids}),
@@ -165,9 +168,9 @@ def test_bad_input():
         with pytest.raises(error, match=message):
             call(**change)
 
-    def on_devices(way, experts):
+    def on_devices(algorithm, experts):
         def f(tokens, ids, weights):
-            return call(way, tokens, ids, weights, experts)
+            return call(algorithm, tokens, ids, weights, experts)
 
         return sharded(f)(tokens, ids, weights)
 
@@ -178,32 +181,35 @@ def test_bad_input():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [4])  # two of them in bfloat16, below
-def test_processes_over_loopback(processes):
-    """The demonstration: its rows are all rows, its bytes those of the algorithms, its all_to_all has the bits."""
-    command = [sys.executable, EXAMPLE, f"--processes={processes}"]
+@pytest.mark.parametrize("process_count", [4])  # the next test has two processes
+def test_processes_over_loopback(process_count):
+    """Processes compute all rows, send the bytes that the algorithm needs, and get the bits of one device."""
+    command = [sys.executable, EXAMPLE, f"--processes={process_count}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if re.match(r" *all_", line)]
-    table = {way: [list(map(float, rest)) for w, *rest in lines if w == way] for way in ("all_gather", "all_to_all")}
+    table = {
+        algorithm: [list(map(float, rest)) for w, *rest in lines if w == algorithm]
+        for algorithm in ("all_gather", "all_to_all")
+    }
     tokens, top_k, mebibyte_of_tokens = 1024, 4, 1
-    for way, rows in table.items():
-        assert [row[0] for row in rows] == list(range(processes))
+    for algorithm, rows in table.items():
+        assert [row[0] for row in rows] == list(range(process_count))
         assert sum(row[1] for row in rows) == tokens * top_k
-        others = (processes - 1) / processes  # of what each process needs is with them
-        # Four times: forward there and back, and the same for the gradients.
-        least = 4 * others * mebibyte_of_tokens * (1 if way == "all_gather" else top_k / processes)
-        assert all(least * 0.6 < row[2] < least * 3 for row in rows), (way, least, rows)
+        others = (process_count - 1) / process_count  # share of the data that other processes hold
+        # There are four transfers: to the experts and back, for results and for gradients.
+        least = 4 * others * mebibyte_of_tokens * (1 if algorithm == "all_gather" else top_k / process_count)
+        assert all(least * 0.6 < row[2] < least * 3 for row in rows), (algorithm, least, rows)
         assert all(row[3] > 0 for row in rows)
-    # XLA's own sums of the gradients round once more or less from version to version: 1.1e-7 with jaxlib 0.9.2, else 0.
+    # XLA rounds its sums of gradients differently in jaxlib 0.9.2: by 1.1e-7.
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 
 @pytest.mark.slow
-def test_processes_compare_their_rules():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_processes_with_different_rules_are_refused():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     command = [sys.executable, EXAMPLE, "--dtype=bfloat16", f"--port={port}"]
     workers = [
         subprocess.Popen(
@@ -220,7 +226,7 @@ def test_processes_compare_their_rules():
         assert "bf16_sums differs between processes: PAIRS in processes [0], TILES in processes [1]; " in error
 
 
-def test_a_process_alone_has_one_rule(monkeypatch):
+def test_rule_of_a_single_process(monkeypatch):
     for rule in library.description()["bf16_sums"][1:]:
         with raggemm.options(bf16_sums=rule):
             check_processes()

@@ -1,4 +1,4 @@
-"""Each front end as a program: lowered ahead of time, with donated operands, kept in a file."""
+"""Tests programs of each front end: lowered, with donated operands, exported and cached."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ from raggemm.compat import ejkernel, maxtext, megablox
 
 X, W = arguments(ROWS[0])[:2]
 Y = integers(2, ROWS[0], N)
-ALLOWED = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
+DISABLED_CHECKS = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
 
 
 def check(got, *args):
@@ -37,7 +37,7 @@ def check(got, *args):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lowered_ahead_of_time_with_a_donated_operand(name):
-    """Rows that are donated may become the result only once nothing needs them any more."""
+    """Donated rows become the result only after their last use."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (X, W, SIZES)]
     with lowering_of(name):
         compiled = jax.jit(PROGRAMS[name], donate_argnums=0).lower(*shapes).compile()
@@ -50,46 +50,46 @@ def test_lowered_ahead_of_time_with_a_donated_operand(name):
         compiled(jax.device_put(X), W, SIZES[:2])
 
 
-def rows_overwritten(c):
+def overwrite_rows(c):
     out, rows = c.copy(), SIZES.sum()
     out[:rows] = expected(X, W, SIZES)[0][:rows]
     return out
 
 
-def weights_added(c):
+def add_weights(c):
     return c + np.stack([X[rows].T @ Y[rows] for rows in groups(SIZES)])
 
 
-def rows_added(c):
+def add_rows(c):
     return c + expected(X, W, SIZES)[0]
 
 
-# What writes over an operand: (the call, its result).
+# Calls that may write their result into an operand: (call, expected result).
 ACCUMULATING = {
-    "megablox.gmm": (lambda c: megablox.gmm(X, W, SIZES, existing_out=c), rows_overwritten),
-    "megablox.tgmm": (lambda c: megablox.tgmm(X.T, Y, SIZES, existing_out=c), weights_added),
-    "ejkernel": (lambda c: ejkernel.grouped_matmul(X, W, SIZES, None, c), rows_added),
-    "maxtext.gmm": (lambda c: maxtext.gmm(X, W, SIZES, existing_out=c), rows_overwritten),
-    "maxtext.gmm, partial_sum": (lambda c: maxtext.gmm(X, W, SIZES, partial_sum=c), rows_added),
-    "maxtext.tgmm": (lambda c: maxtext.tgmm(X.T, Y, SIZES, existing_out=c), weights_added),
+    "megablox.gmm": (lambda c: megablox.gmm(X, W, SIZES, existing_out=c), overwrite_rows),
+    "megablox.tgmm": (lambda c: megablox.tgmm(X.T, Y, SIZES, existing_out=c), add_weights),
+    "ejkernel": (lambda c: ejkernel.grouped_matmul(X, W, SIZES, None, c), add_rows),
+    "maxtext.gmm": (lambda c: maxtext.gmm(X, W, SIZES, existing_out=c), overwrite_rows),
+    "maxtext.gmm, partial_sum": (lambda c: maxtext.gmm(X, W, SIZES, partial_sum=c), add_rows),
+    "maxtext.tgmm": (lambda c: maxtext.tgmm(X.T, Y, SIZES, existing_out=c), add_weights),
 }
 
 
 @pytest.mark.parametrize("name", ACCUMULATING)
-def test_writes_over_what_is_donated(name):
-    call, result = ACCUMULATING[name]
-    before = integers(3, *((G, K, N) if result is weights_added else (ROWS[0], N)))
+def test_donated_operands_are_overwritten(name):
+    call, expected_result = ACCUMULATING[name]
+    before = integers(3, *((G, K, N) if expected_result is add_weights else (ROWS[0], N)))
     compiled = jax.jit(call, donate_argnums=0).lower(before).compile()
-    c = jax.jit(jnp.copy)(before)  # The result of a program: nobody else has its memory.
+    c = jax.jit(jnp.copy)(before)  # A result of a program, so that no other array shares its memory.
     pointer = c.unsafe_buffer_pointer()
     out = compiled(c)
     assert out.unsafe_buffer_pointer() == pointer
     assert c.is_deleted()
-    np.testing.assert_array_equal(out, result(before))
+    np.testing.assert_array_equal(out, expected_result(before))
 
 
 def run(folder):
-    """What another process says that does its part with the folder."""
+    """Runs front_end_programs.py on a folder in another process and returns what it prints."""
     command = [sys.executable, front_end_programs.__file__, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
     symbolic = [jax.ShapeDtypeStruct((rows, K), X.dtype), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, SIZES))]
     for name, program in PROGRAMS.items():
         with lowering_of(name):
-            exported = jax.export.export(jax.jit(program), disabled_checks=ALLOWED)(*symbolic)
+            exported = jax.export.export(jax.jit(program), disabled_checks=DISABLED_CHECKS)(*symbolic)
         assert "raggemm_grouped_gemm_v1" in exported.mlir_module()
         (tmp_path / f"{name}.exported").write_bytes(exported.serialize())
 

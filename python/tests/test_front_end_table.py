@@ -1,4 +1,4 @@
-"""Tables of the types of results and of the errors that all front ends share."""
+"""Tests result dtypes and errors of all front ends in two tables."""
 
 import functools
 import inspect
@@ -19,8 +19,8 @@ from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, to
 from raggemm.compat import transformer_engine as te
 
 
-def test_arguments_of_sglang_come_in_the_order_of_the_original():
-    """Compares one signature. The tests of origins compare those of other front ends."""
+def test_sglang_has_the_argument_order_of_the_original():
+    """The tests in origins/ compare the signatures of other front ends."""
     names = "lhs rhs group_sizes preferred_element_type rhs_scale rhs_bias tiling group_offset existing_out"
     assert list(inspect.signature(sglang.gmm).parameters)[:9] == names.split()
 
@@ -29,7 +29,7 @@ def tokamax_dot(lhs, rhs, sizes, **options):
     return tokamax.ragged_dot(lhs, rhs, group_sizes=sizes, **options)
 
 
-# Products of bfloat16 without and with a type for the result.
+# Functions and the default dtype of their results for bfloat16 operands.
 RESULTS = {
     "ejkernel": (ejkernel.grouped_matmul, np.float32),
     "lax": (lax.ragged_dot, jnp.bfloat16),
@@ -42,7 +42,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_types_of_results_and_gradients(name):
+def test_dtypes_of_results_and_gradients(name):
     function, default = RESULTS[name]
     lhs, rhs = LHS.astype(ml_dtypes.bfloat16), RHS.astype(np.float16)
     operands = lhs, rhs.astype(ml_dtypes.bfloat16), SIZES
@@ -67,7 +67,7 @@ scaled = functools.partial(sg_gmm, DATA, rhs_scale=DATA_SCALE)
 dense = functools.partial(te.grouped_dense, LHS, RHS, SIZES)
 V3 = {"use_v3": True}
 ONLY_V3 = "rhs_scale and rhs_bias are only supported by grouped_matmulv3"
-NO_IMPLEMENTATION = NotImplementedError
+NOT_IMPLEMENTED = NotImplementedError
 
 
 def quantized_tokamax_dot(scale, qtype=None):
@@ -81,14 +81,14 @@ ERRORS = [
     (lambda: tops.gmm(LHS, QuantizedTensor(RHS.astype(np.int8)), FULL), TypeError, "rhs: is a QuantizedTensor, must"),
     (lambda: jax.jit(tops.gmm_ref)(LHS, RHS, FULL), TypeError, "gmm_ref loops over group_sizes .* use gmm"),
     (lambda: jax.jit(tops.tgmm_ref)(LHS, COLS, FULL), TypeError, "tgmm_ref loops over group_sizes .* use tgmm"),
-    (lambda: max_gmm(existing_out=COLS, partial_sum=COLS), NO_IMPLEMENTATION, "existing_out and partial_sum are both"),
+    (lambda: max_gmm(existing_out=COLS, partial_sum=COLS), NOT_IMPLEMENTED, "existing_out and partial_sum are both"),
     (lambda: max_gmm(tiling=(8, 8)), ValueError, r"tiling is \(8, 8\), must have 9 or 3 numbers"),
     (lambda: max_tgmm(tiling=128), ValueError, "tiling is 128, must have 3 or 9 numbers"),
     (lambda: max_gmm(partial_sum=HALF), ValueError, "partial_sum: dtype is float16, must be preferred"),
     (lambda: max_gmm(partial_sum=COLS[1:]), ValueError, r"^partial_sum: shape is \(11, 6\)"),
     (lambda: max_tgmm(existing_out=COLS), ValueError, r"^existing_out: shape is \(12, 6\), must be out's \(4, 5, 6\)"),
-    (lambda: quantized_tokamax_dot(DATA_SCALE[:, 0], "nf4"), NO_IMPLEMENTATION, "^rhs: qtype is nf4"),
-    (lambda: quantized_tokamax_dot(DATA_SCALE), NO_IMPLEMENTATION, r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be"),
+    (lambda: quantized_tokamax_dot(DATA_SCALE[:, 0], "nf4"), NOT_IMPLEMENTED, "^rhs: qtype is nf4"),
+    (lambda: quantized_tokamax_dot(DATA_SCALE), NOT_IMPLEMENTED, r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be"),
     (lambda: sg_gmm(DATA, rhs_scale=DATA_SCALE[0]), ValueError, r"^rhs_scale: shape is \(1, 1, 32\), must be"),
     (lambda: sg_gmm(DATA[0], rhs_scale=DATA_SCALE), ValueError, r"^rhs: shape is \(64, 32\), must have 3"),
     (lambda: sg_gmm(DATA), TypeError, "^lhs: dtype is float32, must be int8 or uint8"),
@@ -102,10 +102,10 @@ ERRORS = [
     (lambda: ej_gmm(rhs_scale=SCALE, use_v2=True), ValueError, ONLY_V3),
     (lambda: ej_gmm(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are mutually exclusive"),
     (lambda: ej_gmm(**V3, rhs_bias=BIAS[:2]), ValueError, r"^rhs_bias: shape is \(2, 6\), must be \(4, 6\)"),
-    (lambda: ej_gmm(platform="pallas"), NO_IMPLEMENTATION, "platform is 'pallas', must be None"),
-    (lambda: ej_gmm(cfg=types.SimpleNamespace(platform="triton")), NO_IMPLEMENTATION, "platform is 'triton', must be"),
-    (lambda: ej_gmm(precision=("highest",) * 3), NO_IMPLEMENTATION, "must be None, .* or a pair of them"),
-    (lambda: ej_gmm(precision=DotAlgorithmPreset.BF16_BF16_F32), NO_IMPLEMENTATION, "precision is .*BF16_BF16_F32, mu"),
+    (lambda: ej_gmm(platform="pallas"), NOT_IMPLEMENTED, "platform is 'pallas', must be None"),
+    (lambda: ej_gmm(cfg=types.SimpleNamespace(platform="triton")), NOT_IMPLEMENTED, "platform is 'triton', must be"),
+    (lambda: ej_gmm(precision=("highest",) * 3), NOT_IMPLEMENTED, "must be None, .* or a pair of them"),
+    (lambda: ej_gmm(precision=DotAlgorithmPreset.BF16_BF16_F32), NOT_IMPLEMENTED, "precision is .*BF16_BF16_F32, mu"),
     (lambda: ej_gmm(out_specs=P()), ValueError, "must be given together, but mesh, in_specs is missing"),
     (lambda: ej_gmm(None, COLS.astype(int)), TypeError, "existing_out: dtype is int32"),
     (lambda: dense(bias=BIAS[:2, 0]), ValueError, r"bias: shape is \(2, 6\), must be \(4, 6\)"),

@@ -1,4 +1,4 @@
-"""Types of results: float64 that is not available, and those of jax.lax.ragged_dot."""
+"""Tests result dtypes: float64 without jax_enable_x64, and the rule of jax.lax.ragged_dot."""
 
 import functools
 import warnings
@@ -17,7 +17,7 @@ M, K, N, G = 11, 5, 6, 4
 LHS, RHS, OTHER = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
 
 
-FLOAT64 = {
+CALLS = {
     "gmm": lambda dtype: gmm(LHS, RHS, SIZES, dtype),
     "tgmm": lambda dtype: tgmm(LHS.T, OTHER, SIZES, dtype),
     "ragged_dot": lambda dtype: ragged_dot(LHS, RHS, SIZES, preferred_element_type=dtype),
@@ -27,17 +27,19 @@ FLOAT64 = {
 }
 
 
-@pytest.mark.parametrize("name", FLOAT64)
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [np.float64, jnp.float64, "float64"], ids=["numpy", "jax", "string"])
-def test_float64_that_is_not_available_is_a_warning(name, dtype):
-    with pytest.warns(UserWarning, match="preferred_element_type: dtype float64 is not available.*jax_enable_x64") as w:
-        assert FLOAT64[name](dtype).dtype == np.float32
-    assert len(w) == 1
+def test_unavailable_float64_warns(name, dtype):
+    with pytest.warns(
+        UserWarning, match="preferred_element_type: dtype float64 is not available.*jax_enable_x64"
+    ) as warned:
+        assert CALLS[name](dtype).dtype == np.float32
+    assert len(warned) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert FLOAT64[name](np.float32).dtype == np.float32
+        assert CALLS[name](np.float32).dtype == np.float32
         with jax.enable_x64(True):
-            assert FLOAT64[name](dtype).dtype == np.float64
+            assert CALLS[name](dtype).dtype == np.float64
 
 
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
@@ -45,7 +47,7 @@ FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 
 @pytest.mark.parametrize("lhs_dtype", FLOATS, ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("rhs_dtype", FLOATS, ids=lambda t: np.dtype(t).name)
-def test_ragged_dot_has_lax_dtype_rule(x64, lhs_dtype, rhs_dtype):
+def test_ragged_dot_has_the_dtype_rule_of_lax(x64, lhs_dtype, rhs_dtype):
     lhs, rhs = LHS.astype(lhs_dtype), RHS.astype(rhs_dtype)
     for preferred in (None, np.float32, ml_dtypes.bfloat16):
         ours, theirs = (

@@ -1,4 +1,4 @@
-"""Derivatives: against numeric ones in float64, against einsum, and what they must not do."""
+"""Tests derivatives against numeric ones in float64, their dtypes and number of products."""
 
 import functools
 
@@ -30,8 +30,8 @@ def assert_close(got, want):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), got, want)
 
 
-def floats(case):
-    """The operands of a case in float64, and the function of them."""
+def float64_case(case):
+    """Returns the operands of a case in float64, and the call as a function of them."""
     operands = case.operands()
     dims = operands.pop("dims")
     operands = {name: x.astype(np.float64) for name, x in operands.items()}
@@ -40,21 +40,21 @@ def floats(case):
 
 @pytest.mark.parametrize("case", sampled(CASES, 7), ids=str)
 def test_every_operand_in_every_mode_and_storage(case):
-    operands, function = floats(case)
+    operands, function = float64_case(case)
     check_grads(function, (operands,), order=1, modes=("fwd", "rev"))
 
 
-TWICE = "M-nt-STRIDED", "K-nn-PACKED", "N-shared-nn-STRIDED-PACKED", "uniform-tn", "all-nt"
+SECOND_ORDER_CASES = "M-nt-STRIDED", "K-nn-PACKED", "N-shared-nn-STRIDED-PACKED", "uniform-tn", "all-nt"
 
 
-@pytest.mark.parametrize("name", sampled(TWICE, 5))
+@pytest.mark.parametrize("name", sampled(SECOND_ORDER_CASES, 5))
 def test_second_order(name):
-    operands, function = floats(BY_NAME[name])
+    operands, function = float64_case(BY_NAME[name])
     check_grads(function, (operands,), order=2, modes=("fwd", "rev"))
 
 
 def test_group_offset():
-    """The gradients of the shards are the parts of the whole's; other shards' rows get none."""
+    """Shards of the groups have the parts of the whole gradient, and zero for the rows of other shards."""
     whole = jax.jit(jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1)))(LHS, RHS)
     dlhs, drhs = [], []
     for offset in (0, 2):
@@ -64,7 +64,7 @@ def test_group_offset():
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
-    # With [K,M] last_dims the gradient of lhs is column slices; the library has no offset for that.
+    # With last_dims the gradient of lhs is column slices, for which the library has no offset.
     for layout in ("STRIDED", "PACKED"):
 
         def columns(x, w, layout=layout):
@@ -77,7 +77,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """gmm's is overwritten on the processed rows, so that its gradient is zero there; tgmm's is added."""
+    """gmm overwrites existing_out in processed rows, whose gradient is zero. tgmm adds to existing_out."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan
@@ -110,7 +110,7 @@ def test_gradients_have_the_dtypes_of_their_operands(dtype):
         assert (gradient.dtype, gradient.shape) == (operand.dtype, operand.shape)
 
 
-def test_nan_of_c_outside_the_groups_stays_out_of_the_tangent_of_beta():
+def test_nan_of_c_outside_the_groups_is_not_in_the_tangent_of_beta():
     c = OTHER.copy()
     c[SIZES.sum() :] = np.nan
 
@@ -128,7 +128,7 @@ def test_sizes_and_offset_get_float0():
     assert dsizes.dtype == doffset.dtype == jax.dtypes.float0
 
 
-def test_only_what_is_asked_for_is_computed():
+def test_gradients_compute_no_unused_products():
     def loss(x, w):
         return jnp.sin(gmm(x, w, SIZES, np.float64)).sum()
 
@@ -137,5 +137,5 @@ def test_only_what_is_asked_for_is_computed():
     assert calls(jax.grad(loss, (0, 1)), LHS, RHS).total() == 3
 
 
-def test_every_optional_operand_of_floats_has_a_tangent_rule():
+def test_every_float_operand_has_a_tangent_rule():
     assert [x.name for x in OPTIONAL if x.role in (OperandRole.ALPHA, OperandRole.ADDEND)] == [*ad._TANGENTS]

@@ -1,4 +1,4 @@
-"""Many calls at once on all devices, memory that stays flat, and a process that forks after calls."""
+"""Tests concurrent calls on all devices, the memory that many calls leave, and calls after a fork."""
 
 import concurrent.futures
 import multiprocessing
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 SOAKING = "RAGGEMM_SOAK" in os.environ
 CALLS = 20_000 if SOAKING else 4_000
-# rows, K, N, sizes: from one tile to many on each thread, each compiled once for each device
+# (rows, K, N, sizes): from one tile to many per thread. Each is compiled once per device.
 SHAPES = [
     (5, 7, 3, (2, 0, 3)),
     (64, 40, 48, (1, 30, 12)),
@@ -31,7 +31,7 @@ forward_and_backward = jax.jit(with_gradients(raggemm.gmm))
 
 
 def cases():
-    """For each device and shape: the operands, there, and what must come out, three arrays."""
+    """Returns, for each device and shape, the operands on the device and the three expected results."""
     made = []
     for device in jax.devices():
         for rows, k, n, sizes in SHAPES:
@@ -46,7 +46,7 @@ def resident_mib():
 
 
 def resident_while_calling():
-    """MiB after each tenth of the calls, made from 8 threads on all devices, whose results are checked."""
+    """Calls from 8 threads on all devices. Returns the resident MiB after each tenth of the calls."""
     made = cases()
 
     def call(i):
@@ -63,12 +63,12 @@ def resident_while_calling():
 
 
 def test_calls_on_all_devices_at_once(capsys):
-    # In a process of its own: in one that ran other tests before, 2.8 GiB, what they freed comes back by chance.
+    # A new process. One that ran other tests had 2.8 GiB, and reuses freed memory at random.
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # The results of the second half are 870 MiB; by chance, as the threads' heaps fill, 10 were seen to be added.
+    # Results of the second half are 870 MiB. Threads' heaps grew by 10 MiB at most.
     assert resident[-1] < max(resident[:5]) + 32
 
 
@@ -90,6 +90,6 @@ sys.exit(status)
 
 
 def test_a_forked_child_can_call():
-    """JAX warns of it, for its own threads are missing in the child; a call that is compiled needs none of them."""
+    """A compiled call needs none of JAX' threads, which are missing in the child."""
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], timeout=120, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

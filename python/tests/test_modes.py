@@ -1,4 +1,4 @@
-"""The contract of the operation, through grouped_gemm: values, zeros, c, sizes, dtypes, group_offset."""
+"""Tests the contract of grouped_gemm: values, zeros, c, sizes, dtypes and group_offset."""
 
 import dataclasses
 import functools
@@ -17,8 +17,8 @@ from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 
 
-def check_gmm(lhs, rhs, sizes, **options):
-    """gmm's own problem, in the oracle's words."""
+def expected_gmm(lhs, rhs, sizes, **options):
+    """Returns the oracle's result for the operands of gmm."""
     return oracle.grouped_gemm(
         GroupedTensor(lhs, first_dims=sizes), GroupedTensor(rhs), contracting_dims=((1,), (1,)), **options
     )
@@ -39,13 +39,13 @@ def test_several_axes_collapse():
     got = grouped_gemm(x, w, contracting_dims=dims)
     assert got.shape == (3, 4, 3, 2)
     oracle.grouped_gemm(x, w, contracting_dims=dims).check(got)
-    # Negative axes are the same, and one side may have split the contracted axis where the other has not.
+    # Axes may be negative, and the contracted axis may be split in one operand only.
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs, contracting_dims=((-2, -1), (-4, -3))))
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs.reshape(2, 10, 3, 2), contracting_dims=((2, 3), (1,))))
     bias = random(2, 3, 2)
     biased = functools.partial(grouped_gemm, x, rhs, contracting_dims=dims)
     np.testing.assert_array_equal(biased(bias=bias), biased(bias=bias.reshape(2, 6)))
-    # Ragged K and uniform with a group axis in out.
+    # Ragged K and uniform, whose results have a group axis.
     ragged = GroupedTensor(random(11, 3, 2), first_dims=sizes)
     got = grouped_gemm(x, GroupedTensor(random(12, 5), first_dims=sizes), contracting_dims=((0, 1), (0,)))
     assert got.shape == (2, 2, 5, 5)
@@ -58,7 +58,7 @@ def test_several_axes_collapse():
 @pytest.mark.parametrize(
     ("lhs_dtype", "rhs_dtype"), sampled([*itertools.product(FLOATS, FLOATS)], 5, unpack=True), ids=str
 )
-def test_dtypes_in_any_mix(x64, lhs_dtype, rhs_dtype):
+def test_mixed_dtypes(x64, lhs_dtype, rhs_dtype):
     sizes = np.array([3, 0, 5], np.int32)
     for out_dtype in FLOATS:
         x = GroupedTensor(random(9, 6, dtype=lhs_dtype), first_dims=sizes)
@@ -80,7 +80,7 @@ def test_dtypes_in_any_mix(x64, lhs_dtype, rhs_dtype):
 def test_dtypes_of_sizes_and_offset(x64, dtype):
     lhs, rhs, sizes = random(9, 3), random(2, 3, 4), np.array([2, 0, 4], dtype)
     got = gmm(lhs, rhs, sizes, group_offset=np.ones(1, dtype))
-    check_gmm(lhs, rhs, sizes, group_offset=1).check(got)
+    expected_gmm(lhs, rhs, sizes, group_offset=1).check(got)
     got = tgmm(lhs.T, lhs, sizes, group_offset=dtype(1), num_actual_groups=2)
     np.testing.assert_allclose(got[1], lhs[2:6].T @ lhs[2:6], rtol=1e-5)
 
@@ -90,7 +90,7 @@ def test_every_pattern_of_empty_groups():
     forward, wgrad = jax.jit(gmm), jax.jit(tgmm)
     for pattern in itertools.product((0, 1), repeat=8):
         sizes = np.array(pattern, np.int32) * np.array([1, 2, 3, 4, 3, 2, 1, 6], np.int32)
-        check_gmm(lhs, rhs, sizes).check(forward(lhs, rhs, sizes))
+        expected_gmm(lhs, rhs, sizes).check(forward(lhs, rhs, sizes))
         x, y = (GroupedTensor(data, first_dims=sizes) for data in (lhs, other))
         oracle.grouped_gemm(x, y, contracting_dims=((0,), (0,))).check(wgrad(lhs.T, other, sizes))
 
@@ -116,7 +116,7 @@ def test_empty_extents(g, m, k, n):
 
 
 def test_nothing_leaks_between_groups():
-    """NaN and infinity in other groups' rows and weights, and in rows of no group, do not show."""
+    """NaN and infinity in a group, or in rows of no group, do not reach other groups."""
     sizes = np.array([3, 2, 0, 4], np.int32)
     for bad in (np.nan, np.inf):
         lhs, rhs = random(12, 5), random(4, 5, 3)
@@ -127,8 +127,8 @@ def test_nothing_leaks_between_groups():
         assert (got[9:] == 0).all()
         wgrad = np.asarray(tgmm(lhs.T, lhs, sizes))
         assert np.isfinite(wgrad[[0, 2, 3]]).all()
-        check_gmm(lhs, rhs, sizes).check(got)
-    # Gradients neither: not from the cotangent, and not to other groups' weights.
+        expected_gmm(lhs, rhs, sizes).check(got)
+    # NaN in the cotangent does not reach the gradients of other groups.
     ct = np.ones((12, 3), np.float32)
     ct[3:5], ct[9:] = np.nan, np.nan
     dlhs, drhs = jax.vjp(lambda x, w: gmm(x, w, sizes), random(12, 5), random(4, 5, 3))[1](ct)

@@ -1,4 +1,4 @@
-"""moe_mlp against float64, exact sums and roundings, and its errors."""
+"""Tests moe_mlp against float64, its roundings and errors."""
 
 import itertools
 
@@ -21,7 +21,7 @@ PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(ACTIVATIONS, 1) for j in 
 
 @pytest.mark.parametrize(("activation", "gate"), PAIRS)
 def test_activations_gates_and_layouts(activation, gate):
-    """With all transposes; gates and ups as large as what gpt-oss clamps."""
+    """Cases also vary transposes and biases. Some gates and ups exceed the limit of swiglu_oai."""
     number = PAIRS.index((activation, gate))
     case = Case(gate, TRANSPOSES[number // 2 % 4], biases=number % 3 != 2, seed=number, large=4)
     case.check(case(activation=activation), activation)
@@ -36,9 +36,9 @@ def test_activations_gates_and_layouts(activation, gate):
         (F32, BF16, F16, BF16),
         (BF16, F32, F32, F16),
     ],
-    ids=lambda dtype: np.dtype(dtype).name if dtype else "as x",
+    ids=lambda dtype: np.dtype(dtype).name if dtype else "dtype of x",
 )
-def test_types(x, w, b, out):
+def test_dtypes(x, w, b, out):
     case = Case().cast(x=x, w=w, b=b, row_weights=b)
     got = case(preferred_element_type=out)
     assert got.dtype == np.dtype(out or x)
@@ -54,11 +54,11 @@ def test_group_offset(offset):
     case.check(case(group_offset=offset), first=1)
 
 
-# Sums of integers are exact, so that results tell where they are rounded.
+# Roundings. Sums of integers are exact, so that results show each rounding.
 
 
 @pytest.mark.parametrize(("x", "w", "out"), [(BF16, BF16, BF16), (F16, BF16, F32), (BF16, F32, F16), (F32, F32, BF16)])
-def test_rounds_the_activation_once_and_the_result_once(x, w, out):
+def test_the_activation_and_the_result_are_rounded_once(x, w, out):
     values = {
         "x": integers(0, TOKENS, HIDDEN),
         "w_up": integers(1, GROUPS, HIDDEN, INNER),
@@ -71,21 +71,21 @@ def test_rounds_the_activation_once_and_the_result_once(x, w, out):
     got = moe_mlp(**given, **options, group_sizes=SIZES, preferred_element_type=out)
     exact = {name: np.float64(v) for name, v in values.items()}
 
-    def rounded(a):
+    def round_activation(a):
         return a.astype(w).astype(np.float64)
 
-    want = moe_oracle.mlp(exact, sizes=SIZES, rounded=rounded, **options)
+    want = moe_oracle.mlp(exact, sizes=SIZES, rounded=round_activation, **options)
     np.testing.assert_array_equal(got, want.astype(np.float32).astype(out))
     unrounded = moe_oracle.mlp(exact, sizes=SIZES, **options)
     assert (w == F32) == np.array_equal(want, unrounded)
 
 
-# Extents of 0, and rows of no group.
+# Empty extents and NaN.
 
 
 @pytest.mark.parametrize("empty", ["groups are empty", "no rows", "no tokens", "no inner columns", "no groups"])
-def test_nothing_to_do(empty):
-    """Zeros; with an empty contraction, the biases."""
+def test_empty_extents(empty):
+    """The result is zero, or the sum of the biases if there are no inner columns."""
     shapes = {"x": (TOKENS, 4), "w_up": (3, 4, 6), "w_down": (3, 6, 4), "b_up": (3, 6), "b_down": (3, 4)}
     row_tokens, sizes = np.zeros(5, np.int32), np.array([2, 0, 3], np.int32)
     match empty:
@@ -116,7 +116,7 @@ def test_nan_stays_with_its_token():
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint32])
-def test_types_of_row_tokens_and_sizes(dtype, x64):
+def test_dtypes_of_row_tokens_and_sizes(dtype, x64):
     case = Case()
     row_tokens = np.where(ROW_TOKENS < 0, 2**32 - 1, ROW_TOKENS.astype(np.int64)).astype(dtype)
     np.testing.assert_array_equal(case(row_tokens=row_tokens, group_sizes=SIZES.astype(dtype)), case())
@@ -128,7 +128,7 @@ X, UP, DOWN, WEIGHTS = (np.ones(s, np.float32) for s in ((6, 4), (2, 4, 3), (2, 
 TOKEN, COUNT = np.zeros(5, np.int32), np.array([2, 3], np.int32)
 
 
-def call(**changes):
+def run_mlp(**changes):
     given = {"x": X, "row_tokens": TOKEN, "row_weights": WEIGHTS, "group_sizes": COUNT, "w_up": UP, "w_down": DOWN}
     return moe_mlp(**(given | changes))
 
@@ -190,7 +190,7 @@ TRACING = [
 @pytest.mark.parametrize(("changes", "error", "message"), TRACING, ids=range(len(TRACING)))
 def test_errors_when_tracing(changes, error, message):
     with pytest.raises(error, match=f"^{message}"):
-        jax.eval_shape(lambda: call(**changes))
+        jax.eval_shape(lambda: run_mlp(**changes))
 
 
 @pytest.mark.parametrize("name", ["x", "row_weights", "w_up", "w_gate", "w_down", "b_up", "b_down"])
@@ -198,9 +198,9 @@ def test_float64_is_refused(name, x64):
     given = {"x": X, "row_weights": WEIGHTS, "w_up": UP, "w_gate": UP, "w_down": DOWN, "b_up": UP[:, 0]}
     given |= {"b_down": DOWN[:, 0]}
     with pytest.raises(TypeError, match=rf"^{name}: .*float64, must be float16, bfloat16 or float32"):
-        call(**(given | {name: given[name].astype(np.float64)}))
+        run_mlp(**(given | {name: given[name].astype(np.float64)}))
     with pytest.raises(TypeError, match=r"^preferred_element_type: dtype is float64"):
-        call(preferred_element_type=np.float64)
+        run_mlp(preferred_element_type=np.float64)
 
 
 @pytest.mark.parametrize(
@@ -215,17 +215,17 @@ def test_float64_is_refused(name, x64):
     ],
 )
 def test_errors_when_running(changes, message):
-    for run in (lambda: call(**changes), jax.jit(lambda: call(**changes))):
+    for run in (lambda: run_mlp(**changes), jax.jit(lambda: run_mlp(**changes))):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
             jax.block_until_ready(run())
 
 
 def test_other_platforms_are_refused():
     with pytest.raises(NotImplementedError, match="raggemm: moe_mlp runs on the platform cpu only, not on tpu"):
-        jax.jit(call).trace().lower(lowering_platforms=("tpu",))
+        jax.jit(run_mlp).trace().lower(lowering_platforms=("tpu",))
 
 
-def test_a_jaxpr_says_what_is_called():
+def test_jaxpr_is_readable():
     case = Case("interleaved", (True, False))
     text = str(jax.make_jaxpr(lambda: case(activation="gelu", group_offset=0))())
     operands = "row_weights,b_up,b_down,group_offset"

@@ -1,4 +1,4 @@
-"""moe_mlp with weights on the input, with row_slots, and without tokens; the memory that it takes."""
+"""Tests moe_mlp with weight_on="input", with row_slots and without tokens, and its temporary memory."""
 
 import fractions
 import itertools
@@ -28,8 +28,8 @@ def test_weights_on_the_input(gate):
 
 
 @pytest.mark.parametrize("out", [np.float32, jnp.bfloat16])
-def test_weights_on_the_input_are_rounded_once_to_the_type_of_x_and_sums_to_outs(out):
-    """765 is 764 or 768 in bfloat16, where 3.007 is 3; matrices of 1 and 257 tell."""
+def test_weighted_inputs_and_sums_are_rounded_once(out):
+    """Weighted rows and sums are rounded once: 255 * 3.007 is 768 in bfloat16, but 255 * 3 is 764."""
     x = np.array([[255], [131], [3]], jnp.bfloat16)
     weights, tokens = np.float32([3.007, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
     ones = np.ones((2, 1, 1), np.float32)
@@ -40,7 +40,7 @@ def test_weights_on_the_input_are_rounded_once_to_the_type_of_x_and_sums_to_outs
     assert got[:, 0].tolist() == want.astype(out).tolist() and rows[0] == 768
 
 
-def exact_chain(weights, values):
+def sum_in_order(weights, values):
     total = np.float32(0)
     for weight, value in zip(weights, values, strict=True):
         total = np.float32(
@@ -53,15 +53,15 @@ def exact_chain(weights, values):
 
 @pytest.mark.parametrize("rows", [80, 600])
 def test_order_of_a_tokens_rows(rows):
-    """A token's rows are one accumulation chain: in the order of row_slots, or in ascending order without them."""
+    """A token's rows are one accumulation chain, in the order of row_slots or else in ascending order."""
     random = np.random.default_rng(0)
     down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (rows // 2, rows))
     sizes, ones, tokens = np.full(rows // 2, 2, np.int32), np.ones((rows // 2, 1, 1), np.float32), np.zeros(rows, int)
     operands = np.ones((1, 1), np.float32), tokens, weights, sizes, ones, down[:, None, None]
     values, slots = np.repeat(down, 2), random.integers(0, rows // 4, rows)
-    assert moe_mlp(*operands, activation="relu")[0, 0] == exact_chain(weights, values)
+    assert moe_mlp(*operands, activation="relu")[0, 0] == sum_in_order(weights, values)
     order = np.argsort(slots, kind="stable")
-    want = exact_chain(weights[order], values[order])
+    want = sum_in_order(weights[order], values[order])
     assert moe_mlp(*operands, activation="relu", row_slots=slots)[0, 0] == want
 
 
@@ -82,7 +82,7 @@ def test_wrong_tokens_and_sizes_are_errors(options):
 @pytest.mark.parametrize(
     "options", [{}, {"weight_on": "input"}, {"row_slots": np.arange(ROWS)}], ids=["", "input", "slots"]
 )
-def test_of_no_tokens_each_one_is_wrong(options):
+def test_without_tokens_every_row_token_is_wrong(options):
     case = Case()
     case.given["x"] = case.given["x"][:0]
     run = lambda w: case({"w_up": w}, **options)  # noqa: E731
@@ -101,21 +101,23 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Room for the pieces and the chunk of a call, and for 24 bytes a row.
+# Allowance for the pieces and the chunk of a call and for 24 bytes per row.
 FIXED_BYTES = 25 << 20
 
 
-WAYS = {}, {"row_slots": True}, {"weight_on": "input"}
+OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
 
 
 @pytest.mark.parametrize(
     ("tokens", "options", "dtype"),
-    sampled([*itertools.product((2048, 16384), WAYS, (np.float32, jnp.bfloat16))], 5, unpack=True),
+    sampled([*itertools.product((2048, 16384), OPTIONS, (np.float32, jnp.bfloat16))], 5, unpack=True),
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """docs/concepts/memory.md: the value takes at most float32 sums of the tokens, and with row_slots 8192 rows; a
-    gradient besides that the cotangent of the value."""
+    """A call takes at most float32 sums of the tokens and, with row_slots, 8192 rows.
+
+    A gradient adds the cotangent. docs/concepts/memory.md has these limits.
+    """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
     dtypes = dtype, np.int32, np.float32, np.int32, dtype, dtype
@@ -125,12 +127,12 @@ def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
         given = {"row_slots": row_tokens} if "row_slots" in options else options
         return moe_mlp(x, row_tokens, row_weights, sizes, up, down, **given)
 
-    sums = 4 * tokens * hidden
-    of_rows = 4 * 8192 * hidden if "row_slots" in options else 0
-    value = of_rows + (sums if dtype != np.float32 else 0) + FIXED_BYTES
-    assert temporary_bytes(mlp, *operands) <= value
-    for wanted in (0, (0, 2, 4, 5), (4, 5)):
-        gradient = jax.grad(lambda *x: (mlp(*x).astype(np.float32) ** 2).sum(), wanted)
+    sum_bytes = 4 * tokens * hidden
+    row_bytes = 4 * 8192 * hidden if "row_slots" in options else 0
+    value_bytes = row_bytes + (sum_bytes if dtype != np.float32 else 0) + FIXED_BYTES
+    assert temporary_bytes(mlp, *operands) <= value_bytes
+    for argnums in (0, (0, 2, 4, 5), (4, 5)):
+        gradient = jax.grad(lambda *x: (mlp(*x).astype(np.float32) ** 2).sum(), argnums)
         cotangent = tokens * hidden * np.dtype(dtype).itemsize
-        both = 2 * cotangent + (sums if dtype != np.float32 else 0)  # the value is squared
-        assert temporary_bytes(gradient, *operands) <= max(value, both + FIXED_BYTES)
+        cotangent_bytes = 2 * cotangent + (sum_bytes if dtype != np.float32 else 0)  # the value is squared
+        assert temporary_bytes(gradient, *operands) <= max(value_bytes, cotangent_bytes + FIXED_BYTES)

@@ -1,4 +1,4 @@
-"""Derivatives of moe_mlp against float64, and what else is grouped GEMMs; programs for several devices."""
+"""Tests derivatives of moe_mlp, and batches that are separate grouped GEMMs."""
 
 import functools
 
@@ -18,7 +18,7 @@ def close(got, want, relative=2e-5):
 
 
 def loss_of(case, oracle=False, curve=jnp.sin, **options):
-    """The loss of a dict of arrays, by raggemm or, for float64, by the oracle."""
+    """Returns the loss as a function of a dict of arrays, by raggemm or, in float64, by the oracle."""
     weights = np.linspace(-1, 1, TOKENS * HIDDEN).reshape(TOKENS, HIDDEN)
 
     def loss(values):
@@ -33,7 +33,7 @@ def in_float64(f, *args):
         return jax.jit(f)(*jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), args))
 
 
-def test_gradients_are_of_the_arrays_types():
+def test_gradients_have_the_dtypes_of_the_arrays():
     case = Case().cast(x=jnp.bfloat16, w=jnp.bfloat16, row_weights=jnp.float16)
     gradient = jax.jit(jax.grad(loss_of(case, curve=jnp.negative)))(case.given)
     assert {name: x.dtype for name, x in gradient.items()} == {name: x.dtype for name, x in case.given.items()}
@@ -43,7 +43,7 @@ def test_gradients_are_of_the_arrays_types():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_gradient_of_x_is_summed_in_float32(gated):
-    """256 and 1, of other rows or of gate and up of one, would be 256 in bfloat16."""
+    """Gradients of 256 and 1, of different rows or of gate and up, are added in float32."""
     up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
     ones = np.ones_like(up)
     gate = {"w_gate": ones, "b_gate": np.full(up.shape[:2], 255, np.float32)} if gated else {}
@@ -56,26 +56,26 @@ def test_the_gradient_of_x_is_summed_in_float32(gated):
     np.testing.assert_array_equal(jax.grad(loss)(ones[0]), want)
 
 
-def test_what_a_gradient_keeps():
-    """Nothing that is as large as the rows' intermediate results but with save="activations"."""
+def test_residuals_of_a_gradient():
+    """A gradient keeps intermediate results of the rows only with save="activations"."""
     case = Case()
 
-    def kept(save):
+    def residual_sizes(save):
         back = jax.vjp(lambda values: case(values, save=save), case.given)[1]
         return sorted(x.size for x in jax.tree.leaves(back) if x.size in (ROWS * INNER, ROWS * HIDDEN))
 
-    assert kept("inputs") == []
-    assert kept("activations")[:2] == [ROWS * INNER] * 2
+    assert residual_sizes("inputs") == []
+    assert residual_sizes("activations")[:2] == [ROWS * INNER] * 2
     for save in ("inputs", "activations"):
         found = primitives(jax.grad(loss_of(case, save=save)), case.given)
         assert [found[name] for name in ("moe_mlp", "moe_mlp_backward", "grouped_gemm")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("gate", ["separate", "interleaved"])
-def test_gradients_have_the_same_bits_whatever_is_kept(gate):
+def test_gradients_have_the_same_bits_with_every_save(gate):
     case = Case(gate).cast(x=jnp.bfloat16, w=jnp.bfloat16)
-    kept, again = (jax.jit(jax.grad(loss_of(case, save=save)))(case.given) for save in ("activations", "inputs"))
-    jax.tree.map(np.testing.assert_array_equal, kept, again)
+    saved, recomputed = (jax.jit(jax.grad(loss_of(case, save=save)))(case.given) for save in ("activations", "inputs"))
+    jax.tree.map(np.testing.assert_array_equal, saved, recomputed)
 
 
 # Sequences of grouped GEMMs.
@@ -84,12 +84,11 @@ def test_gradients_have_the_same_bits_whatever_is_kept(gate):
 @pytest.mark.parametrize(
     ("x", "w", "down"),
     [("float32", "bfloat16", None), ("bfloat16", "float32", None), ("bfloat16", "float32", "int8")],
-    ids=lambda dtype: dtype or "alike",
+    ids=lambda dtype: dtype or "same dtype",
 )
 @pytest.mark.parametrize("offset", [None, 1])
-def test_grouped_gemms_round_where_one_call_does(x, w, down, offset):
-    """As which batches of one of the matrices are computed. Sums of integers are exact: bits tell where numbers of more
-    digits than bfloat16 has are rounded."""
+def test_grouped_gemms_round_like_one_call(x, w, down, offset):
+    """A vmap over w_up is a sequence of grouped GEMMs. Exact sums of integers show that it rounds like one call."""
     random = np.random.default_rng(0)
     sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
     shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 8, 6), "b_down": (groups, 8)}
@@ -100,7 +99,7 @@ def test_grouped_gemms_round_where_one_call_does(x, w, down, offset):
     if down:
         fixed["w_down"] = QuantizedTensor(values.pop("w_down").astype(down), None)
 
-    def both(values, ct):
+    def result_and_gradients(values, ct):
         call = functools.partial(
             moe_mlp, **fixed, transpose_down=True, activation="relu", preferred_element_type=jnp.float32
         )
@@ -108,10 +107,10 @@ def test_grouped_gemms_round_where_one_call_does(x, w, down, offset):
         return out, back(ct)[0]
 
     ct = random.integers(-511, 512, (5, 8)).astype(np.float32)
-    batched = jax.vmap(both, ({name: 0 if name == "w_up" else None for name in values}, None))
+    batched = jax.vmap(result_and_gradients, ({name: 0 if name == "w_up" else None for name in values}, None))
     batch = values | {"w_up": np.stack([values["w_up"]] * 2)}
     assert primitives(batched, batch, ct)["moe_mlp"] == 0
-    got, want = jax.jit(batched)(batch, ct), jax.jit(both)(values, ct)
+    got, want = jax.jit(batched)(batch, ct), jax.jit(result_and_gradients)(values, ct)
     jax.tree.map(lambda g, w: np.testing.assert_array_equal(g, np.stack([w, w])), got, want)
 
 
@@ -120,6 +119,6 @@ def test_a_wrong_token_in_a_derivative_is_an_error(derivative):
     case = Case()
     wrong = np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)
     loss = lambda x: case({"x": x}, row_tokens=wrong).sum()  # noqa: E731
-    of_loss = loss if derivative == "jvp" else jax.grad(loss)
+    differentiated = loss if derivative == "jvp" else jax.grad(loss)
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="row_tokens: value 9 at index 4, must be in"):
-        jax.block_until_ready(jax.jvp(of_loss, (case.given["x"],), (case.given["x"],)))
+        jax.block_until_ready(jax.jvp(differentiated, (case.given["x"],), (case.given["x"],)))

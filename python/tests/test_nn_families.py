@@ -1,4 +1,4 @@
-"""raggemm.nn as the layers of known models, each against its formulas in float64; devices; errors."""
+"""Tests raggemm.nn as the layers of known models against their formulas in float64."""
 
 import functools
 
@@ -24,7 +24,7 @@ def silu(x):
 
 
 def arrays(*names, experts=E):
-    """By name, in float32."""
+    """Returns random float32 arrays: the required ones, and the named ones."""
     shapes = {
         "router": (H, experts),
         "w_gate": (experts, H, INNER),
@@ -47,7 +47,7 @@ SHARED = ("shared_gate", "shared_up", "shared_down")
 
 
 def expert(p, x, e=None):
-    """The one of number e, or the shared one."""
+    """Computes expert e, or the shared expert if e is None."""
     gate, up, down = (p[f"w_{w}"][e] if e is not None else p[f"shared_{w}"] for w in ("gate", "up", "down"))
     return (silu(x @ gate) * (x @ up)) @ down
 
@@ -69,7 +69,7 @@ def qwen2(p, x, top_k=3):
 
 
 def deepseek_v3(p, x, top_k=3, groups=4, group_top_k=2, factor=2.5):
-    """noaux_tc."""
+    """Computes a token with the routing method noaux_tc."""
     scores = sigmoid(x @ p["router"])
     biased = (scores + p["expert_bias"]).reshape(groups, -1)
     kept = best(np.sort(biased, 1)[:, -2:].sum(1), group_top_k)
@@ -85,52 +85,52 @@ def llama_4(p, x):
 
 
 def gpt_oss(p, x, top_k=3):
-    """With gate and up in turns, as w_up and b_up hold them."""
+    """Computes a token. w_up and b_up hold gate and up interleaved."""
     logits = x @ p["router"] + p["router_bias"]
     chosen = best(logits, top_k)
     out = np.zeros(H)
     for e, weight in zip(chosen, softmax(logits[chosen]), strict=True):
-        both = x @ p["w_up"][e] + p["b_up"][e]
-        gate, up = np.minimum(both[::2], 7), np.clip(both[1::2], -7, 7)
+        gate_up = x @ p["w_up"][e] + p["b_up"][e]
+        gate, up = np.minimum(gate_up[::2], 7), np.clip(gate_up[1::2], -7, 7)
         out += weight * (((up + 1) * gate * sigmoid(1.702 * gate)) @ p["w_down"][e] + p["b_down"][e])
     return out
 
 
-def of_gpt_oss():
-    """Some of its gates and ups are beyond 7."""
+def gpt_oss_arrays():
+    """Returns arrays with gate and up interleaved, some of which exceed the limit of 7."""
     params = arrays("b_up", "b_down", "router_bias")
-    both = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
-    return params | {"w_up": 3 * both}
+    gate_up = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
+    return params | {"w_up": 3 * gate_up}
 
 
-OF_SHARED = functools.partial(arrays, *SHARED)
+shared_arrays = functools.partial(arrays, *SHARED)
 GROUPS = {"num_groups": 4, "group_top_k": 2}
-# What apply is given, and what it must be.
+# For each model: its arrays, arguments and options of apply, and the formula for one token.
 FAMILIES = {
     "Qwen3-MoE": (arrays, (4,), {"pre_softmax": True, "renormalize": True}, qwen3),
-    "Qwen2-MoE": (functools.partial(OF_SHARED, "shared_router"), (3,), {"pre_softmax": True}, qwen2),
-    "DeepSeek-V3": (functools.partial(OF_SHARED, "expert_bias"), (3,),
+    "Qwen2-MoE": (functools.partial(shared_arrays, "shared_router"), (3,), {"pre_softmax": True}, qwen2),
+    "DeepSeek-V3": (functools.partial(shared_arrays, "expert_bias"), (3,),
         {"score": "sigmoid", "scaling_factor": 2.5, **GROUPS}, deepseek_v3),
-    "Llama 4": (OF_SHARED, (1,), {"score": "sigmoid", "weight_on": "input"}, llama_4),
-    "gpt-oss": (of_gpt_oss, (3, "swiglu_oai"), {"merged": "interleaved"}, gpt_oss),
+    "Llama 4": (shared_arrays, (1,), {"score": "sigmoid", "weight_on": "input"}, llama_4),
+    "gpt-oss": (gpt_oss_arrays, (3, "swiglu_oai"), {"merged": "interleaved"}, gpt_oss),
 }  # fmt: skip
 
 
-def layer(oracle_of_token, params, x):
+def reference_layer(formula, params, x):
     p = {name: np.asarray(w, np.float64) for name, w in params.items()}
-    return np.array([oracle_of_token(p, of_token) for of_token in np.asarray(x, np.float64)])
+    return np.array([formula(p, token) for token in np.asarray(x, np.float64)])
 
 
-def of(name):
-    """The arrays, apply with the model's arguments, and what it must give."""
-    make, arguments, options, oracle_of_token = FAMILIES[name]
+def family(name):
+    """Returns the arrays of a model, its layer by apply, and its layer by the formula."""
+    make, arguments, options, formula = FAMILIES[name]
     run = lambda params, x: nn.apply(params, x, *arguments, **options)  # noqa: E731
-    return make(), run, functools.partial(layer, oracle_of_token)
+    return make(), run, functools.partial(reference_layer, formula)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_is_the_layer_of(name):
-    params, run, want = of(name)
+def test_values_match_the_formula(name):
+    params, run, want = family(name)
     out, logits, _ = jax.jit(run)(params, X)
     close(out, want(params, X))
     close(logits, X @ params["router"] + params.get("router_bias", 0))
@@ -138,70 +138,72 @@ def test_is_the_layer_of(name):
 
 @pytest.mark.parametrize("name", sampled(FAMILIES, 3))
 def test_gradients(name):
-    """Of arrays that init does not make, and of tokens."""
-    params, run, want = of(name)
+    """Gradients of tokens and of all arrays except the experts' matrices match central differences."""
+    params, run, want = family(name)
     ct = random(T, H, seed=20)
     got, dx = jax.jit(jax.grad(lambda params, x: (run(params, x).out * ct).sum(), (0, 1)))(params, X)
     near = functools.partial(close, rtol=1e-3, atol=1e-3)
     near(dx, oracle.gradient(lambda x: (want(params, x) * ct).sum(), X))
     for key in params.keys() - {"w_gate", "w_up", "w_down"}:
-        wanted = oracle.gradient(lambda w, key=key: (want(params | {key: w}, X) * ct).sum(), params[key])
-        near(got[key], 0 * wanted if key == "expert_bias" else wanted, err_msg=key)
+        want_gradient = oracle.gradient(lambda w, key=key: (want(params | {key: w}, X) * ct).sum(), params[key])
+        near(got[key], 0 * want_gradient if key == "expert_bias" else want_gradient, err_msg=key)
 
 
-# How matrices are stored.
+# Storage of matrices.
 
 V3 = FAMILIES["DeepSeek-V3"][2]
 
 
-def stored(params, change, keys=None):
+def change_matrices(params, change, keys=None):
     return params | {
         key: change(w) for key, w in params.items() if key.rpartition("_")[2] in (keys or ("gate", "up", "down"))
     }
 
 
-def transposed(w):
+def transpose(w):
     return np.ascontiguousarray(w.swapaxes(-1, -2))
 
 
-def merged(params, how):
-    """Gates with ups."""
+def merge_gates(params, layout):
+    """Returns the arrays with each gate merged into its up matrix."""
     out = {key: w for key, w in params.items() if not key.endswith("gate")}
     for kind in ("w", "shared"):
         gate, up = params[f"{kind}_gate"], params[f"{kind}_up"]
-        both = (
-            np.concatenate([gate, up], -1) if how == "halves" else np.stack([gate, up], -1).reshape(*up.shape[:-1], -1)
+        gate_up = (
+            np.concatenate([gate, up], -1)
+            if layout == "halves"
+            else np.stack([gate, up], -1).reshape(*up.shape[:-1], -1)
         )
-        out[f"{kind}_up"] = both
+        out[f"{kind}_up"] = gate_up
     return out
 
 
-def packed(w):
+def pack(w):
     w = w if w.ndim == 3 else w[None]
     return raggemm.prepack(w)
 
 
-FORMS = {
-    "transposed": (lambda p: stored(p, transposed), {"transpose_up": True, "transpose_down": True}),
-    "up transposed": (lambda p: stored(p, transposed, ("gate", "up")), {"transpose_up": True}),
-    "halves": (lambda p: merged(p, "halves"), {"merged": "halves"}),
-    "interleaved": (lambda p: merged(p, "interleaved"), {"merged": "interleaved"}),
-    "halves transposed": (lambda p: stored(merged(p, "halves"), transposed),
+STORAGES = {
+    "transposed": (lambda p: change_matrices(p, transpose), {"transpose_up": True, "transpose_down": True}),
+    "up transposed": (lambda p: change_matrices(p, transpose, ("gate", "up")), {"transpose_up": True}),
+    "halves": (lambda p: merge_gates(p, "halves"), {"merged": "halves"}),
+    "interleaved": (lambda p: merge_gates(p, "interleaved"), {"merged": "interleaved"}),
+    "halves transposed": (lambda p: change_matrices(merge_gates(p, "halves"), transpose),
         {"merged": "halves", "transpose_up": True, "transpose_down": True}),
-    "packed": (lambda p: stored(p, packed), {}),
+    "packed": (lambda p: change_matrices(p, pack), {}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", sampled(FORMS, 3))
-def test_forms_of_the_matrices(form):
-    change, options = FORMS[form]
-    params, _, want = of("DeepSeek-V3")
+@pytest.mark.parametrize("storage", sampled(STORAGES, 3))
+def test_storage_of_matrices(storage):
+    change, options = STORAGES[storage]
+    params, _, want = family("DeepSeek-V3")
     run = jax.jit(lambda params, x: nn.apply(params, x, 3, **V3, **options).out)
     close(run(change(params), X), want(params, X))
 
 
-def test_no_tokens_and_batches_of_them():
-    params, run, want = of("Qwen2-MoE")
+def test_no_tokens_and_batches_of_tokens():
+    params, run, want = family("Qwen2-MoE")
     run = jax.jit(run)
     assert run(params, X[:0]).out.shape == (0, H)
     batch = random(2, T, H, seed=3)
@@ -240,14 +242,14 @@ nn_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def test_init(x64):
-    """Also where JAX would make float64 numbers."""
+    """Arrays have the requested dtype, even if jax_enable_x64 is set."""
     params = nn.init(jax.random.key(1), nn.Shape(64, 32, 16), jnp.bfloat16)
     shapes = {"router": (64, 16), "w_gate": (16, 64, 32), "w_up": (16, 64, 32), "w_down": (16, 32, 64)}
     assert {name: x.shape for name, x in params.items()} == shapes
     assert {name: x.dtype for name, x in params.items()} == dict.fromkeys(shapes, jnp.bfloat16) | {"router": np.float32}
     for name, x in params.items():
-        summed = 32 if name == "w_down" else 64
-        nn_close(np.std(np.asarray(x, np.float64)), summed**-0.5, rtol=0.1)
+        fan_in = 32 if name == "w_down" else 64
+        nn_close(np.std(np.asarray(x, np.float64)), fan_in**-0.5, rtol=0.1)
 
 
 LAYERS = sampled([PARAMS | NN_SHARED, PARAMS], 2)
@@ -255,19 +257,19 @@ LAYERS = sampled([PARAMS | NN_SHARED, PARAMS], 2)
 
 @pytest.mark.parametrize("params", LAYERS, ids=["shared", "routed"])
 def test_explicit_mesh_axes(params):
-    """Tokens that a mesh divides are gathered where they are sorted; their gradients are divided as they are."""
+    """Sharded tokens are gathered for sorting. Their gradient has their sharding."""
     x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
     gradient = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))
-    wanted = gradient(params, x)
+    want_gradient = gradient(params, x)
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(mesh):
         got = gradient(params, jax.device_put(x, NamedSharding(mesh, P("data"))))
-    jax.tree.map(nn_close, got, wanted)
+    jax.tree.map(nn_close, got, want_gradient)
     assert got[1].sharding.spec == P("data", None)
 
 
 UP = np.asarray(PARAMS["w_up"])
-WIDE = {"router": np.ones((6, 9), np.float32)}
+WRONG_ROUTER = {"router": np.ones((6, 9), np.float32)}
 MORE_ERRORS = [
     ({"w_down": None}, {}, "params: 'w_down' is missing, the keys are"),
     ({"b_router": NN_X}, {}, "params: 'b_router' is unknown, keys must be among"),
@@ -276,12 +278,12 @@ MORE_ERRORS = [
     ({}, {"expert_bias": NN_X[0]}, "expert_bias: must be given in params, not as an argument of apply"),
     ({"w_up": UP[0]}, {}, r"params\['w_up'\]: shape is .*, must be \[G,6,I\]"),
     ({"w_down": UP}, {}, r"params\['w_down'\]: shape is .*, must be \[G,I,6\]"),
-    (WIDE, {}, "params: router has 9 experts, but w_up has 5"),
+    (WRONG_ROUTER, {}, "params: router has 9 experts, but w_up has 5"),
     ({"router": PARAMS["router"][1:]}, {}, r"x: shape is .*, must end with the rows of params\['router'\]"),
 ]
 
 
-CALLS = [(OF_SHARED(), X, *row) for row in ERRORS] + [(PARAMS, NN_X, *row) for row in MORE_ERRORS]
+CALLS = [(shared_arrays(), X, *row) for row in ERRORS] + [(PARAMS, NN_X, *row) for row in MORE_ERRORS]
 
 
 @pytest.mark.parametrize(("params", "x", "change", "options", "message"), CALLS, ids=range(len(CALLS)))

@@ -1,4 +1,4 @@
-"""raggemm.options: that each has its effect on the calls that are lowered within it, and on no others."""
+"""Tests that raggemm.options affects the calls that are lowered within it, and no others."""
 
 import re
 
@@ -17,20 +17,20 @@ LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 OPERANDS = LHS, RHS, SIZES
 WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
 MESSAGE = "group 2 has size 99"
-# Instruction sets of this CPU, best first; what it lacks is in the output of ./dev test.
+# Instruction sets of this CPU, best first. `./dev test` prints the missing ones.
 USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
-OTHERS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}
+OTHER_DESCRIPTIONS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}
 
 
 def isa_of(function, *operands) -> str:
-    """The instruction set of the calls of a function, which have the same one."""
+    """Returns the instruction set that all calls of a function have."""
     (isa,) = set(plans.lines("isa", function, *operands))
     return isa.upper()
 
 
 def attributes(lowered) -> dict[str, str]:
-    """How the custom calls of a program are computed: their attributes that are options."""
+    """Returns the attributes of a program's custom calls that come from options."""
     (config,) = set(re.findall(r"raggemm_grouped_gemm_v1.*backend_config=\{([^}]*)\}", lowered.compile().as_text()))
     found = re.findall(r'\b(isa|executor|threads|on_error) = "?(\w+)', config)
     return dict(found)
@@ -61,7 +61,7 @@ def test_rules_of_bf16(rule):
     want = np.concatenate([np.float64(lhs[:4]) @ np.float64(rhs[0]), np.float64(lhs[4:]) @ np.float64(rhs[2])])
     np.testing.assert_allclose(results[0], want, rtol=0, atol=1e-4)
     with raggemm.options(bf16_sums="tiles" if rule == "pairs" else "pairs"):
-        assert (results[0] != np.asarray(product(lhs, rhs, sizes))).any()  # another order of the same sums
+        assert (results[0] != np.asarray(product(lhs, rhs, sizes))).any()  # the rules add in different orders
 
 
 @pytest.mark.parametrize("isa", USABLE)
@@ -83,8 +83,8 @@ def test_executor(executor):
 
 
 @pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
-def test_entering_and_leaving_leaves_no_stale_program():
-    """Through every cache: of compiled programs, of eager ones, of traces and of what lower() returns."""
+def test_no_stale_program_after_entering_or_leaving():
+    """No cache of JAX returns a program of other options: neither jit, eager calls, traces nor lower()."""
     jitted = fresh_gmm()
     inner = jax.jit(lambda *x: jitted(*x) + 0)
     trace = jax.jit(lambda *x: raggemm.gmm(*x)).trace(*OPERANDS)
@@ -122,29 +122,29 @@ WRONG_OPTIONS = [
 
 
 @pytest.mark.parametrize("given, message", WRONG_OPTIONS, ids=[str(given) for given, _ in WRONG_OPTIONS])
-def test_what_is_wrong_is_an_error_that_lists_what_is_right(monkeypatch, given, message):
+def test_errors_list_the_valid_values(monkeypatch, given, message):
     isas = [{"name": name, "usable": name != "AVX512", "missing": "of a test"} for name in ("AVX512", "AVX2", "SCALAR")]
-    monkeypatch.setattr(library, "description", lambda: {"isas": isas, **OTHERS})
+    monkeypatch.setattr(library, "description", lambda: {"isas": isas, **OTHER_DESCRIPTIONS})
     with pytest.raises(ValueError, match=re.escape(message) + "$"), raggemm.options(**given):
         pass
 
 
 @pytest.mark.parametrize("context", [lambda: raggemm.options(threads=1), raggemm.override_ragged_dot])
-def test_in_a_function_that_is_being_traced_it_is_refused(context):
+def test_contexts_inside_a_trace_are_refused(context):
     def layer(x):
         with context():
             return raggemm.gmm(x, RHS, SIZES)
 
     with pytest.raises(RuntimeError, match="enter it around the call"):
         jax.jit(layer)(LHS)
-    assert jax.jvp(layer, (LHS,), (LHS,))[1].shape == (12, 16)  # runs at once, so that it is fine
+    assert jax.jvp(layer, (LHS,), (LHS,))[1].shape == (12, 16)  # eager, so options apply
 
 
-# Backward passes, the override, calls that are divided
+# Backward passes and partitioned calls.
 
 
 @pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
-def test_a_backward_pass_has_the_options_of_the_place_where_it_is_lowered():
+def test_a_backward_pass_has_the_options_of_its_lowering():
     def loss(x, w):
         return jnp.sin(raggemm.gmm(x, w, SIZES)).sum()
 
@@ -157,8 +157,8 @@ def test_a_backward_pass_has_the_options_of_the_place_where_it_is_lowered():
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-def test_divided_calls_have_those_of_where_they_were_lowered(axis):
-    """The partitioner divides a call when compiling; here that is after the context was left."""
+def test_partitioned_calls_have_the_options_of_their_lowering(axis):
+    """The partitioner divides a call at compilation, after the context has ended."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     spec = [None, None, None]
     spec[axis] = "x"
@@ -172,15 +172,15 @@ def test_divided_calls_have_those_of_where_they_were_lowered(axis):
     finally:
         raggemm.enable_partitioning(False)
     assert ("all-reduce" in text) == (axis == 1)
-    assert "f32[4,8,16]" not in text  # it was divided
+    assert "f32[4,8,16]" not in text  # the partitioner divided the call
     assert seen == {"isa": WORST, "on_error": "nan"}
 
 
-# on_error
+# Errors.
 
 
-def test_errors_are_logged_where_jax_has_several_devices(capfd):
-    """As it has in these tests."""
+def test_errors_are_logged_by_default_with_several_devices(capfd):
+    """on_error="log" is the default if JAX has several devices, as in these tests."""
     assert attributes(fresh_gmm().lower(*OPERANDS)) == {"on_error": "log"}
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
         jax.block_until_ready(fresh_gmm()(*WRONG))
@@ -188,13 +188,13 @@ def test_errors_are_logged_where_jax_has_several_devices(capfd):
     assert len(lines) == 1 and re.search(MESSAGE, lines[0])
 
 
-def test_errors_that_are_raised_only(capfd):
+def test_on_error_raise(capfd):
     with raggemm.options(on_error="raise"), pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
         jax.block_until_ready(fresh_gmm()(*WRONG))
     assert "raggemm" not in capfd.readouterr().err
 
 
-def test_errors_that_become_nan(capfd):
+def test_on_error_nan(capfd):
     with raggemm.options(on_error="nan"):
         assert np.isnan(fresh_gmm()(*WRONG)).all()
         gradient = jax.jit(jax.grad(lambda w: raggemm.gmm(LHS, w, WRONG[2]).sum()))(RHS)

@@ -1,4 +1,4 @@
-"""jax.lax.ragged_dot with the override on: what JAX' own function is expected to do, and which of the two did it."""
+"""Tests the override of jax.lax.ragged_dot: results, who lowers a call, and fallback to JAX."""
 
 import collections
 import functools
@@ -21,15 +21,15 @@ from raggemm._src import versions
 SIZES = np.array([4, 0, 3], np.int32)
 BASIC = Form("mk,gkn->mn, m")
 LHS, RHS, _ = BASIC.operands()
-POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # the last group
+POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # NaN in the last group only
 
 
-def done_by(lowerings) -> dict[str, int]:
+def count_by_lowering(lowerings) -> dict[str, int]:
     return collections.Counter(lowering.by for lowering in lowerings)
 
 
-def is_ours(out) -> bool:
-    """Whether a result of POISONED has its NaNs in the last group only; JAX' own spreads them over all rows."""
+def is_raggemm_result(out) -> bool:
+    """Tells whether raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()
@@ -40,7 +40,7 @@ def test_every_form_of_ragged_dot_general(form):
     operands = form.operands()
     with override_ragged_dot() as lowerings:
         got = jax.jit(functools.partial(lax.ragged_dot_general, ragged_dot_dimension_numbers=form.numbers))(*operands)
-    assert done_by(lowerings) == {"raggemm": 1}
+    assert count_by_lowering(lowerings) == {"raggemm": 1}
     form.expected(*operands).check(got)
 
 
@@ -50,7 +50,7 @@ def test_shard_map(check_vma):
     rows, sizes = PartitionSpec("rows"), np.array([[1, 0, 2], [3, 0, 0], [0, 1, 1]], np.int32)
 
     def shard(x, w, sizes):
-        w = versions._vary(w, ("rows",)) if check_vma else w  # JAX wants all three to vary alike
+        w = versions._vary(w, ("rows",)) if check_vma else w  # jax.lax needs the same varying axes of all operands
         return lax.ragged_dot(x, w, sizes[0])
 
     call = jax.jit(
@@ -58,7 +58,7 @@ def test_shard_map(check_vma):
     )
     with override_ragged_dot() as lowerings:
         got = call(LHS, RHS, sizes)
-    assert done_by(lowerings) == {"raggemm": 1}
+    assert count_by_lowering(lowerings) == {"raggemm": 1}
     want = [raggemm.ragged_dot(LHS[3 * i :][:3], RHS, sizes[i]) for i in range(3)]
     np.testing.assert_array_equal(got, np.concatenate(want))
 
@@ -70,13 +70,13 @@ FALLBACK = {
     "precision": (LHS, RHS, {"precision": "BF16_BF16_F32"}, "precision: BF16_BF16_F32"),
     "int4 with int16": (LHS.astype(ml_dtypes.int4), RHS.astype(np.int16), INT32, "rhs is int16"),
     "a result of float8": (LHS.astype(E4M3), RHS.astype(E4M3), {}, "result is float8_e4m3fn"),
-    "a float with int32": (LHS, RHS.astype(np.int8), INT32, "result is int32"),
+    "float with an int32 result": (LHS, RHS.astype(np.int8), INT32, "result is int32"),
     "another float8": (LHS, RHS.astype(ml_dtypes.float8_e4m3b11fnuz), {}, "rhs is float8_e4m3b11fnuz"),
 }
 
 
 @pytest.mark.parametrize("case", FALLBACK)
-def test_what_raggemm_does_not_take_is_lowered_by_jax(case):
+def test_unsupported_calls_are_lowered_by_jax(case):
     lhs, rhs, options, why = FALLBACK[case]
     call = functools.partial(lax.ragged_dot, **options)
     with override_ragged_dot() as lowerings:
@@ -86,7 +86,7 @@ def test_what_raggemm_does_not_take_is_lowered_by_jax(case):
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
-def test_other_platforms_lower_to_their_own(platform):
+def test_other_platforms_are_lowered_by_jax(platform):
     call = jax.jit(lambda *x: lax.ragged_dot(*x))
     own = call.trace(LHS, RHS, SIZES).lower(lowering_platforms=(platform,)).as_text()
     with override_ragged_dot() as lowerings:
@@ -99,8 +99,8 @@ def test_other_platforms_lower_to_their_own(platform):
     assert own == overridden
 
 
-def test_entering_and_leaving_leaves_no_stale_program():
-    """Through every cache: of compiled programs, of eager ones, of traces and of what lower() returns."""
+def test_no_stale_program_after_entering_or_leaving():
+    """No cache of JAX returns a program of the other setting: neither jit, eager calls, traces nor lower()."""
     jitted = jax.jit(lax.ragged_dot)
     inner = jax.jit(lambda *x: jitted(*x) + 0)
 
@@ -111,52 +111,52 @@ def test_entering_and_leaving_leaves_no_stale_program():
         return jax.vmap(lax.ragged_dot)(*(a[None] for a in x))[0]
 
     for function in (jitted, inner, lax.ragged_dot, traced, batched):
-        ours = [is_ours(function(LHS, POISONED, SIZES))]
+        computed_by_raggemm = [is_raggemm_result(function(LHS, POISONED, SIZES))]
         for _ in range(2):
             with override_ragged_dot():
-                ours.append(is_ours(function(LHS, POISONED, SIZES)))
+                computed_by_raggemm.append(is_raggemm_result(function(LHS, POISONED, SIZES)))
                 with override_ragged_dot(False):
-                    ours.append(is_ours(function(LHS, POISONED, SIZES)))
-                ours.append(is_ours(function(LHS, POISONED, SIZES)))
-            ours.append(is_ours(function(LHS, POISONED, SIZES)))
-        assert ours == [False, *[True, False, True, False] * 2]
+                    computed_by_raggemm.append(is_raggemm_result(function(LHS, POISONED, SIZES)))
+                computed_by_raggemm.append(is_raggemm_result(function(LHS, POISONED, SIZES)))
+            computed_by_raggemm.append(is_raggemm_result(function(LHS, POISONED, SIZES)))
+        assert computed_by_raggemm == [False, *[True, False, True, False] * 2]
 
 
-def test_enabled_for_all_threads(caplog):
+def test_enabling_applies_to_all_threads(caplog):
     results = []
 
     def thread():
-        results.append(is_ours(jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, POISONED, SIZES)))
+        results.append(is_raggemm_result(jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, POISONED, SIZES)))
 
-    def run():
-        one = threading.Thread(target=thread)
-        one.start()
-        one.join()
+    def run_in_thread():
+        worker = threading.Thread(target=thread)
+        worker.start()
+        worker.join()
 
     call = jax.jit(lambda *x: lax.ragged_dot(*x))
-    run()
+    run_in_thread()
     raggemm.enable_ragged_dot_override()
     try:
         with caplog.at_level(logging.DEBUG, "raggemm.override"):
-            run()
-            assert is_ours(call(LHS, POISONED, SIZES))
+            run_in_thread()
+            assert is_raggemm_result(call(LHS, POISONED, SIZES))
             assert custom_calls(call.lower(LHS, POISONED, SIZES)) == 1
         with override_ragged_dot(False):
-            assert not is_ours(call(LHS, POISONED, SIZES))
-        with override_ragged_dot():  # of one thread: others keep theirs
-            run()
+            assert not is_raggemm_result(call(LHS, POISONED, SIZES))
+        with override_ragged_dot():  # applies to this thread only
+            run_in_thread()
     finally:
         raggemm.enable_ragged_dot_override(False)
-    run()
+    run_in_thread()
     assert results == [False, True, True, False]
-    assert not is_ours(call(LHS, POISONED, SIZES))
+    assert not is_raggemm_result(call(LHS, POISONED, SIZES))
     assert "ragged_dot of float32[9,9] float32[3,9,5] int32[3] lowered by raggemm" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int32])
-def test_sizes_of_every_type(dtype):
-    """Narrow ones are widened, which the library does not take."""
+def test_sizes_of_every_dtype(dtype):
+    """The override widens 8-bit and 16-bit sizes, which the library does not take."""
     with override_ragged_dot() as lowerings:
         got = jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES.astype(dtype))
-    assert done_by(lowerings) == {"raggemm": 1}
+    assert count_by_lowering(lowerings) == {"raggemm": 1}
     np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))

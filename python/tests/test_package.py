@@ -1,4 +1,4 @@
-"""The package as it is installed: what importing it does, the cases it carries, its version."""
+"""Tests the installed package: import, versions and public names."""
 
 import contextlib
 import importlib
@@ -29,32 +29,31 @@ def test_import_after_the_backend_has_started(tmp_path):
 
 
 def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
-    """The plugin's version with that in the header of the installed jaxlib."""
+    """The plugin's FFI version is compared with the one in jaxlib's header."""
     built = library._built_ffi_version(library._library)
     monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
     assert library._runtime_ffi_version() is None
     header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
     header.parent.mkdir(parents=True)
-    for major, minor, is_taken in ((0, 0, False), (0, 99, True), (1, 99, False)):
+    for major, minor, is_accepted in ((0, 0, False), (0, 99, True), (1, 99, False)):
         header.write_text(f"#define XLA_FFI_API_MAJOR {major}\n#define XLA_FFI_API_MINOR {minor}\n")
         message = rf"^raggemm: .*built for version 0\.[1-9]\d* of XLA's FFI, .* version {major}\.{minor}$"
-        with contextlib.nullcontext() if is_taken else pytest.raises(ImportError, match=message):
+        with contextlib.nullcontext() if is_accepted else pytest.raises(ImportError, match=message):
             library._check_ffi_version(built, library._runtime_ffi_version())
 
 
-def test_public_modules_say_what_is_public():
-    """The reference has a page for each module whose name has no underscore, and on it the docstrings of what __all__
-    names."""
-    below = [module.name for module in pkgutil.walk_packages(raggemm.__path__, "raggemm.") if "._" not in module.name]
-    compat = {f"raggemm.compat.{name}" for name in raggemm.compat.__all__}
-    modules = {f"raggemm.{name}" for name in ("compat", "expert_parallel", "nn", "ops", "override")}
-    assert set(below) == modules | compat
-    for name in ("raggemm", *below):
+def test_public_names_are_documented():
+    """Each module without an underscore in its name has a docstring, and so has everything in its __all__."""
+    names = [module.name for module in pkgutil.walk_packages(raggemm.__path__, "raggemm.") if "._" not in module.name]
+    compat_names = {f"raggemm.compat.{name}" for name in raggemm.compat.__all__}
+    module_names = {f"raggemm.{name}" for name in ("compat", "expert_parallel", "nn", "ops", "override")}
+    assert set(names) == module_names | compat_names
+    for name in ("raggemm", *names):
         module = importlib.import_module(name)
         assert module.__doc__ and all(getattr(module, public).__doc__ for public in module.__all__), name
 
 
-def test_workspace_is_a_line_in_the_number_of_groups():
+def test_workspace_is_linear_in_the_number_of_groups():
     for arrays in range(7):
         constant, per_group = library.workspace_coefficients(arrays)
         assert constant > 0

@@ -1,4 +1,4 @@
-"""Sharded operands under plain jit, with and without the partitioning rule."""
+"""Tests sharded operands under jit, with and without the partitioning rule."""
 
 import functools
 import re
@@ -39,15 +39,15 @@ def put(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """The result, checked against one device, and the collectives of the program."""
+    """Returns the result, checked against one device, and the collectives of the program."""
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
     return out, collectives_of(program)
 
 
-def transposable(transpose):
-    """gmm, its weights, and where their axes K and N are."""
+def gmm_with_weights(transpose):
+    """Returns gmm, its weights, and the numbers of their axes K and N."""
     f = functools.partial(gmm, transpose_rhs=transpose)
     return f, RHS.swapaxes(1, 2) if transpose else RHS, *((2, 1) if transpose else (1, 2))
 
@@ -58,7 +58,7 @@ def along(axis, name="x"):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_weights_sharded_along_n_need_no_communication(transpose):
-    f, weights, _, n = transposable(transpose)
+    f, weights, _, n = gmm_with_weights(transpose)
     out, collectives = compiled(f, LHS, put(weights, along(n)), SIZES)
     assert collectives == set()
     assert out.sharding.spec == P(None, "x")
@@ -67,7 +67,7 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     (dlhs, drhs), collectives = compiled(
         lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
     )
-    assert collectives == {"all-reduce"}  # of the gradient of the rows
+    assert collectives == {"all-reduce"}  # sums the gradient of the rows
     assert dlhs.sharding.is_fully_replicated
     assert drhs.sharding.spec == along(n)
 
@@ -81,24 +81,24 @@ def test_without_the_rule_operands_are_gathered():
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_other_shardings(transpose):
-    f, weights, k, n = transposable(transpose)
+    f, weights, k, n = gmm_with_weights(transpose)
     rows_of_all = put(LHS, P(), square_mesh())
-    both = [None] * 3
-    both[k], both[n] = "x", "y"
+    k_and_n = [None] * 3
+    k_and_n[k], k_and_n[n] = "x", "y"
     for rows, w, spec, collectives in (
-        (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # contracted
+        (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # sharded along the contracted axis
         (put(LHS, P(None, "x")), put(weights, along(k)), P(), {"all-reduce"}),
-        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # one axis wanted twice
-        (put(LHS, P("x")), weights, P(), {"all-gather"}),  # divided by the groups
+        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # both need the mesh axis
+        (put(LHS, P("x")), weights, P(), {"all-gather"}),  # groups divide the rows
         (LHS, put(weights, P("x")), P(), {"all-gather"}),
-        (rows_of_all, put(weights, P(*both), square_mesh()), P(None, "y"), {"all-reduce"}),
+        (rows_of_all, put(weights, P(*k_and_n), square_mesh()), P(None, "y"), {"all-reduce"}),
     ):
         out, found = compiled(f, rows, w, SIZES)
         assert found == collectives
         assert out.sharding.spec == spec
 
 
-def test_the_programs_of_two_calls_differ():
+def test_programs_of_different_calls_differ():
     """The pointer to a call is not enough, because a later call may get it while its program is cached on disk."""
 
     def program(activation, options):
@@ -125,11 +125,11 @@ def test_optional_operands_are_added_once(names):
     rest = [optional[name] for name in names]
     out, collectives = compiled(f, LHS, put(RHS, along(2)), *rest)
     assert (out.sharding.spec, collectives) == (P(None, "x"), set())
-    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # gathered, for c and bias
+    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # gathered because of c and bias
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
-    """Three devices have 256 + 1, which bfloat16 would round to 256."""
+    """The sum 3 * (256 + 1) + 1 is 772. If partial sums were rounded to bfloat16, each 257 would be 256."""
     weights = np.array([256, 1, 256, 1, 256, 1, 1, 0], ml_dtypes.bfloat16).reshape(1, 8, 1)
 
     def f(x, w):
@@ -142,16 +142,16 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """Six of eight over four devices, as the partitioner itself shards a slice of what is sharded."""
+    """The partitioner shards a slice of six elements over four devices."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
 
     compiled(lambda x, w: f(x, w).sum(axis=1), LHS, put(RHS, along(axis)))
     if axis == 2 and jax.__version__ == "0.9.2":
-        return  # which has no name for such shards, of slices that nothing was multiplied with either
+        return  # this version cannot name the sharding of such a slice, even without a product
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    # Where N is divided, jax 0.8.1 takes half of the devices, which do divide it.
+    # If N is sharded, jax 0.8.1 uses two devices, which divide it evenly.
     assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 
@@ -162,7 +162,7 @@ def test_inside_loops_shard_map_and_export():
 
     compiled(jax.grad(loss), put(RHS, along(2)), LHS)
     specs = {"in_specs": (P(), along(2), P()), "out_specs": P(None, "x")}
-    for names in ({"x", "y"}, {"x"}):  # manual along all axes of the mesh, and along one
+    for names in ({"x", "y"}, {"x"}):  # manual along both axes of the mesh, and along one
         sharded = jax.shard_map(gmm, mesh=square_mesh(), axis_names=names, **specs)
         compiled(sharded, LHS, put(RHS, along(2), square_mesh()), SIZES)
     allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
@@ -171,8 +171,8 @@ def test_inside_loops_shard_map_and_export():
     close(jax.jit(exported.call)(*operands), gmm(LHS, RHS, SIZES))
 
 
-def somewhere(x, rng):
-    """x sharded along random axes of the square mesh, where they divide it."""
+def shard_randomly(x, rng):
+    """Shards x over the square mesh along random axes with even extents."""
     spec = [None] * x.ndim
     for name in ("x", "y"):
         axes = [axis for axis in range(x.ndim) if x.shape[axis] % 2 == 0 and spec[axis] is None]
@@ -182,19 +182,19 @@ def somewhere(x, rng):
 
 
 @pytest.mark.parametrize("case", sampled(all_cases(m=8, k=4, n=6, ragged=12), 5), ids=str)
-def test_every_mode_and_storage_wherever_its_operands_lie(case):
+def test_every_mode_and_storage_with_random_shardings(case):
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
     operands = case.operands()
     batched = [(), ("lhs",), ("rhs", "dims"), tuple(operands)][rng.integers(4)]
     if case.name.startswith("uniform"):
         batched = tuple(x for x in batched if x != "dims")
     axes = {name: 0 if name in batched else None for name in operands}
-    whole = {
+    all_operands = {
         name: jax.tree.map(lambda a: np.stack([a * 1] * BATCH), x) if name in batched else x
         for name, x in operands.items()
     }
     f = jax.vmap(case.run, (axes,)) if batched else case.run
-    placed = jax.tree.map(lambda x: somewhere(x, rng), whole)
-    got = jax.jit(f)(placed)
+    placed_operands = jax.tree.map(lambda x: shard_randomly(x, rng), all_operands)
+    got = jax.jit(f)(placed_operands)
     for part in got if batched else [got]:
         case.expected(operands).check(part)

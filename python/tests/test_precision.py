@@ -1,5 +1,4 @@
-"""float32 as products of bfloat16: DotAlgorithmPresets BF16_BF16_F32_X3 and _X6, forward and backward, in every front
-end that has a precision, against products in float64."""
+"""Tests the presets BF16_BF16_F32_X3 and _X6, float32 by products of bfloat16, in every front end with a precision."""
 
 import functools
 import itertools
@@ -16,15 +15,15 @@ from raggemm import GroupedTensor, compat, override_ragged_dot
 from raggemm._src import library
 
 X3, X6 = DotAlgorithmPreset.BF16_BF16_F32_X3, DotAlgorithmPreset.BF16_BF16_F32_X6
-NAMES = {X3: "bf16_x3: 3 products", X6: "bf16_x6: 6 products"}
+ARITHMETICS = {X3: "bf16_x3: 3 products", X6: "bf16_x6: 6 products"}
 SIZES = np.array([7, 0, 20, 3], np.int32)
 K = 300
 LHS, RHS, CT = random(30, K), random(4, K, 40, seed=1), random(30, 40, seed=2)
 GROUP = np.repeat(np.arange(4), SIZES)
 
-# What error() gives: 2e-3 of bfloat16, 1e-7 of float32.
-MOST = {X3: 1e-5, X6: 4e-7}
-LEAST = {X3: 1e-6, X6: 1e-9}
+# Limits of error(). It is 2e-3 for bfloat16 and 1e-7 for float32.
+MAX_ERROR = {X3: 1e-5, X6: 4e-7}
+MIN_ERROR = {X3: 1e-6, X6: 1e-9}
 
 RAGGED_DOTS = {
     "ragged_dot": raggemm.ragged_dot,
@@ -40,7 +39,7 @@ OVERRIDDEN = {"the override": jax.lax.ragged_dot}
 
 
 def error(got, want) -> float:
-    """The root of its mean square, as a share of that of what is wanted."""
+    """Returns the root mean square error relative to `want`."""
     want = np.asarray(want, np.float64)
     return np.sqrt(((np.asarray(got, np.float64) - want) ** 2).mean() / (want**2).mean())
 
@@ -64,20 +63,20 @@ def test_forward_and_gradients(front_end, rule, preset):
     function = (RAGGED_DOTS | OVERRIDDEN)[front_end]
     dot = functools.partial(function, precision=preset)
 
-    def both(lhs, rhs):
+    def result_and_gradients(lhs, rhs):
         out, vjp = jax.vjp(lambda *x: dot(*x, SIZES), lhs, rhs)
         return out, *vjp(CT)
 
     with raggemm.options(bf16_sums=rule), override_ragged_dot():
-        arithmetics = plans.lines("arithmetic", both, LHS, RHS)
-        results = jax.jit(both)(LHS, RHS)
+        arithmetics = plans.lines("arithmetic", result_and_gradients, LHS, RHS)
+        results = jax.jit(result_and_gradients)(LHS, RHS)
     assert len(arithmetics) == 3
-    assert all(x.startswith(f"{rule}, {NAMES[preset]}") for x in arithmetics), arithmetics
+    assert all(x.startswith(f"{rule}, {ARITHMETICS[preset]}") for x in arithmetics), arithmetics
     for got, want in zip(results, (product(LHS, RHS), *gradients(LHS, RHS, CT)), strict=True):
         assert got.dtype == np.float32
-        assert LEAST[preset] < error(got, want) < MOST[preset]
+        assert MIN_ERROR[preset] < error(got, want) < MAX_ERROR[preset]
     bf16 = function(LHS.astype(jnp.bfloat16), RHS.astype(jnp.bfloat16), SIZES)
-    assert error(bf16, product(LHS, RHS)) > 100 * MOST[X3]
+    assert error(bf16, product(LHS, RHS)) > 100 * MAX_ERROR[X3]
 
 
 @pytest.mark.parametrize("preset", [X3, X6])
@@ -91,7 +90,7 @@ def test_same_bits_on_every_instruction_set(preset):
 
 
 def test_the_configured_precision():
-    """Of what is as in jax.lax; grouped_gemm and gmm have their own."""
+    """jax_default_matmul_precision applies to ragged_dot, as in jax.lax, but not to grouped_gemm and gmm."""
     with jax.default_matmul_precision("BF16_BF16_F32_X3"):
         for dot, name in ((raggemm.ragged_dot, "bf16_x3"), (raggemm.gmm, "f32"), (RAGGED_DOTS["grouped_gemm"], "f32")):
             (arithmetic,) = plans.lines("arithmetic", lambda *x, dot=dot: dot(*x), LHS, RHS, SIZES)
@@ -99,7 +98,7 @@ def test_the_configured_precision():
 
 
 @pytest.mark.parametrize("preset", [X3, X6])
-def test_infinities_and_nan_stay_what_they_are(preset):
+def test_infinities_and_nan_match_float64(preset):
     lhs, rhs = np.abs(LHS) + 1, np.abs(RHS) + 1
     lhs[0, 5], lhs[1, 6], rhs[2, 3, 4] = np.inf, np.nan, -np.inf
     got = np.asarray(raggemm.ragged_dot(lhs, rhs, SIZES, precision=preset))
@@ -111,8 +110,8 @@ def test_infinities_and_nan_stay_what_they_are(preset):
 
 @pytest.mark.parametrize("preset", [X3, X6, DotAlgorithmPreset.BF16_BF16_F32_X9, DotAlgorithmPreset.TF32_TF32_F32_X3])
 @pytest.mark.parametrize("front_end", RAGGED_DOTS)
-def test_what_is_not_met_is_refused_by_name(front_end, preset):
-    lhs = LHS.astype(jnp.bfloat16) if preset in NAMES else LHS
+def test_unsupported_presets_are_refused_by_name(front_end, preset):
+    lhs = LHS.astype(jnp.bfloat16) if preset in ARITHMETICS else LHS
     with pytest.raises(
         NotImplementedError, match=f"precision: {preset.name} is not supported for {lhs.dtype}, float32"
     ):

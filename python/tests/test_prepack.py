@@ -1,4 +1,4 @@
-"""prepack and unprepack: the bits of what went in, the bits of every product, and a value like any other."""
+"""Tests that prepack and unprepack keep the bits of weights and of products."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ M, K, G = 14, 64, 4
 LHS = random(M, K)
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 QUANTIZED = ("int8", "uint8", "int4", "uint4", "int2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
-# One column, within a block, one that is padded the most, several widths of blocks, and none.
+# One column, one block, an extent with much padding, several block widths, and none.
 COLUMNS = (1, 64, 100, 704, 2880, 0)
 
 
@@ -36,14 +36,14 @@ def weights(columns, dtype=np.float32, transpose=False, seed=1):
 
 
 def quantized(name, columns, transpose=False, blocks=2, has_zero=False):
-    """Of every finite element of the format."""
+    """Returns a QuantizedTensor of random finite elements of the format."""
     seed = np.random.default_rng(zlib.crc32(f"{name} {columns}".encode()))
     shape = (G, columns, K) if transpose else (G, K, columns)
-    every = codes(name)
-    data = jnp.asarray(seed.choice(every[np.isfinite(every.astype(np.float32))], shape))
-    of_blocks = (G, columns, blocks) if transpose else (G, blocks, columns)
-    scale = jnp.asarray(seed.uniform(0.5, 2, of_blocks).astype(np.float32))
-    zero = jnp.ones(of_blocks, data.dtype) if has_zero and dtype_of(name).kind in "iu" else None
+    elements = codes(name)
+    data = jnp.asarray(seed.choice(elements[np.isfinite(elements.astype(np.float32))], shape))
+    scale_shape = (G, columns, blocks) if transpose else (G, blocks, columns)
+    scale = jnp.asarray(seed.uniform(0.5, 2, scale_shape).astype(np.float32))
+    zero = jnp.ones(scale_shape, data.dtype) if has_zero and dtype_of(name).kind in "iu" else None
     return QuantizedTensor(data, scale, zero)
 
 
@@ -62,7 +62,7 @@ def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
             same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
 
 
-# The short run has each format but one with one width.
+# The short run has every format except one, each with one width.
 @pytest.mark.parametrize(("name", "columns"), sampled([*itertools.product(QUANTIZED, COLUMNS)], 7, unpack=True))
 def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
     transpose = QUANTIZED.index(name) % 2 == 1
@@ -78,7 +78,7 @@ def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
 
 
 @pytest.mark.parametrize("name", ["SCALAR", "AVX2", "AVX512"])
-def test_other_instruction_sets_read_the_same_value(name):
+def test_every_instruction_set_reads_packed_weights(name):
     usable = {isa["name"].upper() for isa in raggemm._src.library.description()["isas"] if isa["usable"]}
     if name not in usable:
         pytest.skip(f"this CPU has no {name}")
@@ -90,19 +90,16 @@ def test_other_instruction_sets_read_the_same_value(name):
         same_bits(jax.jit(lambda w: gmm(LHS, w, SIZES))(packed_q), expected[1])
 
 
-# A value
+# Lowered programs.
 
 
-def test_the_call_gets_the_value_as_it_is():
+def test_packed_weights_are_operands_without_a_copy():
     text = jax.jit(lambda w: gmm(LHS, w, SIZES)).lower(prepack(weights(100))).as_text()
     assert 'rhs_layout = "COLUMN_BLOCKS"' in text
     assert "transpose" not in text
 
 
-# moe_mlp
-
-
-def packed_case(case, names):
+def prepack_weights(case, names):
     transposes = dict(zip(("w_up", "w_down"), case.transposed, strict=True))
     transposes["w_gate"] = transposes["w_up"]
     return {n: prepack(w, transpose=transposes[n]) if n in names else w for n, w in case.given.items()}
@@ -119,7 +116,7 @@ def arguments(case, given, transposed):
     } | given
 
 
-# Errors
+# Errors.
 
 
 W = prepack(np.zeros((G, K, 100), np.float32))
@@ -149,20 +146,20 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), BAD, ids=range(len(BAD)))
-def test_what_is_refused(call, kind, message):
-    with pytest.raises(kind, match=message):
+@pytest.mark.parametrize(("call", "error", "message"), BAD, ids=range(len(BAD)))
+def test_wrong_arguments_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
         call()
 
 
-def test_what_moe_mlp_refuses():
+def test_wrong_weights_of_moe_mlp_are_refused():
     case = moe_mlps.Case()
-    packed = packed_case(case, ("w_up", "w_gate", "w_down"))
-    for given, transposed, kind, message in (
+    packed = prepack_weights(case, ("w_up", "w_gate", "w_down"))
+    for given, transposed, error, message in (
         (packed | {"w_gate": case.given["w_gate"]}, (0, 0), TypeError, "w_gate: must be PackedWeights if"),
         (packed, (1, 0), ValueError, "w_up: is PackedWeights.* transpose_up"),
         (packed, (0, 1), ValueError, "w_down: is PackedWeights.* transpose_down"),
         (packed | {"w_down": packed["w_up"]}, (0, 0), ValueError, r"w_down: shape is \(4, 64, 32\), must be \[4,I"),
     ):
-        with pytest.raises(kind, match=message):
+        with pytest.raises(error, match=message):
             moe_mlp(**arguments(case, given, transposed))

@@ -1,4 +1,4 @@
-"""Programs in processes of their own: a failing device, the launcher of the override and the trial of a newer jax."""
+"""Tests programs in other processes: a failing device, the override's launcher and its trial."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def shard(x, w, sizes):
 
 mesh, spec = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Auto,)), PartitionSpec("d")
 specs = {"in_specs": (spec, PartitionSpec(), spec), "out_specs": (spec, PartitionSpec())}
-sizes = np.array([[3, 5], [4, 4], [1, 9], [8, 0]], np.int32)  # of 8 rows each
+sizes = np.array([[3, 5], [4, 4], [1, 9], [8, 0]], np.int32)  # each device has 8 rows
 with raggemm.options(on_error="nan") if "nan" in sys.argv else contextlib.nullcontext():
     call = jax.jit(jax.shard_map(shard, mesh=mesh, **specs))
     out, total = call(np.ones((32, 16), np.float32), np.ones((2, 16, 4), np.float32), sizes)
@@ -34,7 +34,7 @@ print([float(part.max()) for part in np.split(np.asarray(out), 4)])
 MESSAGE = re.compile(r"^raggemm: .*group 1 has size 9", re.MULTILINE)
 
 
-def test_with_nan_the_program_goes_on():
+def test_with_nan_the_program_continues():
     done = subprocess.run([sys.executable, "-c", PROGRAM, "nan"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[False, False, True, False] True", "[16.0, 16.0, nan, 16.0]"]
@@ -42,21 +42,21 @@ def test_with_nan_the_program_goes_on():
 
 
 @pytest.mark.parametrize("seconds", [60])
-def test_by_default_the_message_is_there_before_xla_ends_the_process(seconds):
-    """XLA of jaxlib 0.10.2 ends it 60 seconds after the failure, and warns after 20."""
+def test_by_default_the_message_precedes_xlas_timeout(seconds):
+    """The message comes at once. XLA of jaxlib 0.10.2 warns 20 seconds after the failure and exits after 60."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True) as process:
         watchdog = threading.Timer(seconds, process.kill)
         watchdog.start()
         try:
-            before = []
+            other_lines = []
             for line in process.stderr:
                 if MESSAGE.match(line):
                     break
-                before.append(line)
+                other_lines.append(line)
             else:
-                pytest.fail("no message of raggemm:\n" + "".join(before))
+                pytest.fail("no message of raggemm:\n" + "".join(other_lines))
             assert process.poll() is None
-            assert not re.search("rendezvous|stuck|waiting", "".join(before), re.IGNORECASE)
+            assert not re.search("rendezvous|stuck|waiting", "".join(other_lines), re.IGNORECASE)
         finally:
             watchdog.cancel()
             process.kill()
@@ -67,20 +67,20 @@ import json, os, sys
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=3"
 import jax
 import jax.numpy as jnp
-import beside
+import sibling
 
 args = jnp.ones((8, 64)), jnp.ones((4, 64, 32)), jnp.array([3, 0, 4, 1])
 text = jax.jit(jax.lax.ragged_dot).lower(*args).as_text()
 print(json.dumps([__name__, sys.argv[1:], os.path.basename(sys.argv[0]), jax.device_count(), "raggemm" in text]))
 if __name__ == "__main__":
-    sys.exit(beside.STATUS)
+    sys.exit(sibling.STATUS)
 """
 
 
 @pytest.fixture
 def program(tmp_path):
     (tmp_path / "program.py").write_text(LAUNCHER_PROGRAM)
-    (tmp_path / "beside.py").write_text("STATUS = 7\n")
+    (tmp_path / "sibling.py").write_text("STATUS = 7\n")
     (tmp_path / "elsewhere").mkdir()
     return tmp_path
 
@@ -93,19 +93,19 @@ def run(*arguments, cwd):
     ("arguments", "folder"), [(["../program.py"], "elsewhere"), (["-m", "program"], ".")], ids=["file", "module"]
 )
 def test_the_program_runs_with_the_override(program, arguments, folder):
-    for launcher, by_raggemm in (([], False), (["-m", "raggemm.override"], True)):
+    for launcher, is_overridden in (([], False), (["-m", "raggemm.override"], True)):
         done = run(*launcher, *arguments, "--steps", "-m", cwd=program / folder)
         assert done.returncode == 7, done.stderr
-        assert json.loads(done.stdout) == ["__main__", ["--steps", "-m"], "program.py", 3, by_raggemm]
+        assert json.loads(done.stdout) == ["__main__", ["--steps", "-m"], "program.py", 3, is_overridden]
 
 
-def test_an_error_of_the_program_is_its_own(program):
+def test_an_error_of_the_program_is_raised_unchanged(program):
     (program / "program.py").write_text("raise KeyError('of the program')\n")
     done = run("-m", "raggemm.override", "program.py", cwd=program)
     assert done.returncode == 1 and done.stderr.endswith("KeyError: 'of the program'\n")
 
 
-NEWER = """
+UNTESTED_JAX = """
 import sys, jax, numpy as np
 jax.__version__, jax.__version_info__ = "0.99.0", (0, 99, 0)
 from jax._src.lax import lax as private
@@ -147,19 +147,19 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_jax_that_it_was_not_tested_with_is_tried(change):
-    """It is on with a warning, or says what has changed; either way jax.lax' own products stay right."""
-    code, said = CHANGES[change]
-    done = subprocess.run([sys.executable, "-c", NEWER.format(change=code)], capture_output=True, text=True)
+def test_the_override_is_tried_with_an_untested_jax(change):
+    """The override warns if the trial passes, else raises. Products of jax.lax stay right in both cases."""
+    code, message = CHANGES[change]
+    done = subprocess.run([sys.executable, "-c", UNTESTED_JAX.format(change=code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, own = done.stdout.splitlines()
-    assert re.fullmatch(said, first)
+    assert re.fullmatch(message, first)
     assert own == str([4.0] * 7 + [0.0])
-    warned = "the override of ragged_dot was not tested with jax 0.99.0; a trial passed\n"
-    assert (done.stderr == warned) == (change in ("nothing", "precision")), done.stderr
+    warning = "the override of ragged_dot was not tested with jax 0.99.0; a trial passed\n"
+    assert (done.stderr == warning) == (change in ("nothing", "precision")), done.stderr
 
 
-def test_versions_of_jax_that_it_was_tested_with(monkeypatch):
+def test_tested_versions_of_jax(monkeypatch):
     for version, tested in {(0, 8, 0): 0, (0, 8, 1): 1, (0, 11, 2): 1, (0, 12, 0, 1): 1, (0, 13, 0): 0}.items():
         monkeypatch.setattr(jax, "__version_info__", version)
         assert versions.override_was_tested() == bool(tested)

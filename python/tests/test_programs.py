@@ -1,4 +1,4 @@
-"""What programs look like and how they run: names, one call, kept results, donation, threads, explicit meshes."""
+"""Tests compiled programs: custom calls, text, checkpoint policies and explicit meshes."""
 
 import functools
 
@@ -24,15 +24,15 @@ def loss(x, w):
 
 
 def test_jit_is_one_custom_call_with_traced_sizes():
-    compiled = jax.jit(lambda *args: gmm(*args))  # a function of its own: JAX's cache goes by function
+    compiled = jax.jit(lambda *args: gmm(*args))  # a new function, because JAX caches programs by function
     assert custom_calls(compiled.lower(LHS, RHS, SIZES)) == 1
     for sizes in (SIZES, SIZES[::-1]):
         np.testing.assert_array_equal(compiled(LHS, RHS, sizes), gmm(LHS, RHS, sizes))
     assert compiled._cache_size() == 1
 
 
-def test_jaxpr_and_hlo_can_be_read():
-    """Modes and attributes appear by their names, with the same words in both."""
+def test_jaxpr_and_hlo_are_readable():
+    """Modes and attributes appear by name, with the same words in the jaxpr and in the HLO."""
     gradient = jax.jit(jax.grad(loss, 1))
     jaxpr = str(jax.make_jaxpr(gradient)(LHS, RHS))
     assert "Storage(" not in jaxpr
@@ -48,21 +48,21 @@ def test_jaxpr_and_hlo_can_be_read():
 
 
 def test_checkpoint_policy():
-    """Results of grouped GEMMs are kept, and no others: those of dots are computed again."""
+    """grouped_gemm_saveable saves the results of grouped GEMMs only. Those of dots are recomputed."""
     square = random(K, K)
 
-    def of_rows(x, w):
+    def loss_of_rows(x, w):
         return loss(jnp.sin(x @ square), w)
 
-    ours = raggemm.grouped_gemm_saveable
-    both = jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.dots_saveable, ours)
-    counted = {}
-    for name, policy in {"none": None, "ours": ours, "both": both}.items():
-        f = jax.value_and_grad(jax.checkpoint(of_rows, policy=policy), (0, 1))
-        counted[name] = calls(f, LHS, RHS).total(), str(jax.make_jaxpr(f)(LHS, RHS)).count("dot_general[")
-        jax.tree.map(close, f(LHS, RHS), jax.value_and_grad(of_rows, (0, 1))(LHS, RHS))
-    _, dots = counted["none"]
-    assert counted == {"none": (4, dots), "ours": (3, dots), "both": (3, dots - 1)}
+    save_gemms = raggemm.grouped_gemm_saveable
+    save_both = jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.dots_saveable, save_gemms)
+    counts = {}
+    for name, policy in {"none": None, "gemms": save_gemms, "both": save_both}.items():
+        f = jax.value_and_grad(jax.checkpoint(loss_of_rows, policy=policy), (0, 1))
+        counts[name] = calls(f, LHS, RHS).total(), str(jax.make_jaxpr(f)(LHS, RHS)).count("dot_general[")
+        jax.tree.map(close, f(LHS, RHS), jax.value_and_grad(loss_of_rows, (0, 1))(LHS, RHS))
+    _, dots = counts["none"]
+    assert counts == {"none": (4, dots), "gemms": (3, dots), "both": (3, dots - 1)}
 
 
 # Explicit meshes.
@@ -77,7 +77,7 @@ def gradients(f, count):
 
 
 @pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P("x", "y"), P(None, None, "y"), P(("x", "y"))], ids=str)
-def test_explicit_mesh_divides_an_axis_that_collapses(spec):
+def test_explicit_mesh_with_a_collapsed_axis(spec):
     explicit, sizes = square_mesh(), np.array([3, 0, 12, 4], np.int32)
     x = random(4, 6, K)
 
@@ -86,15 +86,17 @@ def test_explicit_mesh_divides_an_axis_that_collapses(spec):
 
     want, want_gradients = f(x, RHS), gradients(f, 2)(x, RHS)
     with jax.set_mesh(explicit):
-        placed = [jax.device_put(a, NamedSharding(explicit, s)) for a, s in ((x, spec), (RHS, P(None, None, "y")))]
-        np.testing.assert_array_equal(f(*placed), want)
-        got = gradients(f, 2)(*placed)
-    for gradient, operand, wanted in zip(got, placed, want_gradients, strict=True):
-        close(gradient, wanted)
+        sharded_operands = [
+            jax.device_put(a, NamedSharding(explicit, s)) for a, s in ((x, spec), (RHS, P(None, None, "y")))
+        ]
+        np.testing.assert_array_equal(f(*sharded_operands), want)
+        got = gradients(f, 2)(*sharded_operands)
+    for gradient, operand, want_gradient in zip(got, sharded_operands, want_gradients, strict=True):
+        close(gradient, want_gradient)
         assert jax.typeof(gradient).sharding.spec == jax.typeof(operand).sharding.spec
 
 
-def test_explicit_mesh_divides_every_operand_and_a_batch():
+def test_explicit_mesh_with_all_operands_and_a_batch():
     explicit, c, bias, alpha = square_mesh(), random(M, N, seed=2), random(G, N, seed=3), random(G)
 
     def f(x, w, c, bias, alpha):
@@ -106,7 +108,7 @@ def test_explicit_mesh_divides_every_operand_and_a_batch():
     want_batched = jax.vmap(gmm, (0, None, None))(batch, RHS, SIZES)
     with jax.set_mesh(explicit):
         specs = (P("x"), P("y"), P(None, "x"), P("x", "y"), P(("x", "y")))
-        placed = [jax.device_put(a, NamedSharding(explicit, s)) for a, s in zip(operands, specs, strict=True)]
-        jax.tree.map(close, gradients(f, 5)(*placed), want)
+        sharded_operands = [jax.device_put(a, NamedSharding(explicit, s)) for a, s in zip(operands, specs, strict=True)]
+        jax.tree.map(close, gradients(f, 5)(*sharded_operands), want)
         rows, sizes = (jax.device_put(a, NamedSharding(explicit, P(s))) for a, s in ((batch, "x"), (SIZES, "y")))
         np.testing.assert_array_equal(jax.jit(jax.vmap(gmm, (0, None, None)))(rows, RHS, sizes), want_batched)

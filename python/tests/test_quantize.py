@@ -1,4 +1,4 @@
-"""quantize: elements, scales and zero points of each format against NumPy in float64, and its derivatives."""
+"""Tests quantize, fake_quantize and quantize_nvfp4 against NumPy in float64."""
 
 import itertools
 import math
@@ -40,12 +40,12 @@ CASES = [
     ({"block": (1, 16)}, (3, 4, 5), None),
     ({"block": (-2, 32), "axes": 2}, (3, 2, 1), None),
 ]
-# One program takes a third of the time of its operations one by one, each compiled for new shapes; the same bits.
+# jit takes a third of the time of eager operations, which compile for each shape.
 jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dtype", "zero_point", "bound"))
 
 
 def check_elements(x, q, name):
-    """They are the nearest ones: to the quotient, or to one that float32 rounded, where scales are no powers of two."""
+    """Checks that each element is the nearest one to x / scale, or to that quotient rounded to float32."""
     quotients = np.float64(x) / broadcast_blocks(np.float64(q.scale), x.shape)
     got = np.asarray(q.data, np.float64)
     if q.zero_point is None:
@@ -85,14 +85,18 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
         least = -most
     if bound:
         least, most = np.full(counts, -bound), np.full(counts, bound)
-    wanted = (most - least) / (high - low)
+    exact_scale = (most - least) / (high - low)
     got = np.float64(q.scale).reshape(counts)
     if scale == "float8_e8m0fnu":
-        assert (wanted <= got * (1 + 1e-6)).all() and (got < 2 * wanted * (1 + 1e-6)).all()
+        assert (exact_scale <= got * (1 + 1e-6)).all() and (got < 2 * exact_scale * (1 + 1e-6)).all()
     else:
-        spacing = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11, "float8_e4m3fn": 2**-4}[scale] * wanted
+        tolerance = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11, "float8_e4m3fn": 2**-4}[
+            scale
+        ] * exact_scale
         smallest = {"float16": 2**-24, "float8_e4m3fn": 2**-9}.get(scale, 0)
-        assert ((np.abs(got - wanted) <= np.maximum(spacing, smallest / 2)) | ((got == 1) & (wanted < smallest))).all()
+        assert (
+            (np.abs(got - exact_scale) <= np.maximum(tolerance, smallest / 2)) | ((got == 1) & (exact_scale < smallest))
+        ).all()
     assert (q.zero_point is not None) == asymmetric
     if asymmetric:
         zero = np.float64(q.zero_point).reshape(counts)
@@ -102,7 +106,7 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
 
 @pytest.mark.parametrize("name", [n for n in (*INTEGERS, *FLOATS) if n not in UNSIGNED])
 def test_ties_and_their_neighbours(name):
-    """Where rounding by way of a wider type would go wrong, too."""
+    """Ties and their float32 neighbours are not rounded twice, through another type."""
     values = magnitudes(name)
     ties = np.float32((values[1:] + values[:-1]) / 2)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), values])
@@ -112,8 +116,8 @@ def test_ties_and_their_neighbours(name):
     np.testing.assert_array_equal(np.asarray(q.data, np.float64), nearest(np.float64(x), name))
 
 
-def power_of_two(absmax, largest):
-    """The code of a scale of MX by TransformerEngine's rule."""
+def mx_scale_code(absmax, largest):
+    """Returns the code of an MX scale by TransformerEngine's rule."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         product = float(np.float32(absmax) * np.float32(1 / largest))
     if math.isnan(product):
@@ -134,7 +138,7 @@ EDGES += [(e << 23) + m for e in range(1, 255) for m in (0, 1, 0x3FFFFF, 0x40000
 def test_power_of_two_scales(name, bits):
     x = np.array([*bits, *EDGES], np.uint32).view(np.float32)
     largest = magnitudes(name)[-1]
-    want = [power_of_two(v if name in HAS_NAN or np.isfinite(v) else np.nan, largest) for v in x]
+    want = [mx_scale_code(v if name in HAS_NAN or np.isfinite(v) else np.nan, largest) for v in x]
     for signed in (x, -x):
         q = quantize(signed[:, None], name, axes=1, scale_dtype=E8M0)
         np.testing.assert_array_equal(np.asarray(q.scale).view(np.uint8)[:, 0], want)
@@ -173,10 +177,10 @@ def test_nan_and_infinity_never_become_numbers(name, scale, bound):
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (8, 64), (2, 3, 8, 4)])
-def test_axes_must_be_given_where_x_is_no_weights(shape):
+def test_axes_must_be_given_unless_x_has_three_axes(shape):
     x = np.ones(shape, np.float32)
-    given, all_of_them = (re.escape(str(x)) for x in (shape, tuple(range(len(shape)))))
-    message = rf"^axes: must be given for x of shape {given}, .*, such as {all_of_them} for one scale"
+    shape_text, all_axes = (re.escape(str(x)) for x in (shape, tuple(range(len(shape)))))
+    message = rf"^axes: must be given for x of shape {shape_text}, .*, such as {all_axes} for one scale"
     for call in (quantize, fake_quantize):
         with pytest.raises(ValueError, match=message):
             call(x, "int8")

@@ -1,4 +1,4 @@
-"""Quantized tensors: what each code of each format stands for, shapes of scales, errors, against NumPy in float64."""
+"""Tests dequantize and mxfp4_from_blocks against NumPy in float64."""
 
 import itertools
 import math
@@ -27,8 +27,8 @@ def test_every_code_times_scales(name, scale):
     got = dequantize(QuantizedTensor(np.broadcast_to(data, want.shape), scales[:, None]))
     assert got.dtype == np.float32
     np.testing.assert_array_equal(np.asarray(got), flush_subnormals(want))
-    one = dequantize(QuantizedTensor(data))
-    np.testing.assert_array_equal(np.asarray(one), data.astype(np.float32))
+    unscaled = dequantize(QuantizedTensor(data))
+    np.testing.assert_array_equal(np.asarray(unscaled), data.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", INTEGERS)
@@ -71,7 +71,7 @@ def test_group_sizes(scale):
 
 @pytest.mark.parametrize("sizes, message", [([2, -1, 3], "group 1 has size -1"), ([2, 4, 2], "group 2 has size 2 and")])
 def test_wrong_group_sizes(sizes, message):
-    """As of a product, under every transform and as nan."""
+    """Wrong sizes raise under jit, vmap and grad, and give NaN with on_error="nan"."""
     sizes, scale = np.array(sizes, np.int32), np.ones(3, np.float32)
     run = lambda scale: dequantize(QuantizedTensor(np.ones((7, 4), np.int8), scale), group_sizes=sizes)  # noqa: E731
     transformed = (lambda scale: jax.vmap(run)(scale[None]), jax.grad(lambda scale: run(scale).sum()))
@@ -95,8 +95,8 @@ def test_mxfp4_from_blocks():
     want = flush_subnormals(elements * powers[..., None]).reshape(2, 16, 256)
     for got in (dequantize(tensor), jax.jit(lambda *x: dequantize(mxfp4_from_blocks(*x)))(blocks, scales)):
         np.testing.assert_array_equal(np.asarray(got), want)
-    same = jax.jit(mxfp4_from_blocks)(blocks, scales)
-    np.testing.assert_array_equal(np.asarray(same.data).view(np.uint8), np.asarray(tensor.data).view(np.uint8))
+    jitted = jax.jit(mxfp4_from_blocks)(blocks, scales)
+    np.testing.assert_array_equal(np.asarray(jitted.data).view(np.uint8), np.asarray(tensor.data).view(np.uint8))
 
 
 D3, D2 = np.zeros((4, 64, 6), np.int8), np.zeros((8, 64), np.int8)
@@ -125,11 +125,11 @@ BAD_TENSORS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tensor", "error", "text"), BAD_TENSORS)
-def test_wrong_tensors(tensor, error, text):
+@pytest.mark.parametrize(("tensor", "error", "message"), BAD_TENSORS)
+def test_wrong_tensors(tensor, error, message):
     with pytest.raises(error) as caught:
         as_quantized_tensor("w", tensor)
-    assert text in str(caught.value)
+    assert message in str(caught.value)
 
 
 G = np.zeros(3, np.int32)
@@ -165,8 +165,8 @@ BAD_CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "error", "text"), BAD_CALLS, ids=range(len(BAD_CALLS)))
-def test_wrong_arguments(call, error, text):
+@pytest.mark.parametrize(("call", "error", "message"), BAD_CALLS, ids=range(len(BAD_CALLS)))
+def test_wrong_arguments(call, error, message):
     with pytest.raises(error) as caught:
         call()
-    assert text in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The table of docs/quantized.md of what each front end takes, cell by cell, against float64."""
+"""Tests each cell of the table of front ends in docs/quantized.md against float64."""
 
 import functools
 import pathlib
@@ -15,7 +15,7 @@ from quantized_modes import SIZES
 from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 
-# In the checkout, and in the folder to which ./dev test --wheel copies the tests.
+# docs/ is in the checkout, and in the folder to which `./dev test --wheel` copies the tests.
 PAGE = next(page for folder in pathlib.Path(__file__).parents if (page := folder / "docs/quantized.md").exists())
 CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
@@ -23,8 +23,8 @@ NUMBERS = {"M": jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0],
 F32 = {"preferred_element_type": jnp.float32}
 
 
-def rows():
-    """Each row as (front end, ways, operands, {format: modes}, gradients)."""
+def table_rows():
+    """Yields each row of the table as (front end, kinds, operands, {format: modes}, gradients)."""
     text = PAGE.read_text().splitlines()
     lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text if line[:1] == "|"]
     start = next(i for i, cells in enumerate(lines) if cells[:3] == ["front end", "given as", "operands"])
@@ -33,48 +33,48 @@ def rows():
     for cells in lines[start + 2 :]:
         if len(cells) != len(lines[start]):
             return
-        name, ways, operands, *modes, gradients = cells
+        name, kinds, operands, *modes, gradients = cells
         modes = {f: [] if cell == "-" else cell.split() for f, cell in zip(formats, modes, strict=True)}
-        yield name.strip("`"), ways.split(", "), operands.split(", "), modes, gradients.split(", ")
+        yield name.strip("`"), kinds.split(", "), operands.split(", "), modes, gradients.split(", ")
 
 
-ROWS = [row for row in rows() if not row[0].endswith("¹")]
-CELLS = [(name, ways, operands, f, modes[f]) for name, ways, operands, modes, _ in ROWS for f in modes]
+ROWS = [row for row in table_rows() if not row[0].endswith("¹")]
+CELLS = [(name, kinds, operands, f, modes[f]) for name, kinds, operands, modes, _ in ROWS for f in modes]
 
 
-def columns(x):
-    """[K,M], of what is [M,K]."""
+def transpose(x):
+    """Transposes the arrays of an operand."""
     return jax.tree.map(lambda leaf: leaf.T, x)
 
 
-def megablox_like(gmm, tgmm):
-    return lambda mode, lhs, rhs: gmm(lhs, rhs, SIZES) if mode == "M" else tgmm(columns(lhs), rhs, SIZES)
+def gmm_and_tgmm(gmm, tgmm):
+    return lambda mode, lhs, rhs: gmm(lhs, rhs, SIZES) if mode == "M" else tgmm(transpose(lhs), rhs, SIZES)
 
 
-def grouped(mode, lhs, rhs):
+def call_grouped_gemm(mode, lhs, rhs):
     if mode == "U":
         return raggemm.grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), **F32)
     lhs, rhs = GroupedTensor(lhs, SIZES), GroupedTensor(rhs, SIZES) if mode == "K" else rhs
     return raggemm.grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)) if mode == "K" else ((1,), (1,)), **F32)
 
 
-def of_lax(mode, lhs, rhs, function=lax.ragged_dot_general):
+def call_lax(mode, lhs, rhs, function=lax.ragged_dot_general):
     sizes = np.array([1, 2], np.int32) if mode == "U" else SIZES
     return function(lhs, rhs, sizes, NUMBERS[mode], **F32)
 
 
-def overridden(mode, lhs, rhs):
-    call = functools.partial(of_lax, mode, function=jax.lax.ragged_dot_general)
+def call_override(mode, lhs, rhs):
+    call = functools.partial(call_lax, mode, function=jax.lax.ragged_dot_general)
     return jax.jit(call)(lhs, rhs)
 
 
-def of_tokamax(mode, lhs, rhs):
+def call_tokamax(mode, lhs, rhs):
     sizes = np.array([1, 2], np.int32) if mode == "U" else SIZES
     return tokamax.ragged_dot(lhs, rhs, group_sizes=sizes, ragged_dot_dimension_numbers=NUMBERS[mode], **F32)
 
 
-def by_scale(function, **options):
-    """Of a QuantizedTensor as rhs, elements and [G,1,1,N]."""
+def with_rhs_scale(function, **options):
+    """Returns a function that passes rhs as elements and rhs_scale [G,1,1,N]."""
 
     def call(_, lhs, rhs):
         lhs_dtype = {}
@@ -86,10 +86,10 @@ def by_scale(function, **options):
     return call
 
 
-def by_arguments(way):
+def with_dtype_or_rule(kind):
     def call(_, lhs, rhs):
         (lhs, lhs_dtype), (rhs, rhs_dtype) = (x if isinstance(x, tuple) else (x, None) for x in (lhs, rhs))
-        if way == "dtype":
+        if kind == "dtype":
             return maxtext.gmm(lhs, rhs, SIZES, lhs_quantize_dtype=lhs_dtype, rhs_quantize_dtype=rhs_dtype)
         rule = types.SimpleNamespace(act_qtype=lhs_dtype, weight_qtype=rhs_dtype)
         return maxtext.gmm(lhs, rhs, SIZES, use_qwix_quantization=True, qwix_rule=rule)
@@ -97,118 +97,121 @@ def by_arguments(way):
     return call
 
 
-def of_moe_mlp(x, **weights):
+def run_moe_mlp(x, **weights):
     return raggemm.moe_mlp(x, np.arange(q.M), None, SIZES, activation="relu", **weights)
 
 
-def of_nn(x, **weights):
-    """Its router sends each row to its group's expert."""
+def run_nn(x, **weights):
+    """Computes nn.apply with a router that sends each row to the expert of its group."""
     to_groups = 8 * jnp.linalg.pinv(jax.lax.stop_gradient(x)) @ jax.nn.one_hot(q.GROUP_OF_ROW, q.G)
     out = nn.apply({"router": to_groups, **weights}, x, 1, activation="relu").out
     return out * (q.GROUP_OF_ROW < q.G)[:, None]
 
 
-def by_experts(run, is_gated):
-    """The product by an MLP whose up, down and, gated, gate is rhs in turn, their mean: relu(y) - relu(-y) is y."""
+def product_by_mlps(run, is_gated):
+    """Returns a function that computes lhs @ rhs by MLPs, because relu(y) - relu(-y) is y.
+
+    The result is the mean of MLPs with rhs as up, as down and, if is_gated, as gate.
+    """
 
     def call(_, lhs, rhs):
         def matrices(x, k, n):
             return jnp.broadcast_to(jnp.pad(x, ((0, k - len(x)), (0, 0))), (q.G, k, n))
 
-        first = {"w_down": matrices(np.eye(q.N, q.K), q.N, q.K)}
-        ways = [lambda x: run(x, w_up=rhs, **first)[:, : q.N]]
-        ways += [lambda x: run(np.eye(q.M, q.N, dtype=np.float32), w_up=matrices(x, q.N, q.K), w_down=rhs)]
+        identity_down = {"w_down": matrices(np.eye(q.N, q.K), q.N, q.K)}
+        products = [lambda x: run(x, w_up=rhs, **identity_down)[:, : q.N]]
+        products += [lambda x: run(np.eye(q.M, q.N, dtype=np.float32), w_up=matrices(x, q.N, q.K), w_down=rhs)]
         if is_gated:
-            none = QuantizedTensor(np.zeros_like(rhs.qvalue if hasattr(rhs, "qvalue") else rhs.data))
-            one = {"w_up": none, "b_up": np.ones((q.G, q.N), np.float32)}
-            ways += [lambda x: run(x, w_gate=rhs, **one, **first)[:, : q.N]]
-        return sum(way(lhs) - way(-lhs) for way in ways) / len(ways)
+            zeros = QuantizedTensor(np.zeros_like(rhs.qvalue if hasattr(rhs, "qvalue") else rhs.data))
+            up_of_ones = {"w_up": zeros, "b_up": np.ones((q.G, q.N), np.float32)}
+            products += [lambda x: run(x, w_gate=rhs, **up_of_ones, **identity_down)[:, : q.N]]
+        return sum(product(lhs) - product(-lhs) for product in products) / len(products)
 
     return call
 
 
-def front_end(name, way):
-    """A function of (mode, lhs, rhs)."""
-    if (name, way) == ("compat.ejkernel", "rhs_scale"):
-        return by_scale(
+def front_end(name, kind):
+    """Returns a function of (mode, lhs, rhs) that calls the front end."""
+    if (name, kind) == ("compat.ejkernel", "rhs_scale"):
+        return with_rhs_scale(
             lambda lhs, rhs, sizes, **options: ejkernel.grouped_matmul(lhs, rhs, sizes, **options), use_v3=True
         )
-    if (name, way) == ("compat.sglang", "rhs_scale"):
-        return by_scale(sglang.gmm)
-    if way in ("dtype", "rule"):
-        return by_arguments(way)
+    if (name, kind) == ("compat.sglang", "rhs_scale"):
+        return with_rhs_scale(sglang.gmm)
+    if kind in ("dtype", "rule"):
+        return with_dtype_or_rule(kind)
     return {
         "raggemm.gmm": lambda _, *x: raggemm.gmm(*x, SIZES),
-        "raggemm.tgmm": lambda _, lhs, rhs: raggemm.tgmm(columns(lhs), rhs, SIZES),
+        "raggemm.tgmm": lambda _, lhs, rhs: raggemm.tgmm(transpose(lhs), rhs, SIZES),
         "raggemm.ragged_dot": lambda _, *x: raggemm.ragged_dot(*x, SIZES),
-        "raggemm.grouped_gemm": grouped,
-        "raggemm.moe_mlp": by_experts(of_moe_mlp, is_gated=True),
-        "raggemm.nn": by_experts(of_nn, is_gated=False),  # whose gate has no up that is 1
-        "compat.megablox": megablox_like(megablox.gmm, megablox.tgmm),
-        "compat.lax": of_lax,
-        "the override": overridden,
-        "compat.tokamax": of_tokamax,
-        "compat.maxtext": megablox_like(maxtext.gmm, maxtext.tgmm),
-        "compat.ejkernel": megablox_like(ejkernel.grouped_matmul, ejkernel.transposed_grouped_matmul),
+        "raggemm.grouped_gemm": call_grouped_gemm,
+        "raggemm.moe_mlp": product_by_mlps(run_moe_mlp, is_gated=True),
+        "raggemm.nn": product_by_mlps(run_nn, is_gated=False),  # moe_mlp tests the gate
+        "compat.megablox": gmm_and_tgmm(megablox.gmm, megablox.tgmm),
+        "compat.lax": call_lax,
+        "the override": call_override,
+        "compat.tokamax": call_tokamax,
+        "compat.maxtext": gmm_and_tgmm(maxtext.gmm, maxtext.tgmm),
+        "compat.ejkernel": gmm_and_tgmm(ejkernel.grouped_matmul, ejkernel.transposed_grouped_matmul),
         "compat.sglang": lambda _, *x: sglang.gmm(*x, SIZES),
         "compat.tops": lambda _, *x: tops.gmm(*x, SIZES),
     }[name]
 
 
-def operands(way, which, dtype, mode):
-    """lhs and rhs as the front end takes them, and their float64 values."""
+def operands(kind, quantized_sides, dtype, mode):
+    """Returns lhs and rhs as the front end takes them, and their float64 values."""
     e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
-    dtypes = (e5m2, e4m3) if which == "both" and dtype == e5m2 else (dtype, dtype)
+    dtypes = (e5m2, e4m3) if quantized_sides == "both" and dtype == e5m2 else (dtype, dtype)
     given, values = [], []
     for side, name in enumerate(("lhs", "rhs")):
-        if which not in (name, "both"):
+        if quantized_sides not in (name, "both"):
             given.append(q.floats(mode, side))
             values.append(given[-1].astype(np.float64))
             continue
-        # By arguments the experts share a scale for each column.
-        shared = (0, 1) if way in ("dtype", "rule") and side == 1 else None
+        # With a dtype or a rule, all experts share the scale of a column.
+        shared = (0, 1) if kind in ("dtype", "rule") and side == 1 else None
         data, scale, value = q.operand(dtypes[side], mode, side, seed=3 + side, shared=shared)
-        if way in ("dtype", "rule") or (way == "rhs_scale" and side == 0):
+        if kind in ("dtype", "rule") or (kind == "rhs_scale" and side == 0):
             given.append((value.astype(np.float32), dtypes[side]))
         else:
-            given.append(q.given_as("QuantizedTensor" if way == "rhs_scale" else way, data, scale, value))
-        values.append(data.astype(np.float64) if way == "array" else value)
+            given.append(q.given_as("QuantizedTensor" if kind == "rhs_scale" else kind, data, scale, value))
+        values.append(data.astype(np.float64) if kind == "array" else value)
     return given, values
 
 
-def configurations(ways, names, f, modes):
-    """Every way and mode, with each of the operands in turn, in another order for each format."""
+def configurations(kinds, names, f, modes):
+    """Yields (kind, operands, mode) for every kind and mode. The operands take turns."""
     turn = list(q.FORMATS).index(f)
     for mode in modes:
-        for way in ways:
-            yield way, names[turn % len(names)], mode
+        for kind in kinds:
+            yield kind, names[turn % len(names)], mode
             turn += 1
 
 
 @pytest.mark.parametrize(
-    ("name", "ways", "names", "f", "modes"),
+    ("name", "kinds", "names", "f", "modes"),
     sampled(CELLS, 9, unpack=True),
     ids=[f"{c[0]}-{c[1][0]}-{c[3]}" for c in CELLS],
 )
-def test_cell(name, ways, names, f, modes):
-    for way, which, mode in configurations(ways, names, f, modes):
-        given, values = operands(way, which, q.FORMATS[f], mode)
+def test_table_cell(name, kinds, names, f, modes):
+    for kind, quantized_sides, mode in configurations(kinds, names, f, modes):
+        given, values = operands(kind, quantized_sides, q.FORMATS[f], mode)
         with raggemm.override_ragged_dot() as lowerings:
-            out = front_end(name, way)(mode, *given)
+            out = front_end(name, kind)(mode, *given)
         if name == "the override":
             assert [x.by for x in lowerings] == ["raggemm"]
         want, magnitude = q.product(mode, *values)
         assert out.dtype == np.float32 and out.shape == want.shape
         np.testing.assert_array_less(
-            np.abs(np.asarray(out, np.float64) - want), 1e-5 * magnitude + 1e-30, f"{way} {mode}"
+            np.abs(np.asarray(out, np.float64) - want), 1e-5 * magnitude + 1e-30, f"{kind} {mode}"
         )
     if not modes:
-        given, _ = operands(ways[0], names[0], q.FORMATS[f], "M")
+        given, _ = operands(kinds[0], names[0], q.FORMATS[f], "M")
         with pytest.raises(TypeError, match=r"[lr]hs: "):
-            front_end(name, ways[0])("M", *given)
+            front_end(name, kinds[0])("M", *given)
 
 
-def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():
+def test_nf4_and_wrong_fields_are_refused_by_name():
     data, scale, _ = q.operand(q.FORMATS["uint4"], "M", 1, 0)
     lhs = q.floats("M", 0)
     with pytest.raises(TypeError, match=r"^rhs: qtype is nf4, whose elements are codebook indices"):

@@ -1,4 +1,4 @@
-"""Quantized operands of gmm and of the front ends that hand them over in their own way, against float64."""
+"""Tests quantized operands of gmm, lhs_quantize and the scales of ejkernel against float64."""
 
 import itertools
 
@@ -18,16 +18,16 @@ LHS = q.floats("M", 0)
 
 
 RHS_SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (G, K // 32, N), (G, K // 16, N // 4), (1, K, 1)]
-SCALES = [*itertools.product(RHS_SCALES, (np.float32, jnp.bfloat16, jnp.float8_e8m0fnu))]
+SCALE_CASES = [*itertools.product(RHS_SCALES, (np.float32, jnp.bfloat16, jnp.float8_e8m0fnu))]
 
 
-# The short run has each second shape with one type.
-@pytest.mark.parametrize(("shape", "scale_dtype"), sampled(SCALES, 7, unpack=True))
+# The short run has every second shape, each with one dtype.
+@pytest.mark.parametrize(("shape", "scale_dtype"), sampled(SCALE_CASES, 7, unpack=True))
 def test_every_scale(shape, scale_dtype):
     for dtype, zero in ((jnp.int4, False), (jnp.uint4, True), (jnp.float8_e4m3fn, False)):
         rhs, lhs = tensor(dtype, (G, K, N), shape, scale_dtype, zero), LHS.astype(jnp.bfloat16)
         out = jax.jit(raggemm.gmm)(lhs, rhs, SIZES)
-        # Scales of single elements are rounded to bfloat16 with them.
+        # Elements to which scales are applied are rounded to bfloat16.
         close(out, *q.product("M", np.float64(lhs), dense(rhs)), 2.0**-8 * 1.01)
 
 
@@ -46,21 +46,21 @@ def operands():
     return lhs.astype(np.float32), random.normal(size=(G, K, N)).astype(np.float32)
 
 
-def quantized_rows(lhs):
+def dequantized_rows(lhs):
     scale = (np.abs(lhs).max(1, keepdims=True) * np.float32(1 / 127)).astype(np.float32)
     return np.rint(lhs * (np.float32(1) / scale)).astype(np.float64) * scale
 
 
 @pytest.mark.parametrize("call", [raggemm.gmm, raggemm.ragged_dot])
-def test_is_the_product_of_quantized_rows(call):
+def test_lhs_quantize_multiplies_quantized_rows(call):
     lhs, rhs = operands()
     got = jax.jit(lambda *args: call(*args, lhs_quantize=jnp.int8))(lhs, rhs, SIZES)
     assert got.dtype == np.float32
-    near(got, *q.product("M", quantized_rows(lhs), np.float64(rhs)))
+    near(got, *q.product("M", dequantized_rows(lhs), np.float64(rhs)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_no_number_stays_one(bad):
+def test_lhs_quantize_keeps_nan_and_infinity_in_their_row(bad):
     lhs, rhs = operands()
     changed = lhs.copy()
     changed[4, 7] = bad
@@ -69,18 +69,18 @@ def test_a_row_that_is_no_number_stays_one(bad):
     assert np.isnan(got[4]).all()
     others = np.arange(M) != 4
     np.testing.assert_array_equal(got[others], want[others])
-    wide = raggemm.gmm(changed, rhs, SIZES, lhs_quantize=jnp.float8_e5m2)  # which has infinities
+    wide = raggemm.gmm(changed, rhs, SIZES, lhs_quantize=jnp.float8_e5m2)  # float8_e5m2 has infinities
     want = bad * np.sign(rhs[q.GROUP_OF_ROW[4], 7])
     np.testing.assert_array_equal(wide[4], want)
 
 
-def test_gradients_pass_straight_through_lhs():
+def test_gradients_of_lhs_quantize_are_straight_through():
     lhs, rhs = operands()
     ct = np.random.default_rng(6).normal(size=(M, N)).astype(np.float32)
     loss = jax.jit(jax.grad(lambda *args: (raggemm.gmm(*args, SIZES, lhs_quantize=jnp.int8) * ct).sum(), (0, 1)))
     dlhs, drhs = loss(lhs, rhs)
     np.testing.assert_allclose(dlhs, q.gradient("M", 0, rhs, ct), rtol=1e-4, atol=1e-4)
-    want = q.gradient("M", 1, quantized_rows(lhs), ct)
+    want = q.gradient("M", 1, dequantized_rows(lhs), ct)
     np.testing.assert_allclose(drhs, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
@@ -95,11 +95,11 @@ def test_errors():
 # Derivatives.
 
 
-def test_tangents_that_are_none(x64):
-    """float0 of integers, and zeros of float8, which the data of a tensor has no use for."""
+def test_tangents_of_quantized_data_are_float0_or_zero(x64):
+    """Integer data and zero points have float0 tangents, and float8 data has a gradient of zeros."""
     w = tensor(jnp.uint4, (G, K, N), (G, 1, N), zero=True)
-    none = np.zeros(w.shape, jax.dtypes.float0), w.scale, np.zeros(w.zero_point.shape, jax.dtypes.float0)
-    value, tangent = jax.jvp(lambda w: gmm(LHS, w, SIZES), (w,), (QuantizedTensor(*none),))
+    tangents = np.zeros(w.shape, jax.dtypes.float0), w.scale, np.zeros(w.zero_point.shape, jax.dtypes.float0)
+    value, tangent = jax.jvp(lambda w: gmm(LHS, w, SIZES), (w,), (QuantizedTensor(*tangents),))
     np.testing.assert_array_equal(tangent, value)
     gradient = jax.grad(lambda w: gmm(LHS, w, SIZES).sum(), allow_int=True)(w)
     assert gradient.data.dtype == gradient.zero_point.dtype == jax.dtypes.float0
@@ -109,8 +109,8 @@ def test_tangents_that_are_none(x64):
     assert (np.asarray(gradient.data, np.float32) == 0).all()
 
 
-def test_scales_that_have_no_derivative():
-    """Powers of two without zero or sign are constants: what JAX takes for their tangent of zero is NaN."""
+def test_float8_e8m0fnu_scales_are_constants():
+    """JAX's zero tangent of such a scale is NaN, because the format has no zero. The result has no NaN."""
     w = tensor(jnp.float4_e2m1fn, (G, K, N), (G, 1, N), jnp.float8_e8m0fnu)
     tangents = LHS, jnp.zeros_like(w.scale)
     value, tangent = jax.jvp(lambda x, s: gmm(x, QuantizedTensor(w.data, s), SIZES), (LHS, w.scale), tangents)
@@ -124,29 +124,31 @@ CT = np.random.default_rng(4).uniform(-1, 1, (M, N)).astype(np.float32)
 BIAS = np.random.default_rng(5).normal(size=(G, 1, N)).astype(np.float32)
 
 
-BLOCKS = [*itertools.product((1, 2, 16), ("int8", "int4", "float8_e4m3fn"))]
+BLOCK_CASES = [*itertools.product((1, 2, 16), ("int8", "int4", "float8_e4m3fn"))]
 
 
-@pytest.mark.parametrize(("blocks", "dtype"), sampled(BLOCKS, 4, unpack=True))
-def test_ejkernels_scales(dtype, blocks):
+@pytest.mark.parametrize(("blocks", "dtype"), sampled(BLOCK_CASES, 4, unpack=True))
+def test_ejkernel_scales(dtype, blocks):
     data, scale, values = experts(dtype, blocks)
     for transposed in (False, True):
         rhs = data.swapaxes(1, 2) if transposed else data
 
-        def of(lhs, scale, rhs=rhs, transposed=transposed):
+        def loss_and_result(lhs, scale, rhs=rhs, transposed=transposed):
             call = ejkernel.grouped_matmul
             out = call(lhs, rhs, SIZES, rhs_scale=scale, rhs_bias=BIAS, transpose_rhs=transposed, use_v3=True)
             return (out * CT).sum(), out
 
-        (dlhs, dscale), out = jax.jit(jax.grad(of, (0, 1), has_aux=True))(LHS, scale)
+        (dlhs, dscale), out = jax.jit(jax.grad(loss_and_result, (0, 1), has_aux=True))(LHS, scale)
         want, magnitude = q.product("M", LHS, values)
         bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
         near(out, want + bias, magnitude + np.abs(bias))
-        # Scales of 4 steps of k multiply elements.
+        # A scale that covers 4 steps of k is applied to elements.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
-        terms, many = (f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs))
+        products, magnitudes = (
+            f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs)
+        )
         shape = (G, blocks, K // blocks, N)
-        near(dscale[:, :, 0], terms.reshape(shape).sum(2), many.reshape(shape).sum(2) + 1e-6)
+        near(dscale[:, :, 0], products.reshape(shape).sum(2), magnitudes.reshape(shape).sum(2) + 1e-6)
     np.testing.assert_array_equal(
         ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale[:, :, 0], use_v3=True),
         ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale, use_v3=True),

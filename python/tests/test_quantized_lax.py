@@ -1,5 +1,4 @@
-"""Quantized operands of ragged_dot_general in every form, and elements without a scale beside floats, by compat.lax and
-by jax.lax itself under the override."""
+"""Tests quantized operands and unscaled elements in compat.lax, and in jax.lax under the override."""
 
 import functools
 import itertools
@@ -23,7 +22,7 @@ LHS = q.floats("M", 0)
 
 
 def tensor(shape, dtype, seed, with_zero):
-    """With a scale, and a zero point, for blocks of some of its axes, and the float32 values, which are exact."""
+    """Returns a QuantizedTensor with random blocks, and its exact values in float32."""
     random = np.random.default_rng(seed)
     info = ml_dtypes.iinfo(dtype)
     data = random.integers(info.min, info.max + 1, shape).astype(dtype)
@@ -47,26 +46,26 @@ def test_every_form(form, side):
     form.expected(*values, sizes).check(out)
 
 
-RAW = [*(q.FORMATS[f] for f in ("int8", "uint4", "int2", "e4m3", "e5m2", "e2m1"))]
+DTYPES = [*(q.FORMATS[f] for f in ("int8", "uint4", "int2", "e4m3", "e5m2", "e2m1"))]
 
 
-BESIDE = [*itertools.product((ml_dtypes.bfloat16, np.float32), RAW)]
+UNSCALED_CASES = [*itertools.product((ml_dtypes.bfloat16, np.float32), DTYPES)]
 
 
-@pytest.mark.parametrize(("lhs_dtype", "dtype"), sampled(BESIDE, 5, unpack=True), ids=str)
-def test_elements_beside_floats(lhs_dtype, dtype):
-    """As QuantizedTensor(data) gives, in the dtype that jax.lax gives; rows of 31 elements are no whole bytes."""
+@pytest.mark.parametrize(("lhs_dtype", "dtype"), sampled(UNSCALED_CASES, 5, unpack=True), ids=str)
+def test_unscaled_elements_with_floats(lhs_dtype, dtype):
+    """Results have the bits of QuantizedTensor(data) and the dtype of jax.lax. Rows of 31 are not whole bytes."""
     lhs, rhs = LHS.astype(lhs_dtype), q.elements(dtype, (G, K, N - 1), 1)[0]
-    theirs = jax.lax.ragged_dot(lhs, rhs, SIZES)
-    ours = lax.ragged_dot(lhs, rhs, SIZES)
+    jax_result = jax.lax.ragged_dot(lhs, rhs, SIZES)
+    compat_result = lax.ragged_dot(lhs, rhs, SIZES)
     with raggemm.override_ragged_dot() as lowerings:
         call = jax.jit(lambda *x: jax.lax.ragged_dot(*x))
         overridden = call(lhs, rhs, SIZES)
         assert custom_calls(call.lower(lhs, rhs, SIZES)) == 1
     assert {x.by for x in lowerings} == {"raggemm"}
-    assert theirs.dtype == ours.dtype == lhs.dtype
-    np.testing.assert_array_equal(ours, overridden)
-    np.testing.assert_array_equal(ours, raggemm.ragged_dot(lhs, QuantizedTensor(rhs), SIZES))
+    assert jax_result.dtype == compat_result.dtype == lhs.dtype
+    np.testing.assert_array_equal(compat_result, overridden)
+    np.testing.assert_array_equal(compat_result, raggemm.ragged_dot(lhs, QuantizedTensor(rhs), SIZES))
     wide = lax.ragged_dot(lhs, rhs, SIZES, preferred_element_type=np.float32)
     want, magnitude = q.product("M", np.asarray(lhs, np.float64), rhs.astype(np.float64))
     np.testing.assert_array_less(np.abs(wide - want), 1e-5 * magnitude + 1e-30)
@@ -76,8 +75,8 @@ PAIRS = [("int8", "int4"), ("int4", "int4"), ("uint4", "int2"), ("int4", "uint8"
 
 
 @pytest.mark.parametrize("names", sampled(PAIRS, 2), ids=str)
-def test_two_of_integers(names):
-    """For int32, exactly, in every form; rows are no whole bytes. Other results are JAX' own."""
+def test_two_integer_operands(names):
+    """int32 results are exact in every form. The override leaves results of other types to JAX."""
     for form in (FORMS[0], FORMS[-1], Form("km,kn->gmn, k")):
         *_, sizes = operands = form.operands()
         lhs, rhs = (q.elements(q.FORMATS[f], x.shape, 3)[0] for f, x in zip(names, operands, strict=False))

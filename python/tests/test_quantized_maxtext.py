@@ -1,4 +1,4 @@
-"""raggemm.compat.maxtext with rules of qwix: both products of the backward pass, and what is quantized in them."""
+"""Tests results and gradients of raggemm.compat.maxtext with qwix rules."""
 
 import functools
 import sys
@@ -25,18 +25,18 @@ Rule = functools.partial(types.SimpleNamespace, act_qtype=None, weight_qtype=Non
 sys.modules.pop("qwix.pallas", None)
 
 
-def rounded(x, name, axes, bound=None):
-    """Quantized and dequantized in float64, with the scale as float32 has it."""
+def fake_quantized(x, name, axes, bound=None):
+    """Returns x quantized and dequantized in float64. The scale is rounded to float32."""
     if name is None:
         return x.astype(np.float64)
-    absmax = np.abs(x).max(axes, keepdims=True) if bound is None else np.float32(bound)
-    scale = (absmax.astype(np.float32) * np.float32(1 / LIMITS[name])).astype(np.float32)
+    largest = np.abs(x).max(axes, keepdims=True) if bound is None else np.float32(bound)
+    scale = (largest.astype(np.float32) * np.float32(1 / LIMITS[name])).astype(np.float32)
     scale = np.where(scale == 0, 1, scale).astype(np.float64)
     codes = np.clip(quantized_formats.nearest(x / scale, name), -LIMITS[name], LIMITS[name])
     return codes * scale
 
 
-# Up to elements that are rounded the other way, where a quotient is next to a tie.
+# Elements whose quotient is close to a tie may be rounded the other way.
 near = functools.partial(q.near, relative=2e-3)
 
 
@@ -64,26 +64,26 @@ RULES = {
 @pytest.mark.parametrize("case", RULES)
 def test_rules(case, transpose):
     options, (act, weight, bwd), bound = RULES[case]
-    one = "disable_channelwise_axes" in options
+    one_scale = "disable_channelwise_axes" in options
     options = dict(options, act_qtype=act, weight_qtype=weight, bwd_qtype=bwd)
-    lhs, rhs = (LHS, RHS) if bound is None else (LHS / 8, RHS / 8)  # some beyond the bound
+    lhs, rhs = (LHS, RHS) if bound is None else (LHS / 8, RHS / 8)  # some elements exceed the bound
     if bound is not None:
         options |= dict.fromkeys(("act_calibration_method", "weight_calibration_method"), f"fixed,-{bound},{bound}")
     given = rhs.swapaxes(1, 2) if transpose else rhs
     rule = {"use_qwix_quantization": True, "qwix_rule": Rule(**options)}
     out, dlhs, drhs = run(given, lhs, transpose_rhs=transpose, **rule)
-    axes = ((0, 1), (0, 1, 2)) if one else (1, (0, 1))
-    left, right = rounded(lhs, act, axes[0], bound), rounded(rhs, weight, axes[1], bound)
+    axes = ((0, 1), (0, 1, 2)) if one_scale else (1, (0, 1))
+    left, right = fake_quantized(lhs, act, axes[0], bound), fake_quantized(rhs, weight, axes[1], bound)
     near(out, *q.product("M", left, right))
-    # The scales of the other operand are folded into the gradient before it is quantized.
+    # The cotangent is multiplied by the scales of the other operand before it is quantized.
     scales = []
     for x, name, shared in ((lhs, act, axes[0]), (rhs, weight, axes[1])):
-        absmax = np.abs(x).max(shared, keepdims=True) if bound is None else np.full((1,) * x.ndim, bound)
-        scales.append(np.float64(1) if name is None else absmax.astype(np.float64) / LIMITS[name])
+        largest = np.abs(x).max(shared, keepdims=True) if bound is None else np.full((1,) * x.ndim, bound)
+        scales.append(np.float64(1) if name is None else largest.astype(np.float64) / LIMITS[name])
     to_lhs = CT * (scales[1] if scales[1].ndim == 0 else scales[1][0])
     to_rhs = CT * scales[0]
-    ct_lhs = rounded(to_lhs, bwd, (0, 1) if one else 1)
-    ct_rhs = rounded(to_rhs, bwd, (0, 1) if one else 0)
+    ct_lhs = fake_quantized(to_lhs, bwd, (0, 1) if one_scale else 1)
+    ct_rhs = fake_quantized(to_rhs, bwd, (0, 1) if one_scale else 0)
     want = q.gradient("M", 0, right / scales[1], ct_lhs)
     magnitude = q.gradient("M", 0, np.abs(right / scales[1]), np.abs(ct_lhs))
     near(dlhs, want, magnitude)
@@ -92,7 +92,7 @@ def test_rules(case, transpose):
     assert (np.asarray(drhs)[1] == 0).all() and (np.asarray(out)[17:] == 0).all()
 
 
-def test_the_rule_that_qwix_has(monkeypatch):
+def test_the_current_rule_of_qwix_applies(monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, run(use_qwix_quantization=True), run())
     rules = {"gmm": Rule(weight_qtype="int8")}
     monkeypatch.setitem(sys.modules, "qwix.pallas", types.SimpleNamespace(get_current_rule=rules.get))
@@ -106,34 +106,34 @@ def test_the_rule_that_qwix_has(monkeypatch):
 def test_other_calibrations(method, factor):
     rule = Rule(act_qtype="int8", act_calibration_method=method)
     out, *_ = run(use_qwix_quantization=True, qwix_rule=rule)
-    size = np.abs(LHS).max(1) if method[0] == "a" else np.sqrt((LHS.astype(np.float64) ** 2).mean(1))
-    bound = (factor * size)[:, None]
+    row_size = np.abs(LHS).max(1) if method[0] == "a" else np.sqrt((LHS.astype(np.float64) ** 2).mean(1))
+    bound = (factor * row_size)[:, None]
     left = np.clip(np.rint(LHS / (bound / 127)), -127, 127) * (bound / 127)
     near(out, *q.product("M", left, RHS))
 
 
 def test_quantized_weights_are_gathered():
-    """Each of two devices has half of the columns. The gradient of these is the sum of both devices'."""
+    """Each of two devices has half of the columns. The gradient of a half is the sum over both devices."""
     rule = Rule(act_qtype="int8", weight_qtype="int8", bwd_qtype="int8", weight_calibration_method="fixed,-4,4")
     options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_tokamax_backend": True}
 
-    def with_gradient(lhs, rhs, **more):
-        out, back = jax.vjp(lambda rhs: maxtext.gmm(lhs, rhs, SIZES, **options, **more), rhs)
+    def result_and_gradient(lhs, rhs, **gather):
+        out, back = jax.vjp(lambda rhs: maxtext.gmm(lhs, rhs, SIZES, **options, **gather), rhs)
         return out, *back(jnp.asarray(CT))
 
-    def on_a_device(lhs, rhs):
-        out, gradient = with_gradient(lhs, rhs, weight_gather_axes=(("x", 2),))
+    def on_device(lhs, rhs):
+        out, gradient = result_and_gradient(lhs, rhs, weight_gather_axes=(("x", 2),))
         return out[None], gradient
 
     spec = P(None, None, "x")
     mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    f = jax.shard_map(on_a_device, mesh=mesh, in_specs=(P(), spec), out_specs=(P("x"), spec), check_vma=False)
-    (out, gradient), (want, want_gradient) = jax.jit(f)(LHS, RHS), jax.jit(with_gradient)(LHS, RHS)
+    f = jax.shard_map(on_device, mesh=mesh, in_specs=(P(), spec), out_specs=(P("x"), spec), check_vma=False)
+    (out, gradient), (want, want_gradient) = jax.jit(f)(LHS, RHS), jax.jit(result_and_gradient)(LHS, RHS)
     np.testing.assert_array_equal(out, np.stack([want] * 2))
     np.testing.assert_array_equal(gradient, 2 * want_gradient)
 
 
-def test_qarrays_have_the_cotangents_that_maxtext_gives_them():
+def test_cotangents_of_qarrays_match_maxtext():
     data, scale, _ = q.operand(q.FORMATS["e4m3"], "M", 1, 3)
     out, dlhs, drhs = run(QArray(data, scale), preferred_element_type=jnp.bfloat16)
     assert out.dtype == jnp.bfloat16 and dlhs.dtype == np.float32
@@ -142,7 +142,7 @@ def test_qarrays_have_the_cotangents_that_maxtext_gives_them():
     assert drhs.qvalue.dtype == jax.dtypes.float0 and (drhs.scale == 0).all()
 
 
-def test_the_gradient_of_a_partial_sum_is_that_of_the_result():
+def test_gradient_of_partial_sum_is_the_cotangent():
     def loss(partial_sum):
         rule = {"use_qwix_quantization": True, "qwix_rule": Rule(act_qtype="int8")}
         return (maxtext.gmm(LHS, RHS, SIZES, partial_sum=partial_sum, **rule) * CT).sum()
@@ -153,28 +153,28 @@ def test_the_gradient_of_a_partial_sum_is_that_of_the_result():
 def test_tgmm_quantizes():
     cols = RANDOM.normal(size=(M, N)).astype(np.float32)
     out = maxtext.tgmm(LHS.T, cols, SIZES, lhs_quantize_dtype=jnp.int8, rhs_quantize_dtype=jnp.int8)
-    near(out, *q.product("K", rounded(LHS, "int8", 0), rounded(cols, "int8", 0)))
+    near(out, *q.product("K", fake_quantized(LHS, "int8", 0), fake_quantized(cols, "int8", 0)))
 
 
-def quantizing(**options):
+def gmm_with(**options):
     return maxtext.gmm(LHS, RHS, SIZES, **options)
 
 
-def by_rule(**options):
-    return quantizing(use_qwix_quantization=True, qwix_rule=Rule(**options))
+def gmm_with_rule(**options):
+    return gmm_with(use_qwix_quantization=True, qwix_rule=Rule(**options))
 
 
 ERRORS = [
-    (lambda: quantizing(lhs_quantize_dtype=jnp.int16), TypeError, "^lhs_quantize_dtype: dtype is int16, must be int8,"),
-    (lambda: quantizing(rhs_quantize_dtype="int3"), TypeError, "^rhs_quantize_dtype: is 'int3', must be int8, uint8"),
-    (lambda: quantizing(use_qwix_quantization=True, qwix_rule="rule"), ValueError,
+    (lambda: gmm_with(lhs_quantize_dtype=jnp.int16), TypeError, "^lhs_quantize_dtype: dtype is int16, must be int8,"),
+    (lambda: gmm_with(rhs_quantize_dtype="int3"), TypeError, "^rhs_quantize_dtype: is 'int3', must be int8, uint8"),
+    (lambda: gmm_with(use_qwix_quantization=True, qwix_rule="rule"), ValueError,
      "^qwix_rule: is str, must have act_q"),
-    (lambda: by_rule(bwd_qtype=jnp.int32), TypeError, "^bwd_qtype: dtype is int32"),
-    (lambda: by_rule(weight_qtype="int8", weight_calibration_method="minmax"), ValueError,
+    (lambda: gmm_with_rule(bwd_qtype=jnp.int32), TypeError, "^bwd_qtype: dtype is int32"),
+    (lambda: gmm_with_rule(weight_qtype="int8", weight_calibration_method="minmax"), ValueError,
      '^calibration_method: is "minmax", must be "absmax", '),
-    (lambda: by_rule(act_qtype="int8", act_calibration_method="fixed,-1,2"), ValueError,
+    (lambda: gmm_with_rule(act_qtype="int8", act_calibration_method="fixed,-1,2"), ValueError,
      '^calibration_method: is "fixed,-1,2", must be .*"fixed,-BOUND,BOUND"'),
-    (lambda: quantizing(rhs_quantize_dtype="int8", use_manual_quantization=True), ValueError,
+    (lambda: gmm_with(rhs_quantize_dtype="int8", use_manual_quantization=True), ValueError,
      "^use_manual_quantization: the calibration method of rhs is absmax, must be a fixed bound"),
     (lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, lhs_quantize_dtype="int8"), TypeError,
      "^lhs: dtype is int8, must be float16"),

@@ -1,4 +1,4 @@
-"""QuantizedTensors over several devices: under plain jit with the partitioning rule, shard_map, explicit meshes."""
+"""Tests sharded QuantizedTensors under jit with the partitioning rule."""
 
 import functools
 
@@ -16,7 +16,7 @@ from raggemm import gmm
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 128, 32, 4
 LHS = random(M, K)
-ALONG = {"g": P("x"), "k": P(None, "x"), "n": P(None, None, "x")}
+SPECS = {"g": P("x"), "k": P(None, "x"), "n": P(None, None, "x")}
 
 
 @functools.cache
@@ -25,26 +25,26 @@ def mesh(*shape, kind=AxisType.Auto):
     return jax.make_mesh(shape, ("x", "y")[: len(shape)], axis_types=(kind,) * len(shape))
 
 
-def put(x, spec, on=None):
-    """x sharded so, but for the axes of a factor that have one value, and those that the devices do not divide."""
+def shard(x, spec, on=None):
+    """Shards x by the spec. Axes that the devices do not divide, and arrays of another rank, stay unsharded."""
     on = on or mesh()
 
-    def place(a):
+    def place_array(a):
         names = (*spec, *[None] * a.ndim)[: a.ndim] if a.ndim == x.ndim else ()
         extents = zip(names, a.shape, strict=False)
         axes = [name if name and extent % on.shape[name] == 0 else None for name, extent in extents]
         return jax.device_put(a, NamedSharding(on, P(*axes)))
 
-    return jax.tree.map(place, x)
+    return jax.tree.map(place_array, x)
 
 
 def compiled(f, *operands):
-    """The result, and the collectives of the program."""
+    """Returns the result and the collectives of the program."""
     jitted = jax.jit(f)
     return jitted(*operands), collectives_of(jitted.lower(*operands).compile())
 
 
-def of_one_device(f, *operands):
+def on_one_device(f, *operands):
     return f(*jax.tree.map(np.asarray, operands))
 
 
@@ -61,29 +61,29 @@ SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (1, K, 1), (G, 4, N), (G, 8
 
 
 @pytest.mark.parametrize("shape", sampled(SCALES, 2), ids=str)
-def test_factors_are_divided_with_their_weights(shape, partitioning):
+def test_scales_and_zero_points_are_sharded_with_their_weights(shape, partitioning):
     for w in (weights(shape), weights(shape, jnp.uint4, zero=True)):
         for axis, out_spec, expected in (("n", P(None, "x"), set()), ("k", P(), {"all-reduce"})):
-            out, collectives = compiled(product, LHS, put(w, ALONG[axis]))
+            out, collectives = compiled(product, LHS, shard(w, SPECS[axis]))
             assert (collectives, out.sharding.spec) == (expected, out_spec)
             close_to_oracle(out, LHS, dense(w), SIZES)
             if axis == "n":
-                np.testing.assert_array_equal(out, of_one_device(product, LHS, w))
+                np.testing.assert_array_equal(out, on_one_device(product, LHS, w))
 
 
 @pytest.mark.parametrize("shape, axis", [((G, 2, N), "k"), ((G, 1, 2), "n"), ((G, 4, 2), "n"), ((1, 2, 2), "k")])
-def test_no_block_is_cut(shape, axis, partitioning):
-    """Two blocks over four devices: everything is gathered, with the bits of one device."""
+def test_blocks_are_not_split(shape, axis, partitioning):
+    """Two blocks over four devices are gathered, and the result has the bits of one device."""
     w = weights(shape, jnp.uint8, zero=True)
-    out, collectives = compiled(product, LHS, put(w, ALONG[axis]))
+    out, collectives = compiled(product, LHS, shard(w, SPECS[axis]))
     assert "all-gather" in collectives
-    np.testing.assert_array_equal(out, of_one_device(product, LHS, w))
+    np.testing.assert_array_equal(out, on_one_device(product, LHS, w))
 
 
-def test_no_byte_is_cut(partitioning):
-    """Three elements of half a byte for each of four devices."""
+def test_bytes_are_not_split(partitioning):
+    """Each of four devices would have three 4-bit elements, so columns are gathered."""
     w = tensor(jnp.int4, (G, K, 12), (G, 1, 12))
     for axis, collectives in (("n", {"all-gather"}), ("k", {"all-reduce"})):
-        out, found = compiled(product, LHS, put(w, ALONG[axis]))
+        out, found = compiled(product, LHS, shard(w, SPECS[axis]))
         assert found == collectives
         close_to_oracle(out, LHS, dense(w), SIZES)

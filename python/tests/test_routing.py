@@ -1,4 +1,4 @@
-"""route and the losses of a router against float64, one token at a time."""
+"""Tests route, load_balance_loss and z_loss against float64, one token at a time."""
 
 import functools
 import itertools
@@ -18,14 +18,14 @@ LOGITS = random(T, E)
 BIAS = random(E, seed=1)
 close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
 
-# The arguments of route and, where they differ, those of the oracle.
+# Options of route, and of the oracle.
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "pre_softmax": ({"pre_softmax": True}, {"score": "softmax", "pre_softmax": True}),
     "qwen3": ({"pre_softmax": True, "renormalize": True},
         {"score": "softmax", "pre_softmax": True, "renormalize": True}),
     "sigmoid": ({"score": "sigmoid"}, {"score": "sigmoid", "renormalize": True}),
-    "sigmoids as they are": ({"score": "sigmoid", "renormalize": False}, {"score": "sigmoid"}),
+    "sigmoid without renormalization": ({"score": "sigmoid", "renormalize": False}, {"score": "sigmoid"}),
     "deepseek_v2": ({"pre_softmax": True, "num_groups": 4, "group_top_k": 2, "scaling_factor": 16.0},
         {"score": "softmax", "pre_softmax": True, "groups": (4, 2, 1), "scaling_factor": 16.0}),
     "deepseek_v3": ({"score": "sigmoid", "num_groups": 3, "group_top_k": 2, "expert_bias": BIAS, "scaling_factor": 2.5},
@@ -40,17 +40,17 @@ ROUTERS = {
 
 @functools.cache
 def router(name):
-    """Returns route, compiled for logits and, if the router has one, a bias."""
+    """Returns route, compiled for logits and an optional bias."""
     options = {key: x for key, x in ROUTERS[name][0].items() if key != "expert_bias"}
     return jax.jit(functools.partial(raggemm.route, top_k=4, **options))
 
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_route(name):
-    ours, theirs = ROUTERS[name]
-    bias = {"expert_bias": ours["expert_bias"]} if "expert_bias" in ours else {}
+    options, oracle_options = ROUTERS[name]
+    bias = {"expert_bias": options["expert_bias"]} if "expert_bias" in options else {}
     weights, experts = router(name)(LOGITS, **bias)
-    want_weights, want_experts = oracle.route(LOGITS, 4, **theirs)
+    want_weights, want_experts = oracle.route(LOGITS, 4, **oracle_options)
     np.testing.assert_array_equal(experts, want_experts)
     close(weights, want_weights, rtol=1e-5)
     assert (weights.dtype, experts.dtype) == (np.float32, np.int32)
@@ -58,33 +58,35 @@ def test_route(name):
 
 @pytest.mark.parametrize("name", sampled(ROUTERS, 3))
 def test_gradient_of_logits(name):
-    """Those of weights alone: the choice is a step."""
-    ours, theirs = ROUTERS[name]
+    """Only the weights have gradients, because the choice of experts is a step function."""
+    options, oracle_options = ROUTERS[name]
     target = random(T, 4, seed=2)
-    got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **ours)[0] * target).sum()))(LOGITS)
-    want = oracle.gradient(lambda logits: (oracle.route(logits, 4, **theirs)[0] * target).sum(), LOGITS)
+    got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **options)[0] * target).sum()))(LOGITS)
+    want = oracle.gradient(lambda logits: (oracle.route(logits, 4, **oracle_options)[0] * target).sum(), LOGITS)
     close(got, want, rtol=1e-4, atol=2e-5)
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """Logits, and a bias, of few values; so groups have equal sums too. Not negative: sigmoids of x and -x have the
-    sum 1, which is a tie in exact arithmetic alone."""
-    theirs, ours = ROUTERS[name][1], {}
+    """Ties of scores and of sums of groups go to the lower index.
+
+    Logits are not negative, because the sigmoids of x and -x add up to 1 in exact arithmetic only.
+    """
+    oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)
     logits = rng.integers(0, 3, (T, E)).astype(np.float32)
-    if "bias" in theirs:
+    if "bias" in oracle_options:
         bias = rng.integers(0, 2, E).astype(np.float32)
-        ours, theirs = {"expert_bias": bias}, theirs | {"bias": bias}
-    weights, experts = router(name)(logits, **ours)
-    want_weights, want_experts = oracle.route(logits, 4, **theirs)
+        options, oracle_options = {"expert_bias": bias}, oracle_options | {"bias": bias}
+    weights, experts = router(name)(logits, **options)
+    want_weights, want_experts = oracle.route(logits, 4, **oracle_options)
     np.testing.assert_array_equal(experts, want_experts)
     close(weights, want_weights, rtol=1e-5)
 
 
 def test_experts_of_other_groups_are_never_chosen():
-    """Not even where those of the best groups have a logit of -infinity, as masked experts have."""
+    """An expert with a logit of -infinity in a chosen group precedes all experts of other groups."""
     logits = np.full((1, 6), -np.inf, np.float32)
     logits[0, [2, 4]] = 3.0, 2.0
     weights, experts = raggemm.route(logits, 3, num_groups=3, group_top_k=2)
@@ -93,7 +95,7 @@ def test_experts_of_other_groups_are_never_chosen():
 
 
 def test_extreme_logits():
-    """Sigmoids that are all 0 give weights of 0, not NaN; a NaN stays with its token."""
+    """Sigmoids that are all 0 give weights of 0, and a NaN stays with its token."""
     route = jax.jit(raggemm.route, static_argnames=("top_k", "score", "pre_softmax"))
     weights, experts = route(np.full((1, 4), -200.0, np.float32), 2, score="sigmoid")
     assert weights.tolist() == [[0, 0]] and experts.tolist() == [[0, 1]]
@@ -114,7 +116,7 @@ def test_no_tokens():
 
 
 def loss_in_float64(logits, experts, score):
-    """Equation 4 of the Switch Transformer: E * sum of (share of the tokens) * (mean probability)."""
+    """Returns E * sum of (share of the tokens) * (mean probability), equation 4 of the Switch Transformer."""
     tokens, k = np.shape(experts)
     scores = oracle.softmax(logits) if score == "softmax" else oracle.sigmoid(logits)
     if score == "sigmoid" and k > 1:
@@ -154,11 +156,11 @@ def test_errors():
     check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, "^pre_softmax is for score 'softmax'")
     check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: give both")
     check_errors(lambda: route(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for scores of all experts")
-    words = r"^scaling_factor: shape is \(1,\), must be \(\)"
-    check_errors(lambda: route(LOGITS, 2, scaling_factor=np.ones(1)), ValueError, words)
+    message = r"^scaling_factor: shape is \(1,\), must be \(\)"
+    check_errors(lambda: route(LOGITS, 2, scaling_factor=np.ones(1)), ValueError, message)
     options = {"score": "sigmoid", "expert_bias": BIAS[1:]}
-    words = r"^expert_bias: shape is \(11,\), must be \(12,\)"
-    check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, words)
+    message = r"^expert_bias: shape is \(11,\), must be \(12,\)"
+    check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, message)
     groups = {
         (5, 1): "^num_groups is 5, must divide the 12 experts",
         (0, 1): "^num_groups is 0, must divide",
@@ -166,9 +168,9 @@ def test_errors():
         (3, 0): r"^group_top_k is 0, must be in \[1, 3\]",
         (4, 1): "^top_k is 4, but 1 groups have 3 experts",
     }
-    for (num_groups, group_top_k), words in groups.items():
+    for (num_groups, group_top_k), message in groups.items():
         options = {"num_groups": num_groups, "group_top_k": group_top_k}
-        check_errors(lambda options=options: route(LOGITS, 4, **options), ValueError, words)
+        check_errors(lambda options=options: route(LOGITS, 4, **options), ValueError, message)
     loss, experts = raggemm.load_balance_loss, np.zeros((T, 2), np.int32)
     check_errors(lambda: loss(LOGITS, experts[1:]), ValueError, r"^experts: shape is \(6, 2\), must have the 7 tokens")
     check_errors(lambda: loss(LOGITS, experts[0]), ValueError, r"^experts: shape is \(2,\), must be \[tokens, top_k\]")

@@ -1,4 +1,4 @@
-"""row_index of grouped_gemm: rows of lhs by their indices, with derivatives, batches and errors."""
+"""Tests row_index of grouped_gemm against products of gathered rows."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ SIZES = np.array([3, 0, 2, 4], np.int32)
 T, M, K, N, G = 5, 11, 8, 6, 4
 FORWARD = {"contracting_dims": ((1,), (1,))}
 X, RHS, BIAS = random(T, K), random(G, K, N, seed=1), random(G, N, seed=2)
-INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # the last two are of no group
+INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # the last two rows are in no group
 
 
 def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
@@ -20,22 +20,22 @@ def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
 
 
 def gathered(x, rhs, index=INDEX, sizes=SIZES, **options):
-    """The same, from rows that lie in order."""
+    """Computes the product of gathered rows."""
     return grouped_gemm(GroupedTensor(x[np.clip(index, 0, len(x) - 1)], sizes), rhs, **FORWARD, **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16, np.float64])
-@pytest.mark.parametrize("of_index", [np.int32, np.int64, np.uint32])
-def test_has_the_bits_of_gathered_rows(dtype, of_index, x64):
-    x, rhs, index = X.astype(dtype), RHS.astype(dtype), INDEX.astype(of_index)
+@pytest.mark.parametrize("index_dtype", [np.int32, np.int64, np.uint32])
+def test_results_have_the_bits_of_gathered_rows(dtype, index_dtype, x64):
+    x, rhs, index = X.astype(dtype), RHS.astype(dtype), INDEX.astype(index_dtype)
     got = indexed(x, rhs, index, bias=BIAS)
     assert got.shape == (M, N)
     np.testing.assert_array_equal(got, gathered(x, rhs, bias=BIAS))
     np.testing.assert_array_equal(jax.jit(indexed)(x, rhs, index, bias=BIAS), got)
 
 
-def test_with_all_else():
-    """Shards, c, an activation; weights transposed, of several axes, quantized; several panels of k."""
+def test_with_other_options():
+    """row_index works with shards, activations, several axes, quantized weights and several KC blocks."""
     c, gate, offset = random(M, N, seed=3), random(M, N, seed=4), np.array([1], np.int32)
     options = {"c": c, "gate": gate, "activation": "silu", "group_offset": offset}
     np.testing.assert_array_equal(indexed(X, RHS[:2], **options), gathered(X, RHS[:2], **options))
@@ -54,7 +54,7 @@ def test_with_all_else():
 
 
 def test_the_gradient_of_rows_is_summed_in_float32():
-    """256 and seven ones are 256 in bfloat16."""
+    """The sum of 256 and seven ones is rounded once. With bfloat16 additions it would stay 256."""
     weights = np.array([256, 1, 1, 1, 1, 1, 1, 1], jnp.bfloat16)[:, None, None]
     sizes, index = np.ones(8, np.int32), np.zeros(8, np.int32)
     options = {"preferred_element_type": np.float32}
@@ -65,19 +65,19 @@ def test_the_gradient_of_rows_is_summed_in_float32():
 
 def test_nan_stays_in_its_rows():
     x = X.copy()
-    x[3] = np.nan  # which no row has
-    x[1] = np.nan  # row 3, of group 2
+    x[3] = np.nan  # no row uses it
+    x[1] = np.nan  # row 3 uses it, in group 2
     out = np.asarray(indexed(x, RHS))
     assert np.isnan(out[3]).all() and np.isfinite(np.delete(out, 3, 0)).all()
-    of_x, of_rhs = jax.grad(lambda *args: indexed(*args).sum(), (0, 1))(x, RHS)
-    assert np.isfinite(of_x).all() and not np.asarray(of_x)[3].any()
-    assert np.isnan(of_rhs[2]).all() and np.isfinite(np.delete(of_rhs, 2, 0)).all()
+    d_x, d_rhs = jax.grad(lambda *args: indexed(*args).sum(), (0, 1))(x, RHS)
+    assert np.isfinite(d_x).all() and not np.asarray(d_x)[3].any()
+    assert np.isnan(d_rhs[2]).all() and np.isfinite(np.delete(d_rhs, 2, 0)).all()
 
 
 # Transforms.
 
 
-def test_is_one_custom_call_without_a_gather():
+def test_one_custom_call_without_a_gather():
     lowered = jax.jit(indexed).lower(X, RHS, INDEX)
     assert custom_calls(lowered) == 1
     assert " gather(" not in lowered.compile().as_text()
@@ -86,7 +86,7 @@ def test_is_one_custom_call_without_a_gather():
 # Errors.
 
 
-def fails(message, *args, **options):
+def check_run_time_error(message, *args, **options):
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
         jax.block_until_ready(jax.jit(indexed)(*args, **options))
 
@@ -95,14 +95,14 @@ def fails(message, *args, **options):
 def test_wrong_indices(value):
     index = INDEX.copy()
     index[4] = value
-    fails(rf"row_index: value {value} at index 4, must be in \[0, 5\), the rows of lhs", X, RHS, index)
+    check_run_time_error(rf"row_index: value {value} at index 4, must be in \[0, 5\), the rows of lhs", X, RHS, index)
 
 
 @pytest.mark.parametrize("value", [-1, T])
-@pytest.mark.parametrize("of", [0, 1], ids=["lhs", "rhs"])
-def test_wrong_indices_of_gradients_alone(of, value):
-    """Of a sum, for which XLA leaves the product out; a row of no processed group may have any."""
-    gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), of))
+@pytest.mark.parametrize("argnum", [0, 1], ids=["lhs", "rhs"])
+def test_wrong_indices_of_gradients(argnum, value):
+    """A gradient checks the indices of rows in groups, even if XLA drops the product."""
+    gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), argnum))
     index = INDEX.copy()
     index[[4, -1]] = value
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f"row_index: value {value} at index 4, must be"):
@@ -133,8 +133,8 @@ def test_errors(lhs, rhs, axes, index, error, message):
         grouped_gemm(lhs, rhs, contracting_dims=axes, row_index=index)
 
 
-def test_sizes_count_the_indices():
-    fails(
+def test_sizes_beyond_the_indices():
+    check_run_time_error(
         r"lhs.first_dims: group 3 has size 4 and starts at 5, which exceeds the extent 8 of row_index",
         X,
         RHS,

@@ -1,5 +1,5 @@
-"""One input has one result, bit by bit, under XLA too: whatever the threads of its pool, the executor, the instruction
-set, the version of jaxlib, the company in the batch, the order of the groups and the devices that share the work."""
+"""Tests that results have the same bits for any threads, executor, instruction set, jaxlib, batch, order of groups and
+devices."""
 
 import zlib
 
@@ -31,8 +31,8 @@ def operands():
     ("dtype", "recorded"),
     [("float16", 2595295062), ("bfloat16", 2535334273), ("float32", 3464670629), ("float64", 249861554)],
 )
-def test_checksums_are_those_recorded(dtype, recorded, x64):
-    """Checksums of rounded sums. They must not change with the CPU, jaxlib or a release."""
+def test_checksums_match_the_recorded_ones(dtype, recorded, x64):
+    """Results keep the recorded checksums on every CPU, with every jaxlib and in every release."""
     numbers = np.arange(K * 64, dtype=np.int64) * 2654435761 % 2**32 / 2.0**31 - 1
     lhs, rhs = (
         numbers[: 40 * K].reshape(40, K).astype(dtype),
@@ -53,27 +53,27 @@ def test_threads_executors_and_instruction_sets(operands):
                     same(jax.jit(lambda *x: gmm(*x))(lhs, rhs, SIZES), want)
 
 
-def test_row_alone_and_in_a_batch_of_4096(operands):
+def test_a_row_alone_has_the_bits_of_a_batch(operands):
     lhs, rhs = operands
     batch = jax.jit(gmm)(lhs, rhs, SIZES)
-    alone, groups = jax.jit(gmm), np.repeat(np.arange(G), SIZES)
+    one_row, groups = jax.jit(gmm), np.repeat(np.arange(G), SIZES)
     for row in (0, 699, 700, 701, 2001, 4095):
         sizes = np.zeros(G, np.int32)
         sizes[groups[row]] = 1
-        same(alone(lhs[row : row + 1], rhs, sizes)[0], batch[row])
+        same(one_row(lhs[row : row + 1], rhs, sizes)[0], batch[row])
     by_rows = jax.vmap(gmm, (0, None, 0))(lhs.reshape(M, 1, K)[:512], rhs, np.eye(G, dtype=np.int32)[groups[:512]])
     same(by_rows[:, 0], batch[:512])
 
 
-def test_groups_in_another_order(operands):
+def test_order_of_groups(operands):
     lhs, rhs = operands
     order = np.random.default_rng(0).permutation(G)
     rows = np.split(np.arange(M), np.cumsum(SIZES)[:-1])
-    moved = np.concatenate([rows[g] for g in order])
+    permuted_rows = np.concatenate([rows[g] for g in order])
     out = jax.jit(gmm)(lhs, rhs, SIZES)
-    same(jax.jit(gmm)(lhs[moved], rhs[order], SIZES[order]), out[moved])
+    same(jax.jit(gmm)(lhs[permuted_rows], rhs[order], SIZES[order]), out[permuted_rows])
     gradients = jax.jit(tgmm)(lhs.T, out, SIZES)
-    same(jax.jit(tgmm)(lhs[moved].T, out[moved], SIZES[order]), gradients[order])
+    same(jax.jit(tgmm)(lhs[permuted_rows].T, out[permuted_rows], SIZES[order]), gradients[order])
 
 
 def sharded(f, in_specs, out_specs):
@@ -82,7 +82,7 @@ def sharded(f, in_specs, out_specs):
 
 
 def test_experts_on_four_devices(operands):
-    """Each device has the rows of its two experts and, in the backward pass, their gradients."""
+    """Four devices with two experts each have the results and gradients of one device."""
     lhs, rhs = operands
     cotangent = random(*(M, N), seed=3)
 
@@ -103,21 +103,21 @@ def test_experts_on_four_devices(operands):
 
 
 def test_denormals_under_xla():
-    """XLA flushes them on its threads: our call has them, and XLA's own operations before and after are as without."""
+    """A call keeps denormals on XLA's threads, and XLA's operations before and after it still flush them."""
     tiny = jnp.full((M, 8), 1e-20, jnp.float32)
 
-    def others(x):
+    def xla_product(x):
         return x * jnp.float32(1e-20)
 
     def with_call(x, w):
-        before = others(x)
+        before = xla_product(x)
         out = gmm(x, w, SIZES)
-        return before, out, others(x + 0 * out[:, :1])
+        return before, out, xla_product(x + 0 * out[:, :1])
 
-    alone = jax.jit(others)(tiny)
+    xla_result = jax.jit(xla_product)(tiny)
     before, out, after = jax.jit(with_call)(tiny, jnp.full((G, 8, 16), 1e-20, jnp.float32))
-    same(before, alone)
-    same(after, alone)
+    same(before, xla_result)
+    same(after, xla_result)
     want = np.float32(0)
     for _ in range(8):
         want = np.float32(np.float64(np.float32(1e-20)) ** 2 + np.float64(want))

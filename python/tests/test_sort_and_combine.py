@@ -1,4 +1,4 @@
-"""sort_by_expert against sorted(), combine against float64 and against its definition in float32, to the bit."""
+"""Tests sort_by_expert against sorted(), and combine against float64 and a float32 reference."""
 
 import functools
 
@@ -18,24 +18,24 @@ from jax.test_util import check_grads
 T, K, G, H = 6, 3, 5, 4
 close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 sort = jax.jit(raggemm.sort_by_expert, static_argnums=1)
-combined = jax.jit(raggemm.combine, static_argnums=2, static_argnames="preferred_element_type")
+jitted_combine = jax.jit(raggemm.combine, static_argnums=2, static_argnames="preferred_element_type")
 
 
-def sorted_pairs(experts, num_experts):
-    """(tokens, slots, sizes), by Python's sort."""
+def python_sort(experts, num_experts):
+    """Returns (tokens, slots, sizes) by Python's sort."""
     pairs = [(t, slot) for t, slot in np.ndindex(experts.shape)]
-    place = lambda pair: e if 0 <= (e := experts[pair]) < num_experts else num_experts  # noqa: E731
-    tokens, slots = zip(*sorted(pairs, key=place), strict=True)
+    sort_key = lambda pair: e if 0 <= (e := experts[pair]) < num_experts else num_experts  # noqa: E731
+    tokens, slots = zip(*sorted(pairs, key=sort_key), strict=True)
     return tokens, slots, [int(np.sum(experts == e)) for e in range(num_experts)]
 
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(-2, G + 1), min_size=T * K, max_size=T * K))
 def test_sort_by_expert(experts):
-    """With experts that a token has twice, empty ones, and some that are none."""
+    """Tokens may repeat an expert, experts may have no token, and ids may be out of range."""
     experts = np.array(experts, np.int32).reshape(T, K)
     rows = sort(experts, G)
-    tokens, slots, sizes = sorted_pairs(experts, G)
+    tokens, slots, sizes = python_sort(experts, G)
     assert rows.row_tokens.tolist() == list(tokens)
     assert rows.row_slots.tolist() == list(slots)
     assert rows.group_sizes.tolist() == sizes
@@ -44,8 +44,8 @@ def test_sort_by_expert(experts):
 
 
 @pytest.mark.parametrize("tokens, num_experts", [(40, 7), (512, 600), (1 << 14, 1 << 16)])
-def test_ways_to_sort(tokens, num_experts):
-    """Experts are counted by comparison, by search, and are too many to be one number with their places."""
+def test_sort_strategies(tokens, num_experts):
+    """Experts are counted by comparison or by search, or do not fit into one key with their positions."""
     experts = np.random.default_rng(tokens).integers(0, num_experts + 1, (tokens, 2), np.int32)
     rows = sort(experts, num_experts)
     np.testing.assert_array_equal(rows.order, np.argsort(experts.reshape(-1), kind="stable"))
@@ -60,8 +60,8 @@ def test_no_pairs(shape):
     assert (np.asarray(out) == np.zeros((2, H))).all()
 
 
-def in_float32(rows, tokens, num_tokens, weights, count):
-    """As combine is defined, one row after the other, each with an fma: the product is exact in float64."""
+def combine_in_float32(rows, tokens, num_tokens, weights, count):
+    """Computes combine with one fma per row, in order. The products are exact in float64."""
     out = np.zeros((num_tokens, rows.shape[1]), np.float32)
     for r in range(count):
         out[tokens[r]] = (out[tokens[r]] + float(weights[r]) * rows[r].astype(np.float64)).astype(np.float32)
@@ -70,7 +70,7 @@ def in_float32(rows, tokens, num_tokens, weights, count):
 
 @st.composite
 def sums(draw):
-    """Rows, tokens, weights, sizes; tokens may have no row, or many, and rows may be behind the groups."""
+    """Draws rows, tokens, weights and sizes. Rows behind the groups are NaN."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = rng.multinomial(draw(st.integers(0, 18)), np.ones(G) / G).astype(np.int32)
     tokens = rng.integers(0, T, 18).astype(np.int32)
@@ -84,40 +84,40 @@ def sums(draw):
 
 @settings(max_examples=30)
 @given(sums(), st.booleans())
-def test_combine(sums, narrow):
+def test_combine(sums, keep_dtype):
     rows, tokens, weights, sizes = sums
-    out_type = rows.dtype if narrow else np.float32
-    got = combined(rows, tokens, T, weights, sizes, preferred_element_type=out_type)
+    out_type = rows.dtype if keep_dtype else np.float32
+    got = jitted_combine(rows, tokens, T, weights, sizes, preferred_element_type=out_type)
     assert got.dtype == out_type
-    want = in_float32(rows, tokens, T, weights, sizes.sum())
-    np.testing.assert_array_equal(got, want.astype(out_type))  # to the bit: rounded once
+    want = combine_in_float32(rows, tokens, T, weights, sizes.sum())
+    np.testing.assert_array_equal(got, want.astype(out_type))  # the sum is rounded once
     exact = oracle.combine(rows, tokens, T, weights, sizes)
     close(want, exact)
 
 
 def test_derivatives():
-    """Of both modes and of second order, numerically."""
+    """First and second derivatives match numeric ones in both modes."""
     tokens, sizes = np.array([2, 0, 2, 1, 0], np.int32), np.array([3, 0, 1], np.int32)
     f = jax.jit(lambda rows, weights: jnp.sin(raggemm.combine(rows, tokens, 4, weights, sizes)))
     check_grads(f, (random(5, H), random(5, seed=1)), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02)
 
 
 def test_without_weights_and_sizes():
-    """Tokens outside of [0, num_tokens) are none, and their rows may be NaN. A sum starts with +0."""
+    """Rows whose token is outside of [0, num_tokens) are skipped, even if they are NaN. Sums start at +0."""
     rows = np.array([[1, -0.0], [np.nan, np.nan], [2, -0.0], [np.nan, 1], [4, -0.0]], np.float32)
     tokens = np.array([1, -1, 1, 3, 0], np.int32)
-    for run in (combined, raggemm.combine):
+    for run in (jitted_combine, raggemm.combine):
         out = np.asarray(run(rows, tokens, 3))
         assert out.tolist() == [[4, 0], [3, 0], [0, 0]]
         assert not np.signbit(out).any()
-    of_rows = jax.jit(jax.grad(lambda rows: raggemm.combine(rows, tokens, 3).sum()))(rows)
-    assert of_rows[:, 0].tolist() == [1, 0, 1, 0, 1]
+    d_rows = jax.jit(jax.grad(lambda rows: raggemm.combine(rows, tokens, 3).sum()))(rows)
+    assert d_rows[:, 0].tolist() == [1, 0, 1, 0, 1]
 
 
 def test_a_nan_stays_with_its_token():
     rows = random(4, H)
     rows[1, 2] = np.nan
-    out = np.asarray(combined(rows, np.array([0, 1, 1, 2]), 3))
+    out = np.asarray(jitted_combine(rows, np.array([0, 1, 1, 2]), 3))
     assert np.isnan(out[1, 2]) and np.isnan(out).sum() == 1
 
 
@@ -125,43 +125,45 @@ def test_other_tokens_do_not_change_bits():
     rng = np.random.default_rng(3)
     rows, tokens = rng.normal(size=(400, H)).astype(np.float32), rng.integers(0, 40, 400).astype(np.int32)
     weights = rng.normal(size=400).astype(np.float32)
-    out = np.asarray(combined(rows, tokens, 40, weights))
-    np.testing.assert_array_equal(out, combined(rows, tokens, 40, weights))
+    out = np.asarray(jitted_combine(rows, tokens, 40, weights))
+    np.testing.assert_array_equal(out, jitted_combine(rows, tokens, 40, weights))
     with raggemm.options(isa="SCALAR", threads=1):
-        np.testing.assert_array_equal(out, combined(rows, tokens, 40, weights))
-    np.testing.assert_array_equal(out, in_float32(rows, tokens, 40, weights, 400))
+        np.testing.assert_array_equal(out, jitted_combine(rows, tokens, 40, weights))
+    np.testing.assert_array_equal(out, combine_in_float32(rows, tokens, 40, weights, 400))
     for t in (0, 17):
-        own = tokens == t
-        np.testing.assert_array_equal(combined(rows[own], np.zeros(own.sum(), int), 1, weights[own])[0], out[t])
+        own_rows = tokens == t
+        np.testing.assert_array_equal(
+            jitted_combine(rows[own_rows], np.zeros(own_rows.sum(), int), 1, weights[own_rows])[0], out[t]
+        )
 
 
 def test_vmap():
     rows, tokens = random(3, 5, H), np.array([[0, 1, 1, 0, 1], [1] * 5, [2, 0, 0, 0, 1]], np.int32)
-    got = jax.vmap(lambda rows, tokens: combined(rows, tokens, 2))(rows, tokens)
+    got = jax.vmap(lambda rows, tokens: jitted_combine(rows, tokens, 2))(rows, tokens)
     for x, y, z in zip(got, rows, tokens, strict=True):
-        np.testing.assert_array_equal(x, combined(y, z, 2))
+        np.testing.assert_array_equal(x, jitted_combine(y, z, 2))
 
 
 @settings(max_examples=20)
 @given(sums(), st.integers(0, 2**32 - 1))
 def test_order_of_slots(sums, seed):
-    """Few numbers, so that rows of a token share some: those are in ascending order."""
+    """A token's rows are added in the order of row_slots, and rows with equal slots in ascending order."""
     rows, tokens, weights, sizes = sums
     slots = np.random.default_rng(seed).integers(-2, 3, len(rows)).astype(np.int32)
-    got = combined(rows, tokens, T, weights, sizes, row_slots=slots)
+    got = jitted_combine(rows, tokens, T, weights, sizes, row_slots=slots)
     order = np.argsort(slots[: sizes.sum()], kind="stable")
-    want = in_float32(rows[order], tokens[order], T, weights[order], len(order))
+    want = combine_in_float32(rows[order], tokens[order], T, weights[order], len(order))
     np.testing.assert_array_equal(got, want.astype(rows.dtype))
 
 
 def test_a_new_chain_begins_after_256_rows():
-    """And is added to those before it."""
+    """Every 256 rows of a token are one accumulation chain, and the chains are added in order."""
     weights = np.random.default_rng(5).normal(size=600).astype(np.float32)
     chains = [
-        in_float32(np.ones((n, 1)), np.zeros(n, int), 1, w, n)
+        combine_in_float32(np.ones((n, 1)), np.zeros(n, int), 1, w, n)
         for n, w in ((len(w), w) for w in np.split(weights, [256, 512]))
     ]
-    got = combined(np.ones((600, 1), np.float32), np.zeros(600, np.int32), 1, weights)
+    got = jitted_combine(np.ones((600, 1), np.float32), np.zeros(600, np.int32), 1, weights)
     np.testing.assert_array_equal(got, (chains[0] + chains[1]) + chains[2])
 
 
@@ -174,7 +176,7 @@ def test_a_new_chain_begins_after_256_rows():
 )
 def test_wrong_sizes(sizes, message):
     rows, tokens, sizes = np.ones((4, 2), np.float32), np.zeros(4, np.int32), np.array(sizes, np.int32)
-    for run in (combined, raggemm.combine):
+    for run in (jitted_combine, raggemm.combine):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
             jax.block_until_ready(run(rows, tokens, 1, None, sizes))
     with raggemm.options(on_error="nan"):

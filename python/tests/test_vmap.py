@@ -1,4 +1,4 @@
-"""Every vmap is one call, equal to the loop bit for bit, and copies no weights."""
+"""Tests that a vmap is one call, has the results of a loop and copies no weights."""
 
 import itertools
 
@@ -13,12 +13,12 @@ from program_text import calls, copies_of_weights, custom_calls
 from raggemm import gmm, tgmm
 
 BATCH = 3
-ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # of the groups, one for each of the batch
+ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # order of the groups in each problem
 
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Either matrix or the sizes alone, and all that is optional or a seeded combination, in turns."""
+    """Each case batches one of lhs, rhs and sizes, then optional or random operands."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))
@@ -39,38 +39,38 @@ def test_every_mode_and_storage(case):
         assert calls(f, batched).total() == 1
         got = f(batched)
         for i in range(BATCH):
-            one = {
+            problem = {
                 name: x if axes[name] is None else jax.tree.map(lambda x, i=i: x[..., i], x)
                 for name, x in batched.items()
             }
-            case.expected(one).check(got[i])
+            case.expected(problem).check(got[i])
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # 13 * 17 divides no count of elements but those of weights
+M, K, N, G = 11, 13, 17, 4  # only arrays of weights have a multiple of 13 * 17 elements
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 
 
-@pytest.mark.parametrize("which", sampled(list(itertools.product((0, 1), repeat=4))[1:], 3), ids=str)
-def test_tgmm_in_every_combination(which):
+@pytest.mark.parametrize("is_batched", sampled(list(itertools.product((0, 1), repeat=4))[1:], 3), ids=str)
+def test_tgmm_in_every_combination(is_batched):
     def f(lhs, rhs, sizes, offset):
         return tgmm(lhs.T, rhs, sizes, group_offset=offset, num_actual_groups=2)
 
     args = (ROWS, random(BATCH, M, 5), SIZES_B, OFFSETS)
-    axes = tuple(0 if batched else None for batched in which)
+    axes = tuple(0 if batched else None for batched in is_batched)
     batched = jax.vmap(f, axes)
     args = tuple(x if axis == 0 else x[0] for x, axis in zip(args, axes, strict=True))
     assert calls(batched, *args).total() == 1
     got = batched(*args)
     for i in range(BATCH):
-        one = (x[i] if axis == 0 else x for x, axis in zip(args, axes, strict=True))
-        np.testing.assert_array_equal(got[i], f(*one))
+        problem = (x[i] if axis == 0 else x for x, axis in zip(args, axes, strict=True))
+        np.testing.assert_array_equal(got[i], f(*problem))
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-def test_weights_are_read_where_they_lie(transpose):
-    """Forward and backward of a batch of rows, and of a batch of weights, move nothing of the size of the weights."""
+def test_vmap_copies_no_weights(transpose):
+    """Forward and backward passes of batches of rows or weights move no array as large as the weights."""
     weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
 
     def loss(lhs, rhs, sizes):
@@ -88,7 +88,7 @@ def test_weights_are_read_where_they_lie(transpose):
 
 
 def test_weight_gradient_of_batched_offsets_is_rounded_once():
-    """Three times 257, each of which bfloat16 would round to 256."""
+    """The sum of three gradients of 257 is 772 in bfloat16. Each 257 alone would round to 256."""
     weights, rows = np.ones((1, 1, 1), ml_dtypes.bfloat16), np.ones((BATCH, 1, 1), ml_dtypes.bfloat16)
 
     def f(weights):

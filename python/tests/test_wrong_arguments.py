@@ -1,4 +1,4 @@
-"""Wrong arguments: the error has the caller's word, the value and the limit, when the call is traced."""
+"""Tests that errors for wrong arguments have the argument's name, value and limit when tracing."""
 
 import inspect
 import re
@@ -15,11 +15,11 @@ from raggemm.compat import transformer_engine as te
 
 WIDE = {"lhs": jnp.ones((4, 8), jnp.float8_e5m2), "rhs": jnp.ones((1, 8, 8), jnp.float8_e5m2)}
 WRONG = {
-    "float with bytes": (lambda: raggemm.gmm(X, BYTES, SIZES), TypeError,
+    "float with int8": (lambda: raggemm.gmm(X, BYTES, SIZES), TypeError,
         "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; pass quantized elements as"),
-    "float with elements": (lambda: raggemm.gmm(X, W.astype(jnp.int4), SIZES), TypeError,
+    "float with int4": (lambda: raggemm.gmm(X, W.astype(jnp.int4), SIZES), TypeError,
         "rhs: dtype is int4, must be .*; pass quantized elements as a QuantizedTensor"),
-    "float with something else": (lambda: raggemm.gmm(X, W.astype(bool), SIZES), TypeError,
+    "float with bool": (lambda: raggemm.gmm(X, W.astype(bool), SIZES), TypeError,
         "rhs: dtype is bool, must .* uint8(?!;)"),
     "block": (lambda: raggemm.quantize(X, "int8", block=1), TypeError, r"block is 1, must be \(axis, size\)"),
     "size of a block": (lambda: raggemm.quantize(X, "int8", block=(1, 2.0)), TypeError,
@@ -44,7 +44,7 @@ WRONG = {
         "topk is 3, but 1 groups have 2 experts"),
     "dimension numbers": (lambda: lax.ragged_dot_general(X, W, SIZES, None), TypeError,
         "ragged_dot_dimension_numbers: is a NoneType"),
-    "what is described": (lambda: raggemm.describe(3), TypeError, "function is a int, must be callable"),
+    "function of describe": (lambda: raggemm.describe(3), TypeError, "function is a int, must be callable"),
     "partitioning": (lambda: raggemm.enable_partitioning(None), TypeError, "enabled is None, must be True or False"),
     "override": (lambda: raggemm.enable_ragged_dot_override("no"), TypeError, "enabled is 'no', must be True or False"),
     "two of float8_e5m2": (lambda: raggemm.gmm(QuantizedTensor(WIDE["lhs"]), QuantizedTensor(WIDE["rhs"]), SIZES),
@@ -54,7 +54,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.filterwarnings("error")
-def test_the_error_has_the_arguments_name(name):
+def test_error_messages(name):
     call, kind, message = WRONG[name]
     with pytest.raises(kind, match=f"^{message}"):
         jax.eval_shape(call)
@@ -74,13 +74,13 @@ TRACED = {
 
 @pytest.mark.parametrize(("name", "call"), [(name, call) for name, calls in TRACED.items() for call in calls])
 @pytest.mark.parametrize("number", [1, 1.0])
-def test_what_shapes_depend_on_is_not_traced(name, call, number):
+def test_traced_integers_are_refused(name, call, number):
     message = rf"^{name} is .*Tracer.*, must be a Python integer that is known when tracing, .*static_argnums or"
     with pytest.raises(TypeError, match=message):
         jax.jit(call)(number)
 
 
-# Every argument of every function, of whatever kind.
+# Every argument of every public function, with every odd value.
 
 ODD_VALUES = {
     "text": "x",
@@ -98,8 +98,8 @@ ODD_VALUES = {
     "quantized": QuantizedTensor(BYTES),
     "packed": PACKED,
 }
-# Where it is the other argument that does not fit.
-OTHERS = {"row_tokens": "row_weights", "x": "block", "num_groups": "groups", "experts": "function"}
+# Arguments whose error may name another argument, which does not fit.
+OTHER_NAMES = {"row_tokens": "row_weights", "x": "block", "num_groups": "groups", "experts": "function"}
 UNUSED = ("tiling", "interpret", "maybe_quantize_lhs", "zero_initialize", "acc_dtype", "v2_tile_info")
 
 
@@ -114,17 +114,17 @@ def test_errors_name_the_argument(function):
         try:
             jax.eval_shape(lambda changed=given | {name: value}: function(**changed))
         except (TypeError, ValueError, NotImplementedError) as error:
-            words = f"{name}|{OTHERS[name]}" if name in OTHERS else name
-            assert re.search(rf"\b({words})\b", str(error)), (name, kind)
+            names_pattern = f"{name}|{OTHER_NAMES[name]}" if name in OTHER_NAMES else name
+            assert re.search(rf"\b({names_pattern})\b", str(error)), (name, kind)
         else:
             assert kind != "object" or name in UNUSED, name
 
 
-# Two elements of 4 bits in each byte, which shapes tell.
+# Data with two 4-bit elements per byte, which errors recognize by its shape.
 
 SCALE = np.ones((1, 1, 8), np.float32)
 HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)
-IN_BYTES = {
+PACKED_BYTES = {
     "half of K": lambda: raggemm.gmm(X, QuantizedTensor(HALF_K, SCALE), SIZES),
     "half of K, stored transposed": lambda: raggemm.gmm(
         X, QuantizedTensor(HALF_N, SCALE.swapaxes(1, 2)), SIZES, transpose_rhs=True
@@ -136,14 +136,14 @@ IN_BYTES = {
 }
 
 
-@pytest.mark.parametrize("call", IN_BYTES.values(), ids=IN_BYTES)
-def test_the_error_for_two_elements_in_a_byte_names_int4(call):
+@pytest.mark.parametrize("call", PACKED_BYTES.values(), ids=PACKED_BYTES)
+def test_errors_for_two_elements_per_byte_suggest_int4(call):
     hint = r"; u?int8 has one element in each byte: if a byte holds two elements of 4 bits, convert the array to int4"
     with pytest.raises((TypeError, ValueError), match=hint):
         jax.eval_shape(call)
 
 
-def test_there_is_no_hint_for_other_extents_and_types():
+def test_other_errors_do_not_suggest_int4():
     for rhs in (QuantizedTensor(np.ones((1, 5, 8), np.uint8)), QuantizedTensor(HALF_K.astype(jnp.int4)), W[:, :4]):
         with pytest.raises(ValueError, match=r"are contracted, but differ: 8 and [45]$"):
             raggemm.gmm(X, rhs, SIZES)

@@ -1,7 +1,6 @@
-"""The example that decodes checkpoints against mlx-lm, an implementation that is not ours: logits, and greedy tokens.
+"""Tests logits and greedy tokens of the example that decodes checkpoints against mlx-lm.
 
-`./dev test --checkpoints` runs this, and names the interpreter that has mlx-lm. Quantized checkpoints are compared with
-what they stand for in float32.
+mlx-lm gets quantized checkpoints dequantized to float32. `./dev test --checkpoints` runs this.
 """
 
 import functools
@@ -22,18 +21,19 @@ from checkpoint.weights import Loader
 MLX = os.environ.get("RAGGEMM_MLX_PYTHON")
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "checkpoint"
 PROMPT, COUNT = 24, 32
-TOLERANCE = 1e-4  # of the largest logit
+TOLERANCE = 1e-4  # relative to the largest logit
 
 
-def ours(folder, tokens):
+def example_result(folder, tokens):
     files = Checkpoint(folder)
-    of = config.parse_config(files.config)
-    loader = Loader(files, of, jnp.dtype(jnp.float32))
-    weights = loader.embedding_and_head() | {"layers": [loader.layer(i) for i in range(len(of.windows))]}
-    experts, cache = model.local_experts(of), model.empty_cache(of, PROMPT + COUNT, jnp.float32)
-    states = jax.jit(functools.partial(model.states, of, experts))
+    model_config = config.parse_config(files.config)
+    loader = Loader(files, model_config, jnp.dtype(jnp.float32))
+    weights = loader.embedding_and_head() | {"layers": [loader.layer(i) for i in range(len(model_config.windows))]}
+    experts, cache = model.local_experts(model_config), model.empty_cache(model_config, PROMPT + COUNT, jnp.float32)
+    states = jax.jit(functools.partial(model.states, model_config, experts))
     x, cache = states(weights, cache, jnp.asarray(tokens), jnp.int32(0))
-    logits, step = model.logits(of, weights, x), jax.jit(functools.partial(model.next_token, of, experts))
+    logits = model.logits(model_config, weights, x)
+    step = jax.jit(functools.partial(model.next_token, model_config, experts))
     greedy = [jnp.argmax(logits[-1:], -1)]
     for i in range(COUNT - 1):
         token, cache = step(weights, cache, greedy[-1], jnp.int32(PROMPT + i))
@@ -41,15 +41,15 @@ def ours(folder, tokens):
     return np.asarray(logits), [int(token[0]) for token in greedy]
 
 
-def of_mlx(folder, tokens, out):
+def mlx_result(folder, tokens, out):
     command = [MLX, pathlib.Path(__file__).with_name("mlx_oracle.py"), folder, out, COUNT, *tokens]
     subprocess.run(list(map(str, command)), check=True, timeout=300)
     found = np.load(out)
     return found["logits"], found["greedy"].tolist()
 
 
-def as_mlx_names_them(tensors):
-    """The experts of gpt-oss in floats, which mlx-lm takes as it writes them alone: gate and up apart, [E,N,K]."""
+def to_mlx_layout(tensors):
+    """Returns float experts of gpt-oss in the layout of mlx-lm: separate gate and up, each [E,N,K]."""
     out = dict(tensors)
     for name in tensors:
         if name.endswith("gate_up_proj"):
@@ -63,21 +63,22 @@ def as_mlx_names_them(tensors):
 
 
 @pytest.mark.parametrize("name", tiny_checkpoints.CONFIGS)
-def test_logits_and_tokens_are_those_of_mlx(name, tmp_path, capsys):
+def test_logits_and_tokens_match_mlx(name, tmp_path, capsys):
     assert MLX, "RAGGEMM_MLX_PYTHON must be the Python of an environment with mlx-lm; ./dev test --checkpoints sets it"
-    of, seed = tiny_checkpoints.CONFIGS[name], int(np.random.SeedSequence().entropy % 2**32)
+    model_config, seed = tiny_checkpoints.CONFIGS[name], int(np.random.SeedSequence().entropy % 2**32)
     print(f"seed {seed}")
-    tensors = tiny_checkpoints.random_tensors(of, seed)
-    tiny_checkpoints.write(tmp_path / "stored", of, tensors, shards=3)
-    theirs = tmp_path / "stored"
-    if "quantization_config" in of and "MXFP4" not in name:  # which mlx-lm reads as it is
-        theirs = tmp_path / "dequantized"
-        tiny_checkpoints.write(theirs, *tiny_checkpoints.dequantized(of, tensors))
+    tensors = tiny_checkpoints.random_tensors(model_config, seed)
+    tiny_checkpoints.write(tmp_path / "stored", model_config, tensors, shards=3)
+    mlx_folder = tmp_path / "stored"
+    if "quantization_config" in model_config and "MXFP4" not in name:  # mlx-lm reads MXFP4
+        mlx_folder = tmp_path / "dequantized"
+        tiny_checkpoints.write(mlx_folder, *tiny_checkpoints.dequantized(model_config, tensors))
     elif name == "gpt-oss":
-        theirs = tmp_path / "converted"
-        tiny_checkpoints.write(theirs, of, as_mlx_names_them(tensors))
-    tokens = np.random.default_rng(seed).integers(0, of["vocab_size"], PROMPT)
-    (got, greedy), (want, want_greedy) = ours(tmp_path / "stored", tokens), of_mlx(theirs, tokens, tmp_path / "out.npz")
+        mlx_folder = tmp_path / "converted"
+        tiny_checkpoints.write(mlx_folder, model_config, to_mlx_layout(tensors))
+    tokens = np.random.default_rng(seed).integers(0, model_config["vocab_size"], PROMPT)
+    got, greedy = example_result(tmp_path / "stored", tokens)
+    want, want_greedy = mlx_result(mlx_folder, tokens, tmp_path / "out.npz")
     distance = np.abs(got - want).max() / np.abs(want).max()
     with capsys.disabled():
         equal = sum(a == b for a, b in zip(greedy, want_greedy, strict=True))
@@ -85,13 +86,13 @@ def test_logits_and_tokens_are_those_of_mlx(name, tmp_path, capsys):
     assert distance <= TOLERANCE and greedy == want_greedy
 
 
-def test_decodes_the_same_in_two_processes(tmp_path):
-    of = tiny_checkpoints.CONFIGS["gpt-oss, MXFP4"]
-    tiny_checkpoints.write(tmp_path / "stored", of, tiny_checkpoints.random_tensors(of, 1))
+def test_two_processes_decode_the_same_tokens(tmp_path):
+    model_config = tiny_checkpoints.CONFIGS["gpt-oss, MXFP4"]
+    tiny_checkpoints.write(tmp_path / "stored", model_config, tiny_checkpoints.random_tensors(model_config, 1))
     command = [sys.executable, str(EXAMPLE), str(tmp_path / "stored"), "--dtype=float32", "--tokens=16", "--ids=5,6,7"]
     one, two = (
         subprocess.run([*command, f"--processes={n}"], check=True, capture_output=True, text=True, timeout=300).stdout
         for n in (1, 2)
     )
     assert len(one.splitlines()[0].split()) == 16
-    assert two.splitlines()[-1] == one.splitlines()[0]  # behind what gloo says
+    assert two.splitlines()[-1] == one.splitlines()[0]  # gloo prints the lines before

@@ -1,4 +1,4 @@
-"""What flax.serialization saves of raggemm's own types and restores, bit for bit. `./dev test --origins` runs this."""
+"""Tests that flax.serialization saves and restores raggemm's types bit for bit. `./dev test --origins` runs this."""
 
 import subprocess
 import sys
@@ -18,8 +18,8 @@ SIZES = np.array([3, 4], np.int32)
 X = np.random.default_rng(0).normal(size=(7, K)).astype(np.float32)
 
 
-def there_and_back(tree):
-    """By way of bytes, into a tree of zeros."""
+def save_and_restore(tree):
+    """Saves a tree, restores it over zeros, and checks that nothing has changed."""
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), tree)
     got = serialization.from_bytes(zeros, serialization.to_bytes(tree))
     assert jax.tree.structure(got) == jax.tree.structure(tree)
@@ -36,7 +36,7 @@ def test_every_element_of_every_format(name, scale):
         data, np.arange(1, G + 1).astype(dtype_of(scale)), data[0, 0, 0] if name in INTEGERS else None
     )
     tree = {"layer": {"w": tensor}, "also": [jax.tree.map(jnp.asarray, tensor), np.float32(3)]}
-    assert isinstance(there_and_back(tree)["layer"]["w"], QuantizedTensor)
+    assert isinstance(save_and_restore(tree)["layer"]["w"], QuantizedTensor)
 
 
 def weights():
@@ -44,26 +44,26 @@ def weights():
 
 
 @pytest.mark.parametrize("quantized", [True, False])
-def test_packed_weights_are_multiplied_afterwards(quantized):
+def test_restored_packed_weights_have_the_same_products(quantized):
     w = raggemm.quantize(weights(), jnp.int4, axes=2) if quantized else weights().astype(ml_dtypes.bfloat16)
     packed = raggemm.prepack(w, transpose=True)
-    got = there_and_back({"w": packed})["w"]
+    got = save_and_restore({"w": packed})["w"]
     assert (got.columns, got.transposed, got.quantized, got.version) == (N, True, quantized, packed.version)
     np.testing.assert_array_equal(raggemm.gmm(X, got, SIZES), raggemm.gmm(X, w, SIZES, transpose_rhs=True))
 
 
-def test_static_fields_come_from_what_was_saved():
+def test_static_fields_are_restored():
     wide, narrow = (raggemm.prepack(np.ones((G, K, n), np.float32)) for n in (40, 50))
     assert serialization.from_bytes(narrow, serialization.to_bytes(wide)).columns == 40
 
 
-def test_grouped_tensors_and_sorted_rows():
+def test_other_types_are_restored():
     w = raggemm.quantize(weights(), jnp.int8, axes=1)
-    there_and_back(GroupedTensor(w, first_dims=jnp.asarray(SIZES), layout="PACKED"))
-    there_and_back(raggemm.sort_by_expert(np.array([[0, 1], [1, 0]]), 2))
+    save_and_restore(GroupedTensor(w, first_dims=jnp.asarray(SIZES), layout="PACKED"))
+    save_and_restore(raggemm.sort_by_expert(np.array([[0, 1], [1, 0]]), 2))
 
 
-def test_other_fields_are_an_error():
+def test_missing_fields_are_an_error():
     tensor = QuantizedTensor(np.zeros(3, np.int8))
     with pytest.raises(
         ValueError, match=r"^QuantizedTensor has the fields .*'zero_point'\], the saved state has \['data'\]"

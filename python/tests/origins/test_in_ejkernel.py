@@ -1,5 +1,7 @@
-"""raggemm in ejkernel itself, by register(), on the cases of ejkernel's own tests of its grouped matmuls, which its
-package lacks, against NumPy in float64. `./dev test --origins` runs this."""
+"""Tests raggemm in ejkernel, after register(), against NumPy in float64.
+
+The cases are those of ejkernel's tests, which its package does not contain. `./dev test --origins` runs this.
+"""
 
 import functools
 import inspect
@@ -26,7 +28,7 @@ def random(seed, *shape, scale=1.0):
 
 
 def expected(lhs, rhs, sizes, scale=None, bias=None, existing_out=0):
-    """In float64, of rhs [G,k,n], scales [G,blocks,1,n] and a bias [G,1,n]; rows of no group are existing_out's."""
+    """Computes the product in float64, with rhs [G,k,n], scale [G,blocks,1,n] and bias [G,1,n]."""
     rhs = rhs.astype(np.float64)
     if scale is not None:
         rhs = rhs * np.repeat(scale[:, :, 0].astype(np.float64), rhs.shape[1] // scale.shape[1], axis=1)
@@ -37,15 +39,15 @@ def expected(lhs, rhs, sizes, scale=None, bias=None, existing_out=0):
     return out + existing_out
 
 
-def close(got, want, digits=2e-5):
-    np.testing.assert_allclose(got, want, rtol=digits, atol=digits * np.abs(want).max())
+def close(got, want, relative=2e-5):
+    np.testing.assert_allclose(got, want, rtol=relative, atol=relative * np.abs(want).max())
 
 
 def kernel(algorithm):
     return kernel_registry.get(algorithm, platform=ejkernel.kernels.Platform.XLA)
 
 
-def test_one_kernel_has_both_names():
+def test_v1_and_v2_have_one_kernel():
     first, second = (inspect.unwrap(kernel(name)) for name in ALGORITHMS[:2])
     assert first is second
 
@@ -53,7 +55,7 @@ def test_one_kernel_has_both_names():
 @pytest.mark.parametrize("transpose_rhs", [False, True])
 @pytest.mark.parametrize("options", [{}, {"use_v2": True}, {"use_v3": True}], ids=["v1", "v2", "v3"])
 def test_function(transpose_rhs, options):
-    """ejkernel's own function calls what is registered. Where it pads lhs, it does not pad existing_out."""
+    """ejkernel's function calls the registered kernel. Its padding, which omits existing_out, is off."""
     sizes = np.array([20, 0, 44], np.int32)
     lhs, rhs, out = random(2, 64, 32), random(3, 3, 32, 16), random(4, 64, 16)
     call = functools.partial(grouped_matmul, transpose_rhs=transpose_rhs, platform="xla", do_padding=False, **options)

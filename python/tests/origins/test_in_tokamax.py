@@ -1,4 +1,4 @@
-"""raggemm.compat.tokamax in tokamax itself, beside its "xla" implementation. `./dev test --origins` runs this."""
+"""Tests raggemm as an implementation in tokamax against tokamax' "xla". `./dev test --origins` runs this."""
 
 import jax
 import jax.numpy as jnp
@@ -28,14 +28,14 @@ def assert_close(ours, theirs):
 @pytest.mark.parametrize(
     "sizes", [SIZES, tokamax.RaggedDotGroupSizes(SIZES, int(SIZES.sum()))], ids=["array", "GroupSizes"]
 )
-def test_ours_is_the_one_that_is_taken(sizes):
+def test_tokamax_calls_raggemm(sizes):
     call = jax.jit(lambda x, w: run([compat.ragged_dot, "xla"], x, w, sizes))
     assert custom_calls(call.lower(LHS, RHS)) == 1
     assert custom_calls(jax.jit(lambda x, w: run("xla", x, w, sizes)).lower(LHS, RHS)) == 0
     assert_close(call(LHS, RHS), run("xla", LHS, RHS, sizes))
 
 
-def test_what_ours_does_not_do_falls_through_to_xla():
+def test_unsupported_calls_fall_through_to_xla():
     lhs, rhs = LHS.astype(np.int16), RHS.astype(np.int16)
     options = {"dtype": jnp.int32}
     with pytest.raises(NotImplementedError, match="int16"):

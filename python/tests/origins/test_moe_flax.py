@@ -1,4 +1,4 @@
-"""The layer as a module of flax.nnx: what it computes, and that it learns. `./dev test --origins` runs this."""
+"""Tests the example with a flax.nnx module: its values and its training. `./dev test --origins` runs this."""
 
 import pathlib
 import sys
@@ -19,11 +19,11 @@ def test_learns_and_prints_each_loss(capsys):
     assert capsys.readouterr().out.splitlines() == [f"step {i}: loss {loss:.4f}" for i, loss in enumerate(losses)]
 
 
-def test_is_the_layer_of_its_arrays():
+def test_module_computes_nn_apply():
     model = moe_flax.MoE(nn.Shape(width=32, hidden=8, num_experts=4), 2, nnx.Rngs(1))
     arrays = {name: x[...] for name, x in model.params.items()}
     x, y = moe_flax.batch(jax.random.key(2))
     np.testing.assert_array_equal(nnx.jit(model)(x).out, jax.jit(nn.apply, static_argnums=2)(arrays, x, 2).out)
     gradient = nnx.grad(moe_flax.compute_loss)(model, x, y)
-    found = {name: x[...] for name, x in gradient["params"].items()}
-    assert all(np.any(g) for g in found.values()) and set(found) == set(arrays)
+    gradients = {name: x[...] for name, x in gradient["params"].items()}
+    assert all(np.any(g) for g in gradients.values()) and set(gradients) == set(arrays)

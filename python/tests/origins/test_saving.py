@@ -1,4 +1,4 @@
-"""The examples of docs/saving.md, which need Orbax. `./dev test --origins` runs this."""
+"""Runs the examples of docs/saving.md, which need Orbax. `./dev test --origins` runs this."""
 
 import pathlib
 import re

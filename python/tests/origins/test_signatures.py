@@ -1,5 +1,4 @@
-"""Front ends have the arguments of the functions that they stand for, in the versions that are installed: a new one is
-a failure that names it. `./dev test --origins` runs this."""
+"""Tests that front ends have the arguments of the functions that they replace. `./dev test --origins` runs this."""
 
 import sys
 
@@ -11,15 +10,15 @@ from signatures import Pair
 TE = "transformer_engine/jax"
 GEMM, QUANTIZATION = f"{TE}/cpp_extensions/gemm.py", f"{TE}/cpp_extensions/quantization.py"
 EJKERNEL = "ejkernel/modules/operations/grouped_matmul.py"
-QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # of earlier versions
+QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # arguments of earlier versions
 MAXTEXT = "maxtext/kernels/megablox"
-SCORES = "score_function routing_map_format"  # enumerators there, texts here
+SCORES = "score_function routing_map_format"  # strings instead of enumerators
 NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute_lb_loss return_expert_counts
     defer_reductions precomputed_topk precomputed_density_prob"""
 
 
 def kernel(algorithm):
-    """What ejkernel.register() enters into its registry."""
+    """Returns the kernel that ejkernel.register() registers."""
     return {"v1": ejkernel._kernel, "v3": ejkernel._kernel_v3}[algorithm]
 
 
@@ -51,7 +50,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_parameters_are_those_of_the_origin(pair):
+def test_parameters_match_the_original(pair):
     if pair.package == "maxtext" and sys.version_info < (3, 12):
         pytest.skip("MaxText needs Python 3.12")
     assert pair.differences() == []

@@ -1,5 +1,4 @@
-"""Units of the CPU that XLA's own dots use too, on the same threads: neither leaves the other a state that it did not
-have, say the shapes of tiles."""
+"""Tests that raggemm and XLA's dots do not change each other's CPU state, such as AMX tile shapes."""
 
 import jax
 import jax.numpy as jnp
@@ -18,25 +17,25 @@ def bf16(*shape, seed=0):
     return random(*shape, seed=seed).astype(jnp.bfloat16)
 
 
-def test_bf16_dots_alternate_with_ours():
+def test_alternating_bf16_products():
     x, w, dense = bf16(256, 320), bf16(4, 320, 320, seed=1), bf16(320, 320, seed=2)
 
-    def ours(x):
+    def raggemm_product(x):
         return raggemm.gmm(x, w, SIZES, preferred_element_type=jnp.float32)
 
-    def theirs(x):
+    def xla_product(x):
         return jnp.dot(x, dense, preferred_element_type=jnp.float32)
 
     def alternating(x):
         results = []
         for _ in range(10):
-            results += [ours(x), theirs(x)]
+            results += [raggemm_product(x), xla_product(x)]
         return results
 
-    want = [jax.jit(ours)(x), jax.jit(theirs)(x)]
+    want = [jax.jit(raggemm_product)(x), jax.jit(xla_product)(x)]
     for rule in ("tiles", "pairs"):
         with raggemm.options(bf16_sums=rule):
-            want[0] = jax.jit(ours)(x)
+            want[0] = jax.jit(raggemm_product)(x)
             results = jax.jit(alternating)(x)
         for i, result in enumerate(results):
             same(result, want[i % 2])
