@@ -6,8 +6,8 @@
 
 namespace raggemm {
 
-// An activation of x, or of a gate and up. kSwigluOai is that of gpt-oss and needs a gate. With a gate, any other
-// activation is applied to the gate and multiplied by up.
+// An activation of x, or of a gate and up. kSwigluOai (gpt-oss) needs a gate. The others take the gate as x if there is
+// one, and their result is multiplied by up.
 //
 //     kSilu       x * sigmoid(x)
 //     kGelu       x * Phi(x), with Phi the cumulative distribution function of the normal distribution
@@ -16,10 +16,10 @@ namespace raggemm {
 //     kQuickGelu  x * sigmoid(1.702 x)
 //     kSwigluOai  v * sigmoid(1.702 v) * (u + 1), with v = min(gate, 7), and u = up clamped to [-7, 7]
 //
-// NaN gives NaN. At -infinity one factor is 0, so all activations but kRelu give NaN.
+// NaN gives NaN. -infinity gives NaN, too, because it is multiplied by 0. Only kRelu gives 0.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kSwigluOai };
 
-// Names of the activations, by Activation.
+// Names, indexed by Activation.
 inline constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};
 inline constexpr int kActivationCount = sizeof(kActivations) / sizeof(kActivations[0]);
 

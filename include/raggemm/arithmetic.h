@@ -1,5 +1,5 @@
-// The numeric rules of sums of products, as data. raggemm/grouped_gemm.h explains the rules in words. Like types.h,
-// this header defines no function.
+// The numeric rules of sums of products, as data. grouped_gemm.h explains them in words. Like types.h, this header
+// defines no function.
 #ifndef RAGGEMM_ARITHMETIC_H_
 #define RAGGEMM_ARITHMETIC_H_
 
@@ -12,11 +12,10 @@ namespace raggemm {
 // A numeric rule. It fixes every bit of a sum of products.
 //
 // The contraction of a group is cut into accumulation chains. Each chain starts at +0. The total starts as a copy of
-// the first chain, and the other chains are added to it in order. If chains have several lanes, the total starts at +0.
+// the first chain, or at +0 if chains have several lanes. The other chains are added to it in order.
 //
-// A chain has `lanes` partial sums. They take the products of the chain in turns, and are added at its end. A lane
-// takes `pair` products at once, the last of them first. Products of +0 with +0 fill a chain up to whole pairs and
-// lanes. Sums of integers are exact modulo 2^32 in two's complement, so their order does not matter.
+// The `lanes` partial sums of a chain take its products in turns, and are added at its end. A lane takes `pair`
+// products at once, the last of them first. Sums of integers are exact modulo 2^32, so their order does not matter.
 //
 // With adds_pairs, the two products of a pair are added to each other, and then to the chain. Pairs come in the order
 // of k. Products are exact. Both sums are rounded to odd: an inexact sum becomes the neighbor with an odd last digit. A
@@ -24,56 +23,56 @@ namespace raggemm {
 struct Arithmetic {
   const char* name;
   DType product;  // Type of lhs and rhs when they are multiplied. s8 includes u8.
-  DType sum;      // Type of chains, of totals, and of the operands of the epilogue.
-  int64_t chain;  // Largest number of steps of k in a chain.
+  DType sum;      // Type of chains and totals.
+  int64_t chain;  // Largest number of steps of k in a chain, unless f32 is split (Splitting).
   int64_t lanes;  // Partial sums of a chain.
   int64_t pair;   // Products that a lane takes at once.
-  int64_t whole;  // A chain is filled up with +0 to a multiple of this many steps.
+  int64_t whole;  // Steps of +0 with +0 fill each chain up to a multiple of this.
   // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
-  // denormal after rounding. The epilogue keeps denormals: alpha, c, bias, and the rounding to out's type.
+  // denormal after rounding. The epilogue keeps denormals.
   bool flushes;
-  int64_t split_block;    // Steps of k in a block of split f32 (Splitting). 0: the rule sums no bf16 parts.
-  bool adds_pairs;        // See above.
-  const char* bf16_sums;  // Name as a rule for bf16 with bf16. Null: the rule is for other types.
+  int64_t split_block;    // Steps of k in a block of split f32. 0: the rule cannot sum split f32.
+  bool adds_pairs;        // True: pairs are added first (see above).
+  const char* bf16_sums;  // Name of the rule for bf16 with bf16. Null: it is for other types.
 };
 
 // Indices of kArithmetics.
 enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
 
-// Chains of 256 steps bound the error by 256 + K/256 roundings. A single chain would have K roundings. Chains of 128
-// steps have 0.72 times the error at K = 4096, but calls take 2 % longer. This is the mean of 26 calls on Zen 4:
-// forward, transposed and gradients, with 1 to 512 rows.
+// Chains of 256 steps bound the error by 256 + K/256 roundings, a single chain by K. Chains of 128 steps have 0.72
+// times the error at K = 4096, but calls take 2 % longer (Zen 4, mean of 26 forward, transposed and gradient calls with
+// 1 to 512 rows).
 inline constexpr Arithmetic kArithmetics[] = {
     // name, product, sum, chain, lanes, pair, whole, flushes, split_block, adds_pairs, bf16_sums
     {"f32", DType::kF32, DType::kF32, 256, 1, 1, 1, false, 0, false, "fma"},
     {"f64", DType::kF64, DType::kF64, 256, 1, 1, 1, false, 0, false, nullptr},
-    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain. The large products, those
-    // of the first parts, are its last 64.
+    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain. Its last 64 products are
+    // those of the first parts, which are the largest.
     {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, 2, true, 64, false, "pairs"},
-    // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 is a whole tile.
+    // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 fills a whole tile.
     {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, 32, true, 32, false, "tiles"},
     {"s32", DType::kS8, DType::kS32, 256, 1, 1, 1, false, 0, false, nullptr},
-    // bf16 with bf16 as BFMMLA computes it. It takes four steps of k, which are two pairs.
+    // bf16 with bf16 as BFMMLA computes it: two pairs at once, which are four steps of k.
     {"mmla", DType::kBF16, DType::kF32, 256, 1, 2, 4, true, 0, true, "mmla"},
 };
 
-// A precision of f32 with f32. Each f32 product is computed from several bf16 products. x is split into the bf16 parts
+// A precision of f32 with f32: each f32 product is computed from bf16 products. x is split into the bf16 parts
 //
 //     x0 = bf16(x),  x1 = bf16(x - x0),  x2 = bf16(x - x0 - x1)        rounded to nearest even
 //
-// The contraction is cut into blocks of Arithmetic::split_block steps. The last block may be shorter. The arithmetic
-// sees `products` times as many steps: all steps of the block for the first product of `order`, then all steps for the
-// second product, and so on. The steps of each product are filled up with +0 to a multiple of Arithmetic::whole. If
-// chains have one lane, a block is one chain.
+// The contraction is cut into blocks of Arithmetic::split_block steps. The last block may be shorter. A block is
+// repeated for each product of `order`: all of its steps for the first product, then all for the second product, and so
+// on. The steps of each product are filled up with +0 to a multiple of Arithmetic::whole. If chains have one lane, a
+// block is one chain.
 struct Splitting {
   const char* name;
-  int64_t parts;     // Parts of a number.
+  int64_t parts;     // Parts of each number.
   int64_t products;  // bf16 products for each f32 product.
-  // Indices of the parts that each product multiplies. The smallest products come first.
+  // Parts that each product multiplies. The smallest products come first.
   struct {
     uint8_t lhs, rhs;
   } order[6];
-  double error;  // Largest relative error of one f32 product, from what parts and products leave out.
+  double error;  // Largest relative error of one f32 product, caused by omitted parts and products.
 };
 
 // Indices of kSplittings.

@@ -1,4 +1,4 @@
-// The table of element formats. A row is all that the rest of the code knows of a format.
+// The table of element formats. All other code knows a format only by its row.
 #ifndef RAGGEMM_FORMAT_H_
 #define RAGGEMM_FORMAT_H_
 
@@ -15,37 +15,37 @@ namespace raggemm {
 
 // Operands that may have a format:
 //
-//     kMatrix     matrices, and operands that are added to them, in any mix
+//     kMatrix     matrices and operands that are added to them; they may have different formats
 //     kSizes      group sizes, offsets and indices
 //     kQuantized  lhs and rhs, with or without scales and zero points
 //     kScale      scales only
-//     kPanel      none; kernels pack bytes into it
+//     kPanel      none; kernels pack bytes in this format
 enum class Role : uint8_t { kMatrix, kSizes, kQuantized, kScale, kPanel };
 
-// Codes that are no finite numbers:
+// Codes that are not finite numbers:
 //
 //     kNone     none
-//     kIeee     those with the largest exponent field: infinities and NaNs
-//     kAllOnes  NaN, with all bits set except the sign; there is no infinity
+//     kIeee     infinities and NaNs, with the largest exponent field
+//     kAllOnes  NaN only, with all bits set except the sign
 enum class NonFinite : uint8_t { kNone, kIeee, kAllOnes };
 
 // An element format.
 struct Format {
   DType dtype;
-  const char* name;   // Name in messages and plans. Case files have it in capitals.
-  const char* numpy;  // Name of the dtype in NumPy or ml_dtypes.
-  uint8_t xla;        // XLA_FFI_DataType.
+  const char* name;   // Name in messages and plans. Case files use capitals.
+  const char* numpy;  // Name in NumPy or ml_dtypes.
+  uint8_t xla;        // XLA_FFI_DataType
   uint8_t bits;       // Bits of an element: sign, exponent and fraction from the top.
   Role role;
-  int16_t digits;                      // Bits of precision, with the hidden bit. Integers: without the sign.
+  int16_t digits;                      // Bits of precision, with the hidden bit and without the sign.
   int16_t min_exponent, max_exponent;  // Exponents of the smallest normal number and of the largest number.
   NonFinite nonfinite;
-  DType expands_to;  // Type that holds all values of the format and in which they are summed. kSizes: itself.
+  DType expands_to;  // Type of sums. It holds all values of the format. kSizes: the format itself.
 
   constexpr bool IsInteger() const { return expands_to != DType::kF32 && expands_to != DType::kF64; }
   double Epsilon() const { return std::ldexp(1.0, 1 - digits); }
   double SmallestSubnormal() const { return std::ldexp(1.0, min_exponent + 1 - digits); }
-  // Returns the bits of the quiet NaN without sign and payload. The format must have one.
+  // Returns the bits of the positive quiet NaN. Requires a format with NaN.
   constexpr uint64_t NaN() const {
     if (nonfinite == NonFinite::kAllOnes) return (uint64_t{1} << (bits - (role == Role::kScale ? 0 : 1))) - 1;
     return ((uint64_t{2} << (bits - digits)) - 1) << (digits - 2);
@@ -102,18 +102,18 @@ constexpr bool IsScale(DType dtype) {
   return is_narrow || dtype == DType::kF8E4M3FN || FormatOf(dtype).role == Role::kScale;
 }
 constexpr bool IsQuantized(DType dtype) { return FormatOf(dtype).role == Role::kQuantized; }
-// Returns the names of all formats with this role, "f16, bf16, f32 or f64" for example.
+// Returns the names of all formats with this role: "f16, bf16, f32 or f64".
 std::string NamesOf(Role role);
 
-// Returns the bytes of adjacent elements, rounded up to a whole byte, modulo 2^64.
+// Returns the size of adjacent elements in bytes, rounded up, modulo 2^64.
 constexpr int64_t BytesOf(DType dtype, int64_t elements) {
   const uint64_t count = elements, bits = FormatOf(dtype).bits;
   return static_cast<int64_t>(count / 8 * bits + (count % 8 * bits + 7) / 8);
 }
-// Returns the bytes of one element, which are also its alignment.
+// Returns the size of one element, which is also its alignment.
 constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }
-// Returns the distance in bytes between two elements that are `elements` apart, rounded down for sub-byte formats. The
-// first element of a byte is in its low bits, as in XLA.
+// Returns the distance in bytes of two elements with indices `elements` apart. It is rounded down for sub-byte formats.
+// The first element of a byte is in its low bits, as in XLA.
 constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
 
 }  // namespace raggemm

@@ -1,7 +1,7 @@
 // The experts of a mixture-of-experts layer in one call: gather, two or three grouped products, activation, combine.
 //
-// A call has T tokens of H features, M sorted rows, I intermediate features and G groups. G_local of the groups have
-// weights here. For the rows of each group g it computes
+// A call has T tokens of H features, M sorted rows, I intermediate features and G groups, of which G_local have weights
+// here. For the rows of each of these groups g it computes
 //
 //     u = x[row_tokens] x w_up_g   + b_up_g           f32
 //     v = x[row_tokens] x w_gate_g + b_gate_g         f32, only with a gate
@@ -9,8 +9,8 @@
 //     d = a x w_down_g + b_down_g                     f32
 //     out[t] = sum over the rows r of token t of row_weights[r] * d[r]
 //
-// Rows are sorted by group, and group_sizes counts the rows of each. They are computed in pieces of 256 rows. u, v, a
-// and d of a piece stay in the caches:
+// Rows are sorted by group, with group_sizes[g] rows in group g. They are computed in pieces of 256 rows. u, v, a and d
+// of a piece stay in the caches:
 //
 //     sorted rows  |  piece  |  piece  |      gather ──► u, v ──► a ──► d ──► sums of tokens
 //
@@ -18,20 +18,20 @@
 // f32, in ascending order or in the order of row_slots. The sum is rounded to out once. So the bits of a token do not
 // depend on the threads, the executor, the ISA or the other tokens.
 //
-// With weight_on = kInput, as in Llama 4, row_weights[r] multiplies x[row_tokens[r]] in f32. The product is rounded
-// once to the type of x. d[r] is then added without a weight.
+// With weight_on = kInput, as in Llama 4, x[row_tokens[r]] is multiplied by row_weights[r] in f32 and rounded once to
+// the type of x. d[r] is then added without a weight.
 //
-// Next to operands, results and pack buffers, a call uses only the workspace. docs/concepts/memory.md lists its parts.
+// A call needs no memory but its operands, results, pack buffers and workspace (docs/concepts/memory.md).
 //
-// Activations use the library's own exp. It is a polynomial of fmas, so its bits are the same on every ISA. Denormals
-// are kept. The largest errors are:
+// Activations use the library's own exp, a polynomial of fmas with the same bits on every ISA. Denormals are kept. The
+// largest errors are:
 //
 //     relu                                0 ulp
 //     silu                                3 ulp
 //     gelu                                8 ulp
-//     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp; the argument y of the sigmoid is rounded
+//     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp, as y, the argument of the sigmoid, is rounded
 //
-// In addition, the error can be |x| times the smallest denormal, because e^-|x| can be denormal.
+// The error can be larger by |x| times the smallest denormal, because e^-|x| can be denormal.
 #ifndef RAGGEMM_MOE_MLP_H_
 #define RAGGEMM_MOE_MLP_H_
 
@@ -50,28 +50,28 @@
 
 namespace raggemm {
 
-// The positions of gate and up if w_up holds both. Its shape is then [G_local,H,2I].
+// The columns of gate and up if w_up holds both. Its shape is then [G_local,H,2I].
 enum class Merged : uint8_t {
   kNone,         // w_up holds up only.
   kHalves,       // The first half of the columns belongs to the gate.
   kInterleaved,  // The even columns belong to the gate, as in gpt-oss.
 };
 
-// The operand of the row weights: d (kOutput), or the rows of x (kInput).
+// The operand that the row weights multiply: d (kOutput), or the rows of x (kInput).
 enum class WeightOn : uint8_t { kOutput, kInput };
 
-// The operands of an expert MLP. Matrices are f16, bf16 or f32. Weights may also be quantized. Their scales and zero
-// points are like those of rhs in problem.h.
+// The operands of an expert MLP. Matrices are f16, bf16 or f32. Weights may also be quantized, with scales and zero
+// points like those of rhs in problem.h.
 struct MoeMlpProblem {
   Array x;  // [T,H]
-  // [M], a format of sizes. Token of each row. Tokens of rows of processed groups are in [0, T).
+  // [M], a format of sizes. Token of each row, in [0, T) for rows of processed groups.
   Array row_tokens;
-  // [G], a format of sizes. Rows of each group. Rows after their sum belong to no group.
+  // [G], a format of sizes. Rows of each group. Rows beyond the sum belong to no group.
   Array group_sizes;
   Array w_up;  // [G_local,H,I], transposed [G_local,I,H]. Merged: 2I instead of I.
-  // [G_local,I,H], transposed [G_local,H,I]. a has the type of w_down, or that of x if w_down is quantized.
+  // [G_local,I,H], transposed [G_local,H,I]. Its type is the type of a. If it is quantized, a has the type of x.
   Array w_down;
-  Array out;  // [T,H], the result. Overlaps nothing else.
+  Array out;  // [T,H]. Overlaps nothing else.
 
   std::optional<Array> row_weights;   // [M] f32. Default: 1.
   std::optional<Array> w_gate;        // Shape of w_up, transposed if w_up is.
@@ -79,16 +79,16 @@ struct MoeMlpProblem {
   std::optional<Array> b_down;        // [G_local,H]
   std::optional<Array> group_offset;  // GroupedGemmProblem::group_offset. Rows of other groups are ignored.
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
-  // [M], a format of sizes. The rows of a token are added in the order of these numbers. Rows with the same number are
-  // added in ascending order. Gradients check the numbers, but add in ascending order.
+  // [M], a format of sizes. The rows of a token are added in the order of these numbers, and rows with the same number
+  // in ascending order. MoeMlpBackward checks the numbers, but always adds in ascending order.
   std::optional<Array> row_slots;
-  // u [M,I], merged [M,2I], and v [M,I], in f32. If they are given, MoeMlp writes them, with 0 in rows of no processed
-  // group, and MoeMlpBackward reads them. Else MoeMlpBackward computes them again, with the same bits.
+  // u [M,I], merged [M,2I], and v [M,I], in f32. MoeMlp writes them if they are given, with 0 in rows of no processed
+  // group. MoeMlpBackward reads them. If they are not given, it computes them again, with the same bits.
   std::optional<Array> up, gate;
 
   bool up_is_trans = false;  // w_up and w_gate are stored transposed.
   bool down_is_trans = false;
-  Layout up_layout = Layout::kStrided;  // Layout of w_up and w_gate: kStrided, or kColumnBlocks (problem.h).
+  Layout up_layout = Layout::kStrided;  // For w_up and w_gate. kStrided or kColumnBlocks.
   Layout down_layout = Layout::kStrided;
   Merged merged = Merged::kNone;
   WeightOn weight_on = WeightOn::kOutput;
@@ -101,7 +101,7 @@ struct MlpSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpProblem::*operand;
 };
-// The optional operands, in the order in which calls list them.
+// The optional operands, in the order of calls.
 inline constexpr MlpSlot kMlpSlots[] = {
     {"row_weights", &MoeMlpProblem::row_weights},
     {"w_gate", &MoeMlpProblem::w_gate},
@@ -119,45 +119,45 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };
-// The number of slots that MoeMlp reads. It writes the last ones, up and gate, if they are given.
+// The number of slots that are inputs of MoeMlp. The slots after them, up and gate, are results.
 inline constexpr size_t kMlpInputs = [] {
   size_t slot = 0;
   while (kMlpSlots[slot].operand != &MoeMlpProblem::up) ++slot;
   return slot;
 }();
 
-// The numbers that decide the size of a workspace. The defaults suffice for every call without row_slots.
+// The extents that decide the size of a workspace. The defaults suffice for every call without row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
-  // Gradients only: bytes of the largest type among x and the weights that are not quantized.
+  // Gradients only: bytes of an element of the widest type among x and the weights that are not quantized.
   int64_t element_bytes = 4;
-  // True if the workspace holds f32 sums of tokens. May be false if out is f32. Gradients: if the gradient of x is f32
-  // or not wanted.
+  // True if the workspace holds f32 sums of tokens. It may be false if out is f32. Gradients: if the gradient of x is
+  // f32 or not wanted.
   bool sums_tokens = true;
-  // Gradients only: true if the workspace holds f32 sums of weights. May be false if all gradients of weights and
-  // biases are f32 or not wanted.
+  // Gradients only: true if the workspace holds f32 sums of weights. It may be false if every gradient of weights and
+  // biases is f32 or not wanted.
   bool sums_weights = true;
-  bool has_slots = false;  // True if row_slots are given. Gradients ignore it.
+  bool has_slots = false;  // row_slots are given. Gradients ignore it.
 };
 // Returns the length of the workspace in int64 elements, or -1 if it overflows or an extent is negative.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
-// Checks the problem and computes out. The errors are those of MakePlan and Run of grouped_gemm.h. After
-// InvalidArgument and FailedPrecondition out is untouched.
+// Checks the problem and computes out, with the errors of MakePlan and Run. After InvalidArgument and
+// FailedPrecondition out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Computes with a workspace that it allocates.
+// Does the same with a workspace that it allocates.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
-// Returns the plan of MoeMlp as text: extents, pieces, and the plans of the products of the first piece, as ToString of
-// grouped_gemm.h returns them. The errors are those of MoeMlp. Writes only to the workspace.
+// Returns the plan of MoeMlp as text: extents, pieces, and the plans of the products of the first piece. Writes only to
+// the workspace. The errors are those of MoeMlp.
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
 // Fills all results with NaN, like FillOutWithNaN of grouped_gemm.h.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);
 
-// The gradients of sum(out * out_gradient). Each has the shape and type of its operand, and is written if it is given.
-// With
+// The gradients of sum(out * out_gradient), each with the shape and type of its operand. Those that are given are
+// written. With
 //
 //     e = out_gradient[row_tokens]            rounded to the type of a
 //     f = row_weights * e                     rounded to the type of a
@@ -172,19 +172,19 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //     w_up    x^T x du       b_up    sums of rows of du        row_weights  a . (e x w_down_g^T) + b_down_g . e, in 16
 //     w_gate  x^T x dv       b_gate  sums of rows of dv                     interleaved sums
 //
-// With weight_on = kInput, row_weights are 1 above, and x stands for its rows times their weights. Two gradients
+// With weight_on = kInput, row_weights are 1 above, and x stands for its rows times their weights. These gradients
 // differ:
 //
 //     x            sums of rows of row_weights * dx
 //     row_weights  x[row_tokens] . dx
 //
-// Products over the rows of a group, and sums of its rows, are those of grouped_gemm.h with ragged K. So their bits
-// have the same guarantees as those of out. The gradient of relu at 0 is 0. Gate and up of swiglu_oai have a gradient
-// at their limits, but not beyond.
+// Products and sums over the rows of a group are those of grouped_gemm.h with ragged K, so their bits have the same
+// guarantees. The gradient of relu at 0 is 0. Gate and up of swiglu_oai have a gradient at their limits, but not
+// beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };
-// A gradient, with the name of its operand.
+// A gradient, and the name of its operand.
 struct MlpGradientSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpGradients::*gradient;
@@ -197,12 +197,12 @@ inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
 };
 
 struct MoeMlpBackwardProblem {
-  // The operands of the forward call. `out` is out_gradient [T,H], which is read. Weights must not be in column blocks.
+  // The operands of the forward call. `out` is the input out_gradient [T,H]. Weights must not be in column blocks.
   MoeMlpProblem forward;
   MoeMlpGradients gradients;
 };
 
-// The same functions for gradients. In the gradient of row_weights, rows of no processed group are 0.
+// The same functions for gradients. The gradient of row_weights is 0 in rows of no processed group.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace);

@@ -1,5 +1,4 @@
-// Tables of the operands of a grouped GEMM, in the order in which calls list them. A row has the name of an operand,
-// its member of the problem, and the types and shapes that it may have.
+// Tables of the operands of a grouped GEMM, in the order of calls: names, members of the problem, types and shapes.
 #ifndef RAGGEMM_OPERANDS_H_
 #define RAGGEMM_OPERANDS_H_
 
@@ -12,7 +11,7 @@
 
 namespace raggemm {
 
-// The name of an operand, and the member of OperandNames with its name in messages.
+// An operand: its name, and the member of OperandNames with its name in messages.
 struct Slot {
   absl::string_view name;
   absl::string_view OperandNames::*word;
@@ -42,22 +41,22 @@ inline constexpr DimsSlot kDimsSlots[] = {
 
 // Types that an optional operand may have.
 enum class Types : uint8_t {
-  kOfOut,        // The type of out.
-  kCompute,      // The compute type.
-  kUpToCompute,  // Matrix types that the compute type can represent.
+  kOfOut,        // Type of out.
+  kCompute,      // Compute type.
+  kUpToCompute,  // Matrix types no wider than the compute type.
   kSizes,        // Types of sizes.
   kScales,       // Types of scales.
-  kOfLhs,        // The type of lhs.
-  kOfRhs         // The type of rhs.
+  kOfLhs,        // Type of lhs.
+  kOfRhs         // Type of rhs.
 };
 
-// Axes along which the values of an optional operand differ. An operand has a set of them. Rows and columns mean:
+// Axes along which the values of an optional operand differ. An operand has a set of them. Rows and columns:
 //
-//     kByRow | kByColumn  the layout of out (c, gate)
+//     kByRow | kByColumn  an array with the layout of out (c, gate)
 //     kByRow              one value for each row of out (row_index)
-//     kByColumn           one row of N values for each group; all groups have the same N (bias)
+//     kByColumn           N values for each group, if all groups have the same N (bias)
 //
-// kByReplica applies only if the mode has separate results for replicas.
+// kByReplica applies only if replicas have separate results.
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }
@@ -70,7 +69,7 @@ struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
   uint8_t axes;   // Set of Axis.
-  uint8_t modes;  // Set of the modes that take the operand.
+  uint8_t modes;  // SetOf the modes that take the operand.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {
@@ -99,7 +98,7 @@ inline constexpr OperandSlot kOperandSlots[] = {
      SetOf(RaggedMode::kRaggedM)},
 };
 
-// An operand that may be quantized, with its scales and its zero points.
+// An operand that may be quantized, and its scales and zero points.
 struct QuantSlot {
   BufferDescriptor GroupedGemmProblem::*operand;
   std::optional<Array> GroupedGemmProblem::*scale;

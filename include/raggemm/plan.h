@@ -16,8 +16,8 @@
 namespace raggemm {
 
 // A thread pool of the caller, such as XLA's intra-op pool. Schedule may run the task at once on the calling thread, or
-// later on any thread. It must not wait for a task that runs on another thread. A task that has started may wait for
-// its caller. The caller never waits for a task that has not started.
+// later on any thread. It must not wait for tasks on other threads. A started task may wait for its caller. The caller
+// never waits for a task that has not started.
 class TaskPool {
  public:
   virtual ~TaskPool() = default;
@@ -30,14 +30,14 @@ enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
 absl::string_view NameOf(Executor executor);
 
 inline constexpr int64_t kMaxThreads = 256;
-// Returns the threads of the executor kOpenMp: OMP_NUM_THREADS, else the CPUs that the process may use.
+// Returns the threads of OpenMP: OMP_NUM_THREADS, else the CPUs that the process may use.
 int64_t OpenMpThreads();
 
-// The options of a call. If a field is left open, a variable of the environment decides (environment.h):
-// RAGGEMM_EXECUTOR, RAGGEMM_ISA or RAGGEMM_THREADS. If the variable is not set, the default below applies.
+// The options of a call. Environment variables decide open fields (environment.h): RAGGEMM_EXECUTOR, RAGGEMM_ISA and
+// RAGGEMM_THREADS. If the variable is not set, the default below applies.
 struct Options {
   Executor executor = Executor::kAuto;    // Default: the pool if there is one, else OpenMP.
-  std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. An ISA that `cpu` lacks is an error.
+  std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. It is an error if `cpu` lacks the ISA.
   int64_t threads = 0;                    // At most kMaxThreads. Default: 0, all threads of the executor.
   TaskPool* pool = nullptr;               // Not owned. Must outlive the call.
   Cpu cpu = HostCpu();
@@ -45,8 +45,8 @@ struct Options {
 
 struct Schedule;  // kernels/plan/schedule.h
 
-// A planned call: checked operands, instruction set, tiles and their order. A plan is immutable. It points to the
-// operands and the workspace of its call. ToString (grouped_gemm.h) prints it.
+// A planned call: checked operands, instruction set, and tiles in order. It is immutable, and points to the operands
+// and the workspace of its call. ToString (grouped_gemm.h) prints it.
 class Plan {
  public:
   explicit Plan(std::shared_ptr<const Schedule> schedule) : schedule_(std::move(schedule)) {}
@@ -56,7 +56,7 @@ class Plan {
   std::shared_ptr<const Schedule> schedule_;
 };
 
-// The pack buffers that the process keeps for its next calls.
+// The pack buffers that the process keeps for later calls.
 struct KeptBuffers {
   int64_t count, bytes;
 };

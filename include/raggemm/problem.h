@@ -19,8 +19,8 @@
 
 namespace raggemm {
 
-// The shape of an array. It is made from a list such as {8, 64}, or from anything that an absl::Span can view, and
-// copies it. Up to six dimensions need no memory from the heap, so a warm call allocates nothing.
+// The shape of an array, copied from a list such as {8, 64} or from anything that an absl::Span can view. Up to six
+// dimensions need no heap memory, so a warm call allocates nothing.
 class Dims : public absl::InlinedVector<int64_t, 6> {
  public:
   using InlinedVector::InlinedVector;
@@ -30,7 +30,7 @@ class Dims : public absl::InlinedVector<int64_t, 6> {
   // NOLINTEND(google-explicit-constructor)
 };
 
-// A dense row-major array. `data` is aligned to the element size. It may be null if there are no elements.
+// A dense row-major array. `data` is aligned to the element size, and may be null if there are no elements.
 struct Array {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -38,8 +38,8 @@ struct Array {
 };
 
 // The size of each group along one axis of an operand, in a format of sizes. The shape is [G], or [P,R,G] for P
-// independent problems with R replicas each. The replicas of a problem share its weights. All dims arrays that are set
-// in a call have the same shape.
+// independent problems with R replicas each. Replicas of a problem share its weights. All dims arrays of a call have
+// the same shape.
 using RaggedDims = std::optional<Array>;
 
 // Layouts of an operand. kStrided and kPacked differ only if the last axis is ragged:
@@ -49,23 +49,22 @@ using RaggedDims = std::optional<Array>;
 //                               a2 a3 b3 b4 b5              (each group is dense, and groups are back to back)
 //
 // kColumnBlocks is a layout of rhs with ragged M, not transposed. Its shape is [G,T,K,B] instead of [G,K,N]. A group is
-// stored as T = ceil(N/B) blocks of B columns, one after the other. Each block has K rows of B elements. So the
-// elements of a KC block are contiguous, for any N. B is a power of two from 32 to 256. Elements after column N of the
-// last block are never used.
+// stored as T = ceil(N/B) blocks of B columns, each with K rows of B elements. So the elements of a KC block are
+// contiguous, for any N. B is a power of two from 32 to 256. Elements after column N of the last block are never used.
 //
 //   K = 2, N = 3, as if B = 2      kStrided          kColumnBlocks
 //   two rows, three columns        a0 a1 a2          a0 a1 | a2 --
 //                                  b0 b1 b2          b0 b1 | b2 --
 //   in memory                      a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
 enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
-// Limits of B. The panel width of all kernels that pack divides the least B. The widest panel has the most columns.
+// Limits of B. All packed panel widths divide 32. The widest kernels read 256 columns at once.
 inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
 
 // One matrix operand. An array of any rank is collapsed to the matrix
 //
 //     [product of the dims before axis_boundary, product of the dims from axis_boundary on]
 //
-// A negative axis_boundary counts from the end. A group axis is axis 0, before the boundary.
+// A negative axis_boundary counts from the end. A group axis is axis 0 and is not collapsed.
 struct BufferDescriptor : Array {
   RaggedDims first_dims;  // Group sizes along the collapsed first axis.
   RaggedDims last_dims;   // Group sizes along the collapsed last axis.
@@ -74,7 +73,7 @@ struct BufferDescriptor : Array {
   Layout layout = Layout::kStrided;
 };
 
-// The axis that the groups divide. The dims arrays that are set decide the mode. "first" and "last" are these arrays,
+// The axis that the groups divide. It follows from the dims arrays that are set. "first" and "last" are these arrays,
 // and "trans" is is_trans:
 //
 //                 lhs                            rhs                           out
@@ -92,13 +91,13 @@ struct BufferDescriptor : Array {
 // ragged N has one segment for each problem. Group axes have P*G entries. Ragged K sums the replicas of a problem in
 // order, and needs R > 0. All ragged needs R = 1, and problem p starts at element p * length / P.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
-// Returns "ragged M" for example.
+// Returns a name such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
 
-// The names of the operands in messages. The texts must exist until MakePlan returns.
+// The names of the operands in messages. The texts must outlive MakePlan.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
-  // Names of lhs.first_dims and so on.
+  // Dims arrays: lhs.first_dims and so on.
   absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
                     out_first = "out_first", out_last = "out_last";
   absl::string_view c = "c", bias = "bias", alpha = "alpha", beta = "beta", group_offset = "group_offset";
@@ -106,69 +105,67 @@ struct OperandNames {
   absl::string_view gate = "gate", row_index = "row_index";
 };
 
-// A grouped GEMM. Elements of out that belong to no processed group become zero, or the values of c if c is given.
+// A grouped GEMM. Elements of out in no processed group become zero, or the values of c if c is given.
 struct GroupedGemmProblem {
-  // A format of matrices, or a quantized format (format.h). A quantized element represents (element - zero) * scale. If
-  // elements are smaller than a byte, they are adjacent, and the first one is in the low bits. Rows are then whole
-  // bytes, and groups begin at a whole byte.
+  // A format of matrices, or a quantized format (format.h), with elements that represent (element - zero) * scale.
+  // Elements smaller than a byte are adjacent, with the first one in the low bits. Rows and groups must then begin at a
+  // whole byte.
   BufferDescriptor lhs;
   BufferDescriptor rhs;  // The same formats as lhs.
-  // The result. A format of matrices, or s32 if lhs and rhs are integers without scales and zeros. out may be the same
-  // memory as c, from the first element to the last. It is an error if out overlaps anything else, or if the workspace
-  // does. Operands that are only read may overlap.
+  // The result. A format of matrices, or s32 if lhs and rhs are integers without scales and zeros. out may be exactly
+  // the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap each other.
   BufferDescriptor out;
 
   // The optional operands follow. operands.h has a table of them. The compute type is s32 if out is s32, else f64 if
   // lhs, rhs or out is f64, else f32.
 
-  // The shape and type of out. Never read in groups with beta = 0.
+  // Shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
-  // [rows, N]. One row for each processed group (rows = P*G_local), or for each group of each replica (P*R*G_local).
-  // The latter is not possible with ragged K. With ragged N and all ragged there is no bias.
+  // [rows, N]. One row for each processed group (rows = P*G_local), or for each group of each replica (rows =
+  // P*R*G_local, not with ragged K). Ragged N and all ragged have no bias.
   std::optional<Array> bias;
-  // The compute type. A scalar [], or one value for each row that bias may have. Default: 1.
+  // Compute type. A scalar [], or one value for each row that bias may have. Default: 1.
   std::optional<Array> alpha;
   // Like alpha. Only with c. Default: 1.
   std::optional<Array> beta;
 
-  // First processed group, for expert parallelism. The sizes are those of all G groups. rhs (ragged M) or out (ragged
-  // K) has only G_local <= G groups, from group_offset on. Shape [], [1] or [P,R], in a format of sizes. In the other
+  // First processed group, for expert parallelism. Shape [], [1] or [P,R], in a format of sizes. The sizes are those of
+  // all G groups. rhs (ragged M) or out (ragged K) has only G_local <= G groups, from group_offset on. In the other
   // modes all values must be 0, and uniform takes any shape.
   std::optional<Array> group_offset;
 
-  // Scales and zero points of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn. Only integers
-  // have zero points, which have the format of the operand. The shape decides which elements share a value:
+  // Scales and zero points of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn. Zero points are
+  // only for integers, and have the format of the operand. The shape decides which elements share a value:
   //
   //   []            all elements
   //   [rows]        each group, or each group of each replica; as many as bias has
   //   [D0,D1]       blocks of the stored matrix. D0 and D1 divide its extents. For a ragged axis, D is 1 or the extent.
   //   [D,D0,D1]     the same with a group axis in front. D is 1 or the number of groups.
   //
-  // Blocks are possible with ragged M, ragged K and uniform, but not if groups of columns are packed. grouped_gemm.h
-  // says which scales multiply elements. One case depends on the shape: if a ragged K operand has a ragged last axis
-  // and several replicas, scales that differ by row multiply elements.
+  // Blocks are possible with ragged M, ragged K and uniform, but not with packed groups of columns. grouped_gemm.h says
+  // which scales multiply elements. One case depends on the shape: if a ragged K operand has a ragged last axis and
+  // several replicas, scales that differ by row multiply elements.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
-  // Replaces the result r by activation(r), or by activation(gate) * r if there is a gate. It is computed in f32 and
-  // rounded once. moe_mlp.h has its bits and errors. The compute type must be f32. Elements of no processed group are
-  // the same as without an activation.
+  // Activation of the result r: activation(r), or activation(gate) * r with a gate, in f32 and rounded once. moe_mlp.h
+  // has its bits and errors. The compute type must be f32. Elements of no processed group are not activated.
   std::optional<Activation> activation = std::nullopt;
-  // The shape and layout of out; f16, bf16 or f32. Only with an activation.
+  // Shape and layout of out; f16, bf16 or f32. Only with an activation.
   std::optional<Array> gate;
 
-  // Row numbers: row m of lhs is row row_index[m] of the stored matrix. The stored matrix may have any number of rows.
-  // It is [P*R*T,K], and the row numbers are [P*R*M], in a format of sizes. They count from the start of their own
-  // segment and are in [0,T). Numbers of rows of no processed group are not read. Only with ragged M. lhs must not be
-  // transposed or quantized.
+  // Row numbers, in a format of sizes: row m of lhs is row row_index[m] of the stored matrix. The stored matrix is
+  // [P*R*T,K] with any T, and row_index is [P*R*M]. Row numbers count from the start of their own segment and are in
+  // [0,T). They are not read for rows of no processed group. Only with ragged M. lhs must not be transposed or
+  // quantized.
   std::optional<Array> row_index;
 
-  // The rule that sums bf16 with bf16, on all CPUs: an arithmetic with a name in Arithmetic::bf16_sums. If none is
-  // given, RAGGEMM_BF16_SUMS decides, else the CPU: on x86 tiles with AMX, else pairs; on aarch64 mmla with BF16, else
-  // fma. It has no effect if no products of bf16 are summed, for example if out is f64.
+  // The rule that sums bf16 with bf16, on all CPUs: an arithmetic with a name in Arithmetic::bf16_sums. Default:
+  // RAGGEMM_BF16_SUMS, else the CPU decides: on x86 tiles with AMX, else pairs; on aarch64 mmla with BF16, else fma. It
+  // has no effect if no products of bf16 are summed, for example if out is f64.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
-  // The number of bf16 products that compute each product of f32 with f32. All but kDefault need lhs and rhs of f32,
-  // and out of f32, bf16 or f16.
+  // The number of bf16 products for each product of f32 with f32. All but kDefault need lhs and rhs of f32, and out of
+  // f32, bf16 or f16.
   Precision precision = Precision::kDefault;
 
   OperandNames names;

@@ -1,6 +1,5 @@
 // Element types and instruction sets. Files that are compiled for one instruction set include this header. So it
-// includes only <cstdint> and defines no function: the linker could use the code of such a function for the whole
-// program.
+// includes only <cstdint> and defines no function: the linker could use such a function's code in the whole program.
 #ifndef RAGGEMM_TYPES_H_
 #define RAGGEMM_TYPES_H_
 
@@ -8,7 +7,7 @@
 
 namespace raggemm {
 
-// Element types. format.h has a row for each.
+// Element types. format.h has their table.
 enum class DType : std::uint8_t {
   kF16,
   kBF16,
@@ -30,10 +29,10 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypes = 17;
 
-// An instruction set that has kernels. Each architecture has its own instruction sets, so programs find them by name
-// (IsaOf in cpu.h). Only kScalar exists on all architectures: std::fma on one element at a time.
+// An instruction set that has kernels. Each architecture has its own, found by name (IsaOf in cpu.h). Only kScalar
+// exists on all architectures: std::fma on one element at a time.
 enum class Isa : std::uint8_t { kScalar };
-// Largest number of instruction sets of one architecture.
+// Largest number of ISAs of one architecture.
 inline constexpr int kMostIsas = 8;
 
 }  // namespace raggemm
