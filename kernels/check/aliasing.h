@@ -1,4 +1,4 @@
-// Checks the memory of operands. It must exist and be aligned, and results must not overlap other operands.
+// Checks the memory of operands: it exists and is aligned, and results overlap no other operand.
 #ifndef RAGGEMM_KERNELS_CHECK_ALIASING_H_
 #define RAGGEMM_KERNELS_CHECK_ALIASING_H_
 
@@ -16,15 +16,15 @@ struct NamedArray {
 };
 
 // Returns InvalidArgument if an array is null or misaligned, or if the result or the workspace overlaps anything. Only
-// c may share the memory of the result. It must then start at the same address.
+// c may overlap the result, if both start at the same address.
 absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 
-// Fills one result with NaN, like FillOutWithNaN of raggemm/grouped_gemm.h.
+// Fills a result with NaN, like FillOutWithNaN of grouped_gemm.h.
 absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 
-// Checks all operands of a problem by CheckArrays.
+// Calls CheckArrays with all operands of a problem.
 absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm

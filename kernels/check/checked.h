@@ -1,4 +1,4 @@
-// The checked operands of a call. The other files of this folder write them. All other code reads and trusts them.
+// The checked operands of a call. The files of this folder write them. All other code reads and trusts them.
 #ifndef RAGGEMM_KERNELS_CHECK_CHECKED_H_
 #define RAGGEMM_KERNELS_CHECK_CHECKED_H_
 
@@ -12,12 +12,10 @@
 
 namespace raggemm {
 
-// The sizes of groups along one axis of an operand: a dims array, read into the workspace. Null if the array is not
-// set.
+// The group sizes of one axis of an operand: a dims array, read into the workspace. Null if the array is not set.
 struct GroupExtents {
   const int64_t* sizes = nullptr;  // [P,R,G]
-  // Start of each group within its segment. If both axes of an operand are ragged, the starts of its first axis are
-  // offsets of the groups in elements.
+  // Start of each group within its segment. If both axes are ragged, first.starts are offsets in elements instead.
   const int64_t* starts = nullptr;
 };
 
@@ -27,8 +25,8 @@ struct Elements {
   DType dtype = DType::kF32;
 };
 
-// An optional operand with one row for the call, for each group, or for each group of each replica: alpha, beta, bias,
-// scales or zero points. Null if it is not given.
+// An optional operand: alpha, beta, bias, scales or zero points. It has one row for the call, for each group, or for
+// each group of each replica. Null if it is not given.
 struct GroupValues {
   enum class Per : uint8_t { kCall, kGroup, kReplica };
   const char* data = nullptr;
@@ -36,19 +34,19 @@ struct GroupValues {
   Per per = Per::kCall;
 };
 
-// The scales or the zero points of an operand. There is one value for each group, or one for each block of the stored
-// matrices. These lie one below the other.
+// The scales or the zero points of an operand: one value for each group, or for each block of the stored matrices. The
+// matrices are stacked along the rows.
 struct QuantParams {
   GroupValues values;
   bool per_block = false;
-  int64_t row_block = 1, col_block = 1;  // Rows and columns of a block.
-  // Rows and columns of the array of values. If it has fewer rows than there are blocks, its rows repeat.
+  int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
+  // Size of the array of values. Its rows repeat if there are fewer than rows of blocks.
   int64_t rows = 0, cols = 0;
-  bool applies_to_elements = false;  // True: a scale multiplies each element. False: it multiplies the sum.
+  bool applies_to_elements = false;  // True: scales multiply elements. False: they multiply sums.
   bool is_given() const { return values.data != nullptr; }
 };
 
-// A matrix operand: lhs, rhs or out. It repeats rows x cols elements for each segment, group or problem.
+// A matrix operand: rows x cols stored elements for each segment, group or problem.
 struct Operand {
   enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
   char* data = nullptr;
@@ -57,21 +55,21 @@ struct Operand {
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
-  int64_t rows = 0;  // Stored rows, before is_trans. A ragged axis has its full extent.
+  int64_t rows = 0;  // Stored rows, before is_trans. Full extent of a ragged axis.
   int64_t cols = 0;
-  int64_t block_cols = 0;  // Columns of a column block. 0: rhs is not in column blocks.
+  int64_t block_cols = 0;  // Columns of a column block. 0: not in column blocks.
   GroupExtents first, last;
   QuantParams scale, zero;
-  Elements row_index;  // lhs only: the row of lhs for each row of out. Null: rows have their own number.
+  Elements row_index;  // lhs only: the row of lhs for each row of out. Null: the same row.
 };
 
 // The types of products and sums.
 struct Products {
-  DType compute = DType::kF32;                           // ComputeType of the problem.
-  bool sums_integers = false;                            // True if integers are multiplied and summed in s32.
+  DType compute = DType::kF32;                           // Type of the epilogue (ComputeType).
+  bool sums_integers = false;                            // True if products of integers are summed in s32.
   DType lhs = DType::kF32, rhs = DType::kF32;            // Product types of both operands.
-  Precision precision = Precision::kDefault;             // Precision of f32 with f32.
-  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // The rule that the problem names.
+  Precision precision = Precision::kDefault;             // For f32 with f32.
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // Rule that the problem names.
 };
 
 // A call with checked operands.
@@ -87,8 +85,8 @@ struct Checked {
   Elements gate;  // In the layout of out.
   // True if scales multiply sums, or if s32 sums become floats.
   bool scales_sums = false;
-  int64_t sum_steps = 0;                 // Steps of k of each such sum. 0: all steps.
-  const int64_t* first_group = nullptr;  // [P,R] First processed group.
+  int64_t sum_steps = 0;                 // Steps of k in each sum that scales multiply. 0: all steps.
+  const int64_t* first_group = nullptr;  // [P,R] First processed group of each segment.
 };
 
 }  // namespace raggemm

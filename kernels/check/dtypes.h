@@ -8,10 +8,10 @@
 
 namespace raggemm {
 
-// Returns InvalidArgument if an enum member of the problem holds a number outside its enumeration.
+// Returns InvalidArgument if an enum member of the problem is none of its enumerators.
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
-// Returns InvalidArgument if the type of an operand is not possible, or not with the types of the other operands.
+// Returns InvalidArgument if the type of an operand is wrong, alone or with the types of the others.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// Builds the errors of checks. Also checks enumerators, because an enum member can hold any number of its type.
+// Builds the errors of checks, and checks enumerators: an enum member can hold any number of its type.
 #ifndef RAGGEMM_KERNELS_CHECK_ERRORS_H_
 #define RAGGEMM_KERNELS_CHECK_ERRORS_H_
 
@@ -16,13 +16,13 @@
 
 namespace raggemm {
 
-// Returns InvalidArgument. The message is the concatenation of all `args`.
+// Returns InvalidArgument, with the concatenation of `args` as message.
 template <class... Args>
 absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-// Returns a shape as text for messages: "[2,3]".
+// Returns a shape as text, such as "[2,3]".
 inline std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
 
 // Returns InvalidArgument unless value is one of `count` enumerators that start at 0.
@@ -35,7 +35,7 @@ absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
 }
 
 inline absl::Status CheckFormat(absl::string_view name, const Array& x) {
-  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // Builds no text.
+  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // The usual case builds no text.
   return CheckEnumerator(absl::StrCat(name, ": dtype"), x.dtype, kDTypes);
 }
 

@@ -13,8 +13,7 @@ inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
 // The op(operand) of one group. Element (i, j) is IndexOf(i, j) elements after `data`. One of the steps is 1. In column
-// blocks, a row continues in the next block. From the last element of a block to the first of the next are block_skip +
-// 1 elements.
+// blocks, a row continues in the next block, block_skip + 1 elements after the last element of its part in this block.
 struct Matrix {
   int64_t IndexOf(int64_t row, int64_t col) const {
     return row * row_step + col * col_step + (col >> block_bits) * block_skip;
@@ -22,7 +21,7 @@ struct Matrix {
   char* data;
   int64_t rows, cols;
   int64_t row_step, col_step;
-  int block_bits = 0;  // Logarithm of the columns of a block. A shift is fast: IndexOf is called for each panel.
+  int block_bits = 0;  // log2 of the columns of a block. A shift is fast, and IndexOf runs for each panel.
   int64_t block_skip = 0;
 };
 
@@ -31,20 +30,20 @@ inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t 
   return x.data + StepOf(dtype, x.IndexOf(row, col));
 }
 
-// A group GEMM: the product of one group of one replica. With ragged K it is the sum over all replicas.
+// A group GEMM: the product of one group of one replica, or with ragged K its sum over all replicas.
 struct GroupGemm {
   int64_t problem;
-  int64_t group;  // Number among the processed groups.
+  int64_t group;  // Index among the processed groups.
   int64_t replica;
 };
 
-// Group GEMMs are ordered by problem, group and replica. In this order weights are read once.
+// Returns the number of group GEMMs. They are ordered by problem, group and replica, so weights are read once.
 int64_t CountGemms(const Checked& checked);
 GroupGemm GemmAt(const Checked& checked, int64_t gemm);
-// Moves on to the next group GEMM. Also moves on from the last one.
+// Moves on to the next group GEMM, also from the last one.
 void NextGemm(const Checked& checked, GroupGemm& gemm);
 
-// Returns the matrix of an operand for a group GEMM.
+// Returns the matrix of an operand in a group GEMM.
 Matrix LocateMatrix(const Checked& checked, const Operand& operand, const GroupGemm& gemm);
 
 // Returns the row of a group GEMM in alpha, beta, bias, scales or zero points.

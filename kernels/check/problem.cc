@@ -20,14 +20,14 @@ namespace {
 
 using Repeat = Operand::Repeat;
 
-// Returns the mode that the dims arrays decide. InvalidArgument if there is none.
+// Returns the mode that the dims arrays decide. InvalidArgument if they fit none.
 absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const DimsArrays arrays(problem);
   const bool lf = arrays.at[kLhsFirst].is_set(), ll = arrays.at[kLhsLast].is_set();
   const bool rf = arrays.at[kRhsFirst].is_set(), rl = arrays.at[kRhsLast].is_set();
   const bool of = arrays.at[kOutFirst].is_set(), ol = arrays.at[kOutLast].is_set();
   const bool lt = problem.lhs.is_trans, rt = problem.rhs.is_trans;
-  // True if exactly one array of an operand is set, and it divides this axis of op(operand).
+  // True if one array of the operand is set, and it divides this axis of op(operand).
   const bool lhs_m = lt ? ll && !lf : lf && !ll, lhs_k = lt ? lf && !ll : ll && !lf;
   const bool rhs_k = rt ? rl && !rf : rf && !rl, rhs_n = rt ? rf && !rl : rl && !rf;
   const bool lhs_none = !lf && !ll, rhs_none = !rf && !rl, out_none = !of && !ol;
@@ -73,7 +73,7 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  // Any two of them are multiplied later. So the product must not overflow even if the third one is 0.
+  // Two of them are multiplied later. So the product must not overflow even if the third one is 0.
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
@@ -82,16 +82,16 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
   if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
-  // Without replicas the workspace has no slot for a group, but out still has a result for it.
+  // Without replicas the workspace has no slot for a group, but out has a result for it.
   if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
   return absl::OkStatus();
 }
 
-// The matrix to which an operand is collapsed. A group axis is set apart.
+// An operand collapsed to a matrix, without its group axis.
 struct Collapsed {
-  int64_t rows = 1;  // Without the group axis.
+  int64_t rows = 1;
   int64_t cols = 1;
   int64_t groups = 1;
 };
@@ -117,12 +117,12 @@ absl::StatusOr<Collapsed> Collapse(absl::string_view name, const BufferDescripto
   return result;
 }
 
-// The extents of op(operand) in one repetition.
+// The extents of op(operand), for one segment, group or problem.
 struct Extents {
   int64_t rows, cols;
 };
 
-// Fills an operand from its shape, and returns its extents. InvalidArgument if segments or problems do not divide the
+// Fills an operand from its shape, and returns its extents. InvalidArgument if segments or problems do not divide its
 // rows.
 absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
                                        const Checked& checked, Operand& operand) {
@@ -151,7 +151,7 @@ absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_e
   return Invalid(a, " has ", axis, " = ", a_extent, ", but ", b, " has ", axis, " = ", b_extent);
 }
 
-// Checks that a group axis has P * G_local groups, and sets G_local. It must be G except with ragged M and ragged K.
+// Checks the length P * G_local of a group axis, and sets G_local. It must be G except with ragged M and ragged K.
 absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, Checked& checked) {
   const int64_t axis = x.dims[0];
   const bool may_be_local = checked.mode == RaggedMode::kRaggedM || checked.mode == RaggedMode::kRaggedK;
@@ -164,8 +164,7 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, C
                  " for each of ", checked.problems, " problems");
 }
 
-// Returns the repetition of lhs with ragged N: shared [P*R*M,K], or grouped [P*G,M,K]. The collapsed rows tell them
-// apart.
+// Returns the repetition of lhs with ragged N. The number of its rows tells shared [P*R*M,K] from grouped [P*G,M,K].
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
@@ -175,7 +174,7 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
-// Fills an operand of all ragged. It is a 1-D array of elements, with an equal part for each problem.
+// Fills an operand of all ragged, a 1-D array with an equal part for each problem.
 absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
                            Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
@@ -211,8 +210,7 @@ absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked
   return absl::OkStatus();
 }
 
-// Checks an rhs in column blocks and sets its extents. ResolveOperand took it for [G, T*K, B]. It has the columns of
-// out.
+// Checks an rhs in column blocks and sets its extents, with the columns of out. ResolveOperand took it for [G, T*K, B].
 absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, Operand& operand,
                                  Extents& extents) {
   const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;
@@ -222,7 +220,7 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
     return Invalid(name, ": shape is ", Shape(x.dims), ", in column blocks it must be [G,T,K,B], not transposed, B a ",
                    "power of two from ", kLeastBlockColumns, " to ", kMostBlockColumns);
   }
-  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Can be rounded up to a block.
+  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Rounding up to a block does not overflow.
   if (cols > kMostColumns) return Invalid(name, ": has column blocks for ", cols, " columns, at most ", kMostColumns);
   if (x.dims[1] != CeilDiv(cols, block)) {
     return Invalid(name, ": has ", x.dims[1], " column blocks of ", block, ", must have ", CeilDiv(cols, block),
@@ -233,7 +231,7 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
   return absl::OkStatus();
 }
 
-// Returns InvalidArgument if an operand has a layout that is not possible with this mode.
+// Returns InvalidArgument if an operand has a layout that the mode excludes.
 absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
   for (const auto& [name, x] : {std::pair{problem.names.lhs, &problem.lhs},
                                 {problem.names.rhs, &problem.rhs},
@@ -258,7 +256,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   struct Roles {
     Repeat lhs, rhs, out;
   };
-  static constexpr Roles kRoles[] = {// By RaggedMode. lhs of ragged N may also be kGroup.
+  static constexpr Roles kRoles[] = {// By RaggedMode. Ragged N may also have kGroup for lhs.
                                      {kSegment, kGroup, kSegment},
                                      {kSegment, kSegment, kGroup},
                                      {kSegment, Repeat::kProblem, kSegment},
@@ -288,7 +286,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
     if (absl::Status s = ResolveRowIndex(problem, checked); !s.ok()) return s;
     lhs->rows = out->rows;
   }
-  if (checked.problems * checked.replicas == 0) return absl::OkStatus();  // Operands have no elements.
+  if (checked.problems * checked.replicas == 0) return absl::OkStatus();  // No operand has elements.
   if (absl::Status s = CheckEqual("K", names.lhs, lhs->cols, names.rhs, rhs->rows); !s.ok()) return s;
   if (absl::Status s = CheckEqual("M", names.lhs, lhs->rows, names.out, out->rows); !s.ok()) return s;
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);

@@ -1,4 +1,4 @@
-// Checks operands by their types and shapes. Finds the ragged mode, the extents, and which values belong to a group.
+// Checks the types and shapes of operands. Finds the ragged mode, the extents, and the values of each group.
 #ifndef RAGGEMM_KERNELS_CHECK_PROBLEM_H_
 #define RAGGEMM_KERNELS_CHECK_PROBLEM_H_
 
@@ -22,20 +22,20 @@ struct DimsArray {
 inline constexpr int kDimsArrays = std::size(kDimsSlots);
 // Indices of kDimsSlots.
 enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
-// The six dims arrays of a problem.
+// The dims arrays of a problem.
 struct DimsArrays {
   explicit DimsArrays(const GroupedGemmProblem& problem);
-  // Returns the number of arrays that are set.
+  // Counts the arrays that are set.
   int count() const;
   DimsArray at[kDimsArrays];
 };
 
-// Checks what is known without reading data: types, mode, extents, and shapes of the optional operands. Fills a
-// Checked, except for the fields that ReadSizes reads.
+// Checks everything but data: types, mode, extents, and shapes of optional operands. Fills a Checked, except for the
+// fields of ReadSizes.
 absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem);
 
-// Checks that `rows`, the number of rows of x, is that of the processed groups, or of the groups of all replicas.
-// Returns its values.
+// Returns the values of x. Checks that `rows`, its number of rows, is that of the processed groups, of one or all
+// replicas.
 absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, int64_t rows, const Checked& checked);
 
 }  // namespace raggemm

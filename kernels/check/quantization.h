@@ -1,4 +1,4 @@
-// Checks quantized operands. Decides the product types, and if scales multiply sums or elements.
+// Checks quantized operands. Decides the product types, and whether scales multiply sums or elements.
 #ifndef RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
 #define RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
 
@@ -8,13 +8,11 @@
 
 namespace raggemm {
 
-// Returns the types of products and sums, by the types, shapes and scales of the operands. A quantized element becomes
-// a byte if integers are summed, else bf16 if the other operand is bf16 or quantized, else f32. Integers are summed if
-// both operands are integers, no element has a scale or zero point of its own, and no sum that becomes a float can
-// overflow.
+// Returns the types of products and sums, by the rules for quantized operands in grouped_gemm.h. If integers are
+// summed, a quantized element becomes a byte.
 Products ProductsOf(const GroupedGemmProblem& problem);
 
-// Checks the scales and zero points, and sets them in `checked`, which has the operands.
+// Checks scales and zero points, and adds them to the operands of `checked`.
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked);
 
 }  // namespace raggemm

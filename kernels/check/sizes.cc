@@ -14,7 +14,7 @@
 namespace raggemm {
 namespace {
 
-// Returns "group 3", or "group 3 of problem 1, replica 0" if there are several problems or replicas.
+// Returns "group 3", or "group 3 of problem 1, replica 0" if there are several.
 std::string GroupName(const Checked& checked, int64_t index) {
   const int64_t segment = index / checked.groups;
   std::string name = absl::StrCat("group ", index % checked.groups);
@@ -24,11 +24,11 @@ std::string GroupName(const Checked& checked, int64_t index) {
 
 // An axis that groups divide.
 struct RaggedAxis {
-  int64_t extent;             // Negative: any.
-  absl::string_view of = "";  // For errors: the operand with this extent, if it is not the operand of the dims array.
+  int64_t extent;             // Negative: no limit.
+  absl::string_view of = "";  // For errors: the operand with this extent, unless it is that of the dims array.
 };
 
-// Reads and checks the sizes of one dims array, and sums up the starts.
+// Reads the sizes of one dims array, checks them, and adds up the starts.
 absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const Checked& checked, Workspace& workspace,
                          GroupExtents& result) {
   const int64_t extent = axis.extent;
@@ -55,10 +55,9 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
   return absl::OkStatus();
 }
 
-// Replaces the starts of rows by the starts of groups in elements, for all ragged. Checks that groups lie within the
-// array.
+// Replaces the starts by offsets in elements, for all ragged. Checks that groups lie within the array.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // Points into the workspace.
+  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // In the workspace.
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
     if (i % checked.groups == 0) start = 0;
@@ -84,8 +83,7 @@ absl::Status CheckAgree(const Checked& checked, const DimsArray& a, const int64_
   return absl::OkStatus();
 }
 
-// Returns InvalidArgument if replicas of a problem have different sizes, for ragged N. They share rhs, so they share
-// its sizes.
+// Returns InvalidArgument if replicas of a problem have different sizes with ragged N. They share rhs and its sizes.
 absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, const int64_t* sizes) {
   const int64_t per_problem = checked.replicas * checked.groups;
   for (int64_t i = 0; i < checked.problems * per_problem; ++i) {
@@ -97,7 +95,7 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// Checks the sizes of each ragged axis, M, N or K, in the two operands that have it.
+// Checks that both operands with a ragged axis (M, N or K) have the same sizes.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};
@@ -116,7 +114,7 @@ absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   return CheckReplicasAgree(checked, arrays.at[kOutLast], checked.out.last.sizes);
 }
 
-// Checks that all offsets are 0, for uniform. There may be any number of them, for example one for each group.
+// Checks that all offsets are 0, for uniform. There may be any number of them.
 absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   if (!problem.group_offset) return absl::OkStatus();
   for (int64_t i = 0; i < ElementCount(*problem.group_offset); ++i) {
@@ -128,7 +126,7 @@ absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   return absl::OkStatus();
 }
 
-// Reads the first processed group of each segment, and checks it.
+// Reads and checks the first processed group of each segment.
 absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked) {
   int64_t* offsets = workspace.Take(checked.problems * checked.replicas * checked.groups);
   checked.first_group = offsets;
@@ -157,13 +155,13 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
       return Invalid(name, ": value ", value, " at index ", segment, " differs from ", offsets[first], " at ", first,
                      "; with ragged K all replicas of a problem share it");
     }
-    if (checked.groups == 0) continue;  // The workspace has no slot.
+    if (checked.groups == 0) continue;  // There is no slot.
     for (int64_t i = segment; i < (single ? segments : segment + 1); ++i) offsets[i] = value;
   }
   return absl::OkStatus();
 }
 
-// Checks the row_index of all rows of processed groups.
+// Checks row_index in all rows of processed groups.
 absl::Status CheckRowIndex(const GroupedGemmProblem& problem, const Checked& checked) {
   if (!problem.row_index || checked.local_groups == 0) return absl::OkStatus();
   for (int64_t segment = 0; segment < checked.problems * checked.replicas; ++segment) {

@@ -3,8 +3,8 @@
 //     | for each dims array that is set: sizes (n) | starts (n + 1) | ...
 //     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) | two spare slots for later versions |
 //
-// n = P*R*G. Slots start at multiples of 64 bytes and do not overlap. first_group needs P*R <= n elements, unless there
-// is no group.
+// n = P*R*G. Slots start at multiples of 64 bytes. first_group needs P*R elements, which are at most n if there are
+// groups.
 #ifndef RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
 #define RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
 
@@ -16,16 +16,15 @@
 
 namespace raggemm {
 
-// Hands out the slots of a workspace, one after the other.
+// Hands out the slots of a workspace in order.
 class Workspace {
  public:
-  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says. CheckBuffers checks that it exists and
-  // is aligned.
+  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says. CheckBuffers checks its address.
   static absl::Status Check(absl::Span<int64_t> memory, int dims_arrays, int64_t groups);
 
   explicit Workspace(absl::Span<int64_t> memory);
 
-  // Returns the next slot, which has n elements and is not initialized.
+  // Returns the next slot: n elements that are not initialized.
   int64_t* Take(int64_t n);
 
  private:
