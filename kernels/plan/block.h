@@ -7,9 +7,9 @@
 //     +-------+-----------+                      +--+--+--+--+
 //     | 4 | 5 |           |  chain 1              nr columns each
 //
-// Numbers are the order of the blocks (without BlockShape::k_inner). Micro-kernels multiply each panel of a block with
-// each register tile of lhs. A block may end within a chain. The unfinished chain then waits in scratch, so its bits do
-// not depend on the blocks.
+// Numbers are the order of the blocks, unless BlockShape::k_inner is set. Micro-kernels multiply each panel of a block
+// with each register tile of lhs. If a block ends within a chain, the chain waits in scratch, so its bits do not depend
+// on the blocks.
 #ifndef RAGGEMM_KERNELS_PLAN_BLOCK_H_
 #define RAGGEMM_KERNELS_PLAN_BLOCK_H_
 
@@ -24,8 +24,8 @@
 namespace raggemm {
 
 // The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. Kernels
-// compute whole steps of rows (KernelRow::row_step). So the last register tile may have fewer rows than its height.
-// With steps of 16, 40 rows are 32 + 8.
+// compute whole steps of rows (KernelRow::row_step), so only the last register tile may have fewer rows than its
+// height. With steps of 16, 40 rows are 32 + 8.
 struct RegisterTiles {
   RegisterTiles(int64_t rows, const KernelRow& kernels)
       : rows(rows),
@@ -33,22 +33,22 @@ struct RegisterTiles {
         count(CeilDiv(rows, kernels.rows)),
         each(CeilDiv(rows, step) / count),
         taller(CeilDiv(rows, step) % count) {}
-  // Returns the first row of register tile i.
+  // Returns the first row of a register tile.
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
-  // Returns the rows that kernels compute of register tile i.
+  // Returns the rows of a register tile that kernels compute.
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
-  // Returns the first register tile after i that has another height or another number of rows.
+  // Returns the first later register tile with another height or another number of rows.
   int64_t EndOfSameHeight(int64_t i) const {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
   int64_t rows, step;
-  int64_t count;         // Register tiles.
-  int64_t each, taller;  // Steps of each register tile. The first `taller` have one more.
+  int64_t count;         // Number of register tiles.
+  int64_t each, taller;  // Steps of a register tile. The first `taller` ones have one more.
 };
 
-// A tile: its group GEMM, its window of the result, and how it is computed.
+// A tile: its group GEMM, its window of the result, and its plan.
 struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile);
 
@@ -63,27 +63,27 @@ struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index);
 };
 
-// A block of rhs: rows [k, k + steps) and columns [col, col + cols). Columns count from the first one of the tile.
+// A block of rhs: rows [k, k + steps) and columns [col, col + cols), counted from the first column of the tile.
 struct Block {
-  GroupGemm gemm;         // The group GEMM of the tile, or of one of the replicas that it sums.
-  int64_t first_replica;  // The first replica with steps of k.
+  GroupGemm gemm;         // Group GEMM of the tile. With ragged K, of the current replica.
+  int64_t first_replica;  // First replica with steps of k.
   Matrix lhs, rhs;
   int64_t k, steps;
-  int64_t kc_begin, kc_steps;  // Steps of k of the KC block that this block is part of.
+  int64_t kc_begin, kc_steps;  // The KC block that contains this block.
   int64_t col, cols;
-  Begin begin;    // How the block begins: a chain, or the total for kernels that add totals.
-  End end;        // How the block ends: a chain, or the total for kernels that add totals.
-  bool ends_sum;  // True at the end of a sum: of the whole contraction, or of the steps that share a scale.
-  bool last;      // True at the end of the whole contraction.
+  Begin begin;    // Start of the chain, or of the total if kernels add totals.
+  End end;        // End of the chain, or of the total if kernels add totals.
+  bool ends_sum;  // True at the end of the contraction, or of the steps that share a scale.
+  bool last;      // True at the end of the contraction.
   bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 
 // Finds the first block of a tile. Returns false if the contraction is empty.
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
-// Moves on to the next block of a tile. Returns false after the last block.
+// Moves on to the next block of a tile. Returns false if there is none.
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
-// The tile after a given one, and the first block of this tile. The first call of Get finds them.
+// The next tile and its first block. The first call of Get finds them.
 class NextTile {
  public:
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}
@@ -94,7 +94,7 @@ class NextTile {
     Block first;
     bool has_block;
   };
-  // Returns null if there is no next tile, or if it has no block.
+  // Returns null if there is no next tile, or if the tile has no block.
   const Found* Get() {
     if (tile_ + 1 >= schedule_.work.gemm_tiles) return nullptr;
     if (!found_) found_.emplace(schedule_, tile_ + 1);

@@ -9,7 +9,7 @@
 namespace raggemm {
 namespace {
 
-// One repetition of out. Processed groups have the columns [0, col_end) of the rows [row_begin, row_end).
+// The result of one segment or problem. Processed groups have columns [0, col_end) of rows [row_begin, row_end).
 struct FillRegion {
   int64_t rows, cols;
   int64_t row_begin, row_end, col_end;
@@ -43,17 +43,17 @@ FillRegion RegionOf(const Checked& checked, int64_t repetition) {
   }
 }
 
-// Returns true if there are elements of no processed group.
+// Returns true if there are elements in no processed group.
 bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// The slices into which all repetitions of out are divided.
+// The slices of all segments or problems of out.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
-    // With ragged K and uniform, all groups of out are processed.
+    // These modes process all groups of out.
     const bool covered = checked.mode == RaggedMode::kRaggedK || checked.mode == RaggedMode::kUniform;
-    // If there are no elements, the number of repetitions could overflow.
+    // The number of repetitions could overflow if there are no elements.
     const bool empty = checked.out.rows == 0 || checked.out.cols == 0;
     repetitions = covered || empty                         ? 0
                   : checked.mode == RaggedMode::kAllRagged ? checked.problems
@@ -79,7 +79,7 @@ int64_t CountFillTiles(const Checked& checked) {
 }
 
 void FillTile(const Checked& checked, int64_t slice) {
-  if (checked.c == checked.out.data) return;  // out is c already.
+  if (checked.c == checked.out.data) return;  // out is c.
   const FillSlices slices(checked);
   const int64_t repetition = slice / slices.per_repetition;
   const FillRegion region = RegionOf(checked, repetition);

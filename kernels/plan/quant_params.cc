@@ -29,7 +29,7 @@ static_assert([] {
   return quantized == kQuantizedFormats;
 }());
 
-// Indices of elements of an array: first, first + step, and so on.
+// Indices of elements: first, first + step, and so on.
 struct Series {
   int64_t first, step, count;
 };
@@ -84,7 +84,7 @@ void ReadValues(const char* data, DType dtype, const Series& at, float* values) 
       });
     case DType::kF16:
       return ReadEach<uint16_t>(data, at, values, OfF16);
-    default:  // Zero points, which are integers.
+    default:  // Integers: zero points.
       for (int64_t i = 0; i < at.count; ++i) {
         values[i] = static_cast<float>(ToInteger({const_cast<char*>(data), dtype, {}}, at.first + i * at.step));
       }
@@ -140,7 +140,7 @@ void ReadQuantParams(const Checked& checked, const QuantParams& params, const Gr
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
-  if (block == 1) {  // One value for each element. All are of one matrix, so the rows of values do not repeat.
+  if (block == 1) {  // One value for each element, all of one matrix, so the rows of values do not repeat.
     const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
     return ReadValues(data, dtype, {row * params.cols + col, at.down ? params.cols : 1, n}, values);
   }

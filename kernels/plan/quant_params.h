@@ -12,22 +12,21 @@ namespace raggemm {
 
 // Returns true if elements have zero points, or scales that multiply elements.
 bool ScalesElements(const Operand& operand);
-// Returns true if packers can apply the scales (BlockScales): they are powers of two, and elements are f4e2m1fn.
+// Returns true if packers can apply the scales (BlockScales): powers of two for f4e2m1fn elements.
 bool HasBlockScales(const Operand& operand, bool is_lhs);
-// Returns these scales, from element (row, col) of op(operand) on. BlockScales::first is null if no scales multiply
-// elements.
+// Returns the scales that packers apply, from element (row, col) of op(operand) on. `first` is null if there are none.
 BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
 
-// A position in the stored matrices of an operand, which lie one below the other, and a direction.
+// A position in the stored matrices of an operand, which are stacked along the rows, and a direction.
 struct StoredPosition {
   int64_t row, col;
   bool down;  // True: down the column. False: along the row.
 };
-// Reads the scales or zero points of n elements of a group GEMM, from `at` on.
+// Reads the scales or zero points of n elements from `at` on.
 void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values);
 
-// Returns the stored position of element (row, col) of `matrix`, the op(operand) of a group.
+// Returns the stored position of element (row, col) of a group's op(operand).
 StoredPosition PositionOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col);
 
 }  // namespace raggemm

@@ -19,9 +19,9 @@ namespace {
 //     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// Limit for near prefetches of a GEMV, in bytes: kNearSteps steps of rhs and the chains must fit. The GEMV then loads
-// its next lines into L1, and hardware prefetchers run ahead of it as of plain reads. With 16 KiB nothing is gained.
-// Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
+// Limit for near prefetches of a GEMV, in bytes, on kNearSteps steps of rhs and the chains. The GEMV then loads its
+// next lines into L1, so hardware prefetchers run ahead of it as they do for plain reads. A limit of 16 KiB gains
+// nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
 //
 //                         near  not near
 //     1 row               0.92  0.76
@@ -29,9 +29,8 @@ constexpr int64_t kStreamAhead = 48 << 10;
 //     without VDPBF16PS   0.80  0.83
 constexpr int64_t kNear = 12 << 10;
 
-// Counts the panels of a block, which are all as wide as the first one. A GEMV counts as one panel, although some
-// columns may be left. As two panels, it would overtake its prefetches: one row of int4 with 2848 columns took 4 times
-// as long (Zen 4).
+// Counts the panels of a block by the width of the first one. A GEMV counts as one panel even if columns are left. As
+// two, it would overtake its prefetches: one row of int4 with 2848 columns took 4 times as long (Zen 4).
 int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
   const Panel panel = NextPanel(context, task, block.cols);
   return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
@@ -39,7 +38,7 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
-// Returns the block of a shape of kRowsShapes.
+// Returns the size of a block of kRowsShapes.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -48,18 +47,19 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  // Blocks end at whole groups of k_step, and at whole blocks of scales.
+  // Blocks have whole groups of k_step, and whole blocks of scales.
   const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && StepOf(context.call.rhs.dtype, blocks.k * blocks.n) > bytes) {
-    blocks.k = std::max(blocks.k / 2 / least * least, least);  // With scales, a KC block may be no power of two.
+    blocks.k = std::max(blocks.k / 2 / least * least, least);  // kc may be no power of two if there are scales.
   }
   blocks.k_inner = false;
   return blocks;
 }
 
-// Prefetches the lines that the GEMV reads kStreamAhead bytes later, or a few steps later if it loads them itself.
+// Prefetches the lines kStreamAhead bytes further on. A near GEMV loads its next steps itself, so these are the lines 1
+// KiB after them.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -85,7 +85,7 @@ PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, 
   return target;
 }
 
-// Prefetches the next block in the order of the tile plan.
+// Prefetches the next block, in the order of the tile plan.
 PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                             NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kGemv) return PrefetchStream(context, task, block, next_tile);
@@ -105,7 +105,7 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.lines = CeilDiv(StepOf(dtype, next->cols), kLineBytes);
   target.panels = CeilDiv(block.cols, width);
   if (task.plan.prefetch == TilePlan::Order::kPanels) {
-    // Runs have at least two lines. Panels that are narrower share them.
+    // Runs have at least two lines. Narrower panels share them.
     const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
     target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
     target.panels_per_run = run_cols / width;
@@ -118,9 +118,9 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
 
 // ---- stored columns ----
 
-// Returns the block of a transposed rhs. A panel is packed from as many rows of memory as it has columns. Each of these
-// rows is read in whole cache lines. It is read from end to end if blocks go along k. GFLOP/s for 2048x768, two cores
-// of Emerald Rapids, best of a run:
+// Returns the size of a block of a transposed rhs. A panel of n columns is packed from n rows of memory, each read in
+// whole cache lines, and from end to end if blocks go along k. GFLOP/s for 2048x768, two cores of Emerald Rapids, best
+// of a run:
 //
 //     steps of k       128, along k   128, all columns first   256
 //     f32, 4 rows      48             36                       44
@@ -131,17 +131,16 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
-          // Two panels if kernels pack ahead: each panel is prefetched during the work on the one before.
+          // Two panels if kernels pack ahead: each is prefetched during the work on the one before.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Prefetches the next block, or shares of the next columns if blocks go along k. Dot kernels leave it to the hardware
-// prefetchers.
+// Prefetches the next block, or along k a share of the next columns. Dot kernels leave it to the hardware prefetchers.
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kDot) return {};
-  if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);  // rhs is stored as one row.
+  if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);  // K is 1: rhs is one row.
   const DType dtype = context.call.rhs.dtype;
   PrefetchTarget target;
   target.panels = target.panels_per_run = CountPanels(context, task, block);
@@ -163,7 +162,7 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
     target.lines = target.run_lines = CeilDiv(StepOf(dtype, next->steps), kLineBytes);
     return target;
   }
-  // The columns of the next block are prefetched over all of k. Each block along k has an equal share of them.
+  // The next columns are prefetched for all of k. Each block along k has an equal share of them.
   const Matrix& rhs = tile != nullptr ? tile->first.rhs : block.rhs;
   const int64_t first = tile != nullptr ? tile->task.window.col : task.window.col + block.col + block.cols;
   const int64_t cols = tile != nullptr ? tile->first.cols : std::min(task.blocks.n, cols_left);
@@ -178,8 +177,8 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
 
 // ---- column blocks ----
 
-// Returns the block of rhs in column blocks: one KC block of one column block. It is contiguous in memory, and the next
-// KC block follows it.
+// Returns the size of a block of rhs in column blocks: one KC block of one column block. It is contiguous, and the next
+// KC block follows it in memory.
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*plan*/, const Window& window,
                                 int64_t /*k*/) {
   return {.k = context.kernels.kc,
@@ -187,8 +186,8 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has. Along k, they are kStreamAhead bytes or one block further on in memory,
-// because the blocks of a tile are contiguous there. Else they are the next block.
+// Prefetches as many bytes as this block has: along k, those kStreamAhead bytes or one block further on, because the
+// blocks of a tile are contiguous in memory. Else those of the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

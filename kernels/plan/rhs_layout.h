@@ -1,5 +1,5 @@
-// The stored layouts of rhs. A layout and a mode (rhs_mode.h) are a strategy. The layout decides into which blocks of
-// rhs a tile divides its work, and which lines the tile prefetches meanwhile.
+// The stored layouts of rhs. A layout and a mode (rhs_mode.h) make a strategy. The layout decides how a tile divides
+// rhs into blocks, and which lines it prefetches meanwhile.
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 
@@ -15,8 +15,8 @@ struct Block;     // block.h
 struct TileTask;  // block.h
 class NextTile;   // block.h
 
-// The cache lines of rhs to prefetch during the work on a block. They form rows, `stride` bytes apart. Each row is cut
-// into runs of `run_lines` lines:
+// The cache lines of rhs to prefetch during the work on a block: rows that are `stride` bytes apart, cut into runs of
+// `run_lines` lines:
 //
 //     run_lines
 //     +-----+-----+-----+   Numbers are the order of the runs.
@@ -25,15 +25,15 @@ class NextTile;   // block.h
 //     | 2   | 5   |     |
 //     +-----+-----+-----+
 //
-// One column of runs is prefetched during the work on panels_per_run panels. Each register tile of these panels has an
-// equal share of the lines.
+// A column of runs is prefetched during the work on panels_per_run panels. Their register tiles have equal shares of
+// the lines.
 struct PrefetchTarget {
   const char* first = nullptr;
-  int64_t rows = 0, stride = 0;  // Without rows nothing is prefetched.
+  int64_t rows = 0, stride = 0;  // 0 rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
   int64_t panels = 1, panels_per_run = 1;  // Panels of the block in use.
-  int64_t packer_parts = 0;                // Shares of a panel's lines for its packer. A register tile has one share.
+  int64_t packer_parts = 0;                // Shares of a panel's lines for its packer. Register tiles have one each.
   bool near = false;                       // Prefetch::near.
 };
 
@@ -50,34 +50,34 @@ struct PrefetchTarget {
 //     8, 2880x2880 bf16      136    164     141
 struct RowsShape {
   const char* name;
-  double share;      // Size of a block, as a share of Cpu::block_bytes. The prefetched block shares block_bytes, too.
-  int64_t columns;   // Largest number of columns. The columns of the tile are divided evenly.
-  int64_t steps;     // Largest number of steps of k.
-  double translate;  // Time of page walks if memory is the limit, relative to the time of reading.
+  double share;      // Largest size of a block, as a share of Cpu::block_bytes.
+  int64_t columns;   // Most columns. The columns of the tile are divided evenly.
+  int64_t steps;     // Most steps of k.
+  double translate;  // Time of page walks relative to that of reading, if memory is the limit.
 };
-inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // No limit of steps but the KC block.
+inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // Only the KC block limits the steps.
 inline constexpr RowsShape kRowsShapes[] = {
     {"small", 1. / 4, kMaxCols, kWholeKc, 0},
     {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},
-    {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages at once, see the last table.
+    {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages (last table).
     {"broad", 2. / 3, 1024, kWholeKc, 0.6},
     {"deep", 1. / 2, 192, kWholeKc, 1},  // 64 to 192 columns differ by 2 %. 384 columns lose 7 %.
 };
 
 // A layout of rhs.
 struct RhsLayout {
-  int shapes;  // Block shapes that the cost model compares. 0: there is only one shape, so nothing is compared.
-  // Returns the blocks of a tile. k is the length of the contraction.
+  int shapes;  // Block shapes that the cost model compares. 0: the first mode that applies is used.
+  // Returns the block size of a tile. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
-  // Returns the lines to prefetch during the work on `block`. `next` is the block after it in this tile, or null.
+  // Returns the lines to prefetch during the work on `block`. `next` is the next block of the tile, or null.
   PrefetchTarget (*prefetch)(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                              NextTile& next_tile);
 };
 
-// Returns the layout of rhs: stored rows, stored columns (rhs is transposed) or column blocks.
+// Returns the layout of rhs: stored rows, stored columns (transposed) or column blocks.
 const RhsLayout& LayoutOf(const TileContext& context);
 
-// Returns true if blocks follow each other along k. lhs is then packed for all of k at once, and must fit in the
+// Returns true if blocks follow each other along k. lhs is then packed for all of k at once, and must fit in its
 // buffer.
 bool GoesAlongK(const TileContext& context, int64_t rows, int64_t k);
 

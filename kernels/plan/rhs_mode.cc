@@ -9,13 +9,12 @@
 namespace raggemm {
 namespace {
 
-// Returns the kernels for the type in which rhs is read.
+// Returns the kernels for the type in which they read rhs.
 const FormatKernels& RhsKernels(const TileContext& context) {
   return KernelsOf(*context.kernels.row, context.kernels.rhs.type);
 }
 
-// Returns true if kernels can read rhs in its stored layout. Elements then need no conversion, and kernels do not pack
-// ahead.
+// Returns true if kernels can read rhs in its stored layout: they convert no elements and do not pack ahead.
 bool CanReadStored(const TileContext& context) {
   return context.kernels.row->ahead_slice == 0 && !IsSplit(context.kernels) &&
          context.kernels.rhs.dequantize == nullptr;
@@ -41,7 +40,7 @@ bool TakesDirect(const TileContext& context, int64_t /*rows*/) {
   return !context.call.rhs.is_trans && HasDirect(context);
 }
 
-// Returns the wide kernel if the columns suffice, else the one that is as wide as a packed panel.
+// Returns the wide kernel if there are enough columns, else the kernel as wide as a packed panel.
 DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t cols) {
   for (const DirectKernel& kernel : RhsKernels(context).direct[mr]) {
     if (kernel.run != nullptr && kernel.nr <= cols) return kernel;
@@ -51,7 +50,7 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // ---- kGemv ----
 
-// Returns the GEMV for all columns that are a multiple of its width.
+// Returns the GEMV for the largest multiple of its width.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
   const DirectKernel kernel = RhsKernels(context).gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};
@@ -61,9 +60,8 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
   if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
   if (RhsKernels(context).gemv[rows].run == nullptr) return false;
-  // If no other kernel reads rhs in its stored layout, the GEMV is used in all modes but ragged K, which rarely
-  // has few rows. Other kernels stream column blocks as well, because these are contiguous, and keep sums in registers
-  // longer.
+  // All modes but ragged K, which rarely has few rows, use the GEMV if no other kernel reads rhs in its stored layout.
+  // Column blocks do not need the GEMV to stream: they are contiguous, and other kernels keep sums in registers longer.
   const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;
   return streams || (context.call.mode != RaggedMode::kRaggedK && !HasDirect(context));
 }
@@ -85,20 +83,20 @@ bool TakesStoring(const TileContext& context, int64_t /*rows*/) {
 
 // ---- kPacked ----
 
-// Returns the kernel for packed panels. Bytes have a kernel for each signedness. Split f32 is packed as bf16.
+// Returns the kernel for packed panels. Bytes have one for each signedness. Split f32 is packed as bf16.
 DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
   const DType product = context.kernels.arithmetic->product;
   const DType type = product == DType::kBF16 ? product : context.call.rhs.product_type;
   return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
 }
 
-// Returns true if rhs must be packed: it is transposed, or no kernel reads it in its stored layout.
+// Returns true if rhs must be packed: it is transposed, or no kernel reads it as stored.
 bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
   return context.call.rhs.is_trans || (!HasDirect(context) && !HasStoring(context));
 }
 
 using enum RhsMode;
-// The order in which PlanTile tries the modes.
+// The modes, in the order in which PlanTile tries them.
 constexpr RhsModeRow kModes[] = {
     // mode, name, reads_rhs, stores, rereads, streams, rest, applies, kernel
     {kDot, "columns", true, false, false, true, kPacked, TakesDot, DotKernel},

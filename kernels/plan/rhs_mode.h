@@ -1,4 +1,4 @@
-// The modes in which kernels get rhs. A mode and a layout (rhs_layout.h) are a strategy.
+// The modes in which kernels get rhs. A mode and a layout (rhs_layout.h) make a strategy.
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 
@@ -19,11 +19,11 @@ struct RhsModeRow {
   bool reads_rhs;  // True: the first register tile reads rhs itself. False: rhs is packed before.
   bool stores;     // True: the first register tile stores a packed panel for the others.
   bool rereads;    // True: every register tile reads rhs itself.
-  bool streams;    // True: rhs is read once, in the order of memory. All tiles that can use the mode use it.
-  RhsMode rest;    // Mode of the last columns if they are too few for a kernel.
-  // Returns true if tiles with this number of rows can use the mode.
+  bool streams;    // True: rhs is read once, in the order of memory. Tiles use the mode if they can.
+  RhsMode rest;    // Mode of the last columns if they are too few for the kernel.
+  // Returns true if tiles of this many rows can use the mode.
   bool (*applies)(const TileContext& context, int64_t rows);
-  // Returns the kernel of mr rows for the next `cols` columns, and how many of them it takes. Null if they are too few.
+  // Returns the kernel of mr rows for the next columns, and how many it takes. Null if `cols` are too few.
   DirectKernel (*kernel)(const TileContext& context, int64_t mr, int64_t cols);
 };
 
@@ -33,12 +33,12 @@ inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<siz
 
 // A panel of rhs: the columns of a block that one kernel computes.
 struct Panel {
-  int64_t cols;            // Columns that exist.
-  int64_t width;           // Columns that the kernel computes. A packed panel has this row stride.
-  const RhsModeRow* mode;  // Mode of this panel.
+  int64_t cols;   // Columns that exist.
+  int64_t width;  // Columns that the kernel computes: the row stride of a packed panel.
+  const RhsModeRow* mode;
 };
 
-// Returns the next panel of a block that has `cols_left` more columns.
+// Returns the next panel of a block with `cols_left` more columns.
 Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left);
 
 }  // namespace raggemm

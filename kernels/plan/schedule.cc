@@ -20,9 +20,9 @@
 namespace raggemm {
 namespace {
 
-// Least number of tiles for each thread. With four, the last thread finishes at most a quarter of a share late. If rhs
-// streams from memory, two tiles are better, because hardware prefetchers read beyond the rows of each tile in vain.
-// GFLOP/s for groups of 2880x2880, two threads on Emerald Rapids:
+// Least number of tiles per thread. With four, the last thread finishes at most a quarter of a share late. Two are
+// better if rhs streams from memory, because hardware prefetchers read beyond the rows of each tile in vain. GFLOP/s
+// for groups of 2880x2880, two threads on Emerald Rapids:
 //
 //                              2 tiles  4 tiles
 //     4 groups, f32, 2 rows    25       20
@@ -34,28 +34,28 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// rhs counts as streaming up to this number of rows per group, as a share of CostOfElement. 16 rows on Emerald Rapids.
+// Number of rows per group up to which rhs counts as streaming, as a share of CostOfElement. 16 rows on Emerald Rapids.
 constexpr double kShareOfRowsStreaming = 0.7;
 
-// Multiply-adds that are worth another thread. They take about 5 us at 50 GFLOP/s, the time of waking a thread.
+// Multiply-adds that pay for another thread. They take 5 us at 50 GFLOP/s, the time of waking a thread.
 constexpr int64_t kCostPerThread = 1 << 17;
 
 // Returns the size of the largest tile, m x n.
 //
-// Packed lhs and totals of a tile fill half of L2: m * (steps of a KC block + n) * size of a sum. The other half is
-// left to panels of rhs. m is 14 register tiles. With AVX-512 these are 196 rows, so packing rhs takes less than 2 % of
-// the time. n gets the rest of the space, because each n packs lhs again.
+// Packed lhs and totals of a tile fill half of L2: m * (steps of a KC block + n) * size of a sum. Panels of rhs use the
+// other half. m is 14 register tiles. With AVX-512 these are 196 rows, so packing rhs takes less than 2 % of the time.
+// n is as large as fits, because each tile of n columns packs lhs again.
 //
-// f32 sums have at least 768 columns, although the totals then come from L3. GFLOP/s for 512 rows of 2048x768, two
-// cores of Zen 4:
+// f32 sums have at least 768 columns, even if the totals then come from L3. GFLOP/s for 512 rows of 2048x768, two cores
+// of Zen 4:
 //
 //     columns           384   768
 //     f32               207   211
 //     bf16              423   433
 //     bf16, gradients   401   416
 //
-// If register tiles are short, m is 192 rows as well, because the first register tile packs a panel while it computes,
-// and so takes as long as two. GFLOP/s on two cores of Zen 3:
+// If register tiles are short, m is 192 rows, too: the first register tile packs a panel while it computes, and so
+// takes as long as two. GFLOP/s on two cores of Zen 3:
 //
 //     84x512    119
 //     192x768   131
@@ -76,12 +76,12 @@ Blocking BlockingFor(const TileContext& context) {
   return {m, cols};
 }
 
-// Makes the largest tile smaller. Returns false if it is a single register tile.
+// Shrinks the largest tile. Returns false if it is a single register tile.
 bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
   if (n_panels == 1 && m_tiles == 1) return false;
-  if (n_panels > 4 || m_tiles == 1) {  // Fewer columns first. Each tile packs its lhs in any case.
+  if (n_panels > 4 || m_tiles == 1) {  // Fewer columns first, as each tile packs its lhs anyway.
     schedule.tile.blocking.n = (n_panels + 1) / 2 * kernels.cols;
   } else {
     schedule.tile.blocking.m = (m_tiles + 1) / 2 * kernels.rows;
@@ -89,16 +89,16 @@ bool ShrinkBlocks(Schedule& schedule) {
   return true;
 }
 
-// The work of a call for one size of tiles. Group GEMMs without tiles do not count: if they have no columns, the sum of
-// their rows could overflow.
+// The work of a call for one size of tiles. Group GEMMs without tiles do not count, because the sum of their rows could
+// overflow.
 struct Work {
   int64_t cols = 0;  // Columns of all group GEMMs.
   int64_t rows = 0;  // Rows of all group GEMMs.
-  // Rows and columns of some tile of each row class. 0 if the class does not occur.
+  // Rows and columns of one tile of each row class. 0 if there is none.
   std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};
 };
 
-// Counts the work, and fills the prefix sums of costs and tiles.
+// Counts the work, and fills the prefix sums.
 Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_prefix, int64_t* tile_prefix) {
   Work work;
   cost_prefix[0] = tile_prefix[0] = 0;
@@ -111,9 +111,9 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Saves a division if there are many groups.
+    // Saves a division for each of many groups.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
-    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // The tiles between these are as tall as the first.
+    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // The tiles between are as tall as the first.
       const Window window = grid.At(schedule.tile, row_tile);
       work.windows[RowClass(window.rows)] = {window.rows, window.cols};
     }
@@ -121,7 +121,7 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
   return work;
 }
 
-// Divides the results into the largest tiles that leave each thread enough of them, and plans the tiles of each row
+// Divides results into the largest tiles that leave enough of them for each thread, and plans the tiles of each row
 // class. Chooses the number of threads if it is 0.
 void DivideWork(Workspace& workspace, Schedule& schedule) {
   schedule.work.gemms = CountGemms(schedule.tile.call);

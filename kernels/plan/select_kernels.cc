@@ -14,8 +14,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the ISA of the options, else that of the environment, else PreferredIsa. FailedPrecondition if the CPU of the
-// options lacks the ISA.
+// Returns the ISA of the options, else the default. FailedPrecondition if the CPU of the options lacks the ISA.
 absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmetic) {
   if (options.isa) {
     if (absl::Status s = CheckEnumerator("isa", *options.isa, IsaRows().size()); !s.ok()) return s;
@@ -42,13 +41,13 @@ Dequantize* DequantizerFor(Isa isa, const Operand& x) {
                                          : dequantizers.to_bytes[index];
 }
 
-// Returns how kernels and packers read an operand: in its stored type if possible, else dequantized.
+// Returns how kernels and packers read an operand: as stored if possible, else dequantized.
 OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernels) {
   const auto packers_of = [&](DType type) -> const Packers& {
     const FormatKernels& format = KernelsOf(*kernels.row, type);
     return is_lhs ? format.lhs : format.rhs;
   };
-  // Register tiles of a transposed lhs begin at any element. In column blocks, rows may end within a byte.
+  // Register tiles of a transposed lhs begin at any element. Rows of column blocks may end within a byte.
   const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;
   const bool ends_within_bytes = x.cols % 8 * FormatOf(x.dtype).bits % 8 != 0;
   const bool as_stored =
@@ -60,7 +59,7 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
   return access;
 }
 
-// Chooses how both operands are read, and how many steps of k are packed at once.
+// Chooses how both operands are read, and the steps of a KC block.
 void ChooseAccess(const Checked& call, KernelChoice& kernels) {
   kernels.lhs = AccessTo(call.lhs, true, kernels);
   kernels.rhs = AccessTo(call.rhs, false, kernels);

@@ -13,13 +13,13 @@
 namespace raggemm {
 
 // Returns the rule that sums the products. Its reason is null if the types leave no choice. InvalidArgument: the
-// problem names a rule for other products. FailedPrecondition: the environment names an unusable rule.
+// problem names a wrong rule. FailedPrecondition: the environment names an unusable rule.
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const Cpu& cpu);
 
-// Returns the arithmetic, instruction set and kernels of a checked call, and how they read its operands.
+// Returns the arithmetic, instruction set, kernels and operand accesses of a checked call.
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options);
 
-// Returns the executor and its number of threads. The number is 0 if neither the caller nor the environment names one.
+// Returns the executor and its threads. 0 threads: neither the caller nor the environment names a number.
 absl::StatusOr<ThreadChoice> SelectThreads(const Options& options);
 
 }  // namespace raggemm

@@ -13,16 +13,16 @@
 namespace raggemm {
 namespace {
 
-// Cycles of one step of k for one panel.
+// The cycles of one step of k for one panel.
 struct Costs {
   double memory;     // Reading rhs from memory.
   double translate;  // Page walks of these reads.
   double fma;
-  double widen;   // Converting 16-bit elements to the compute type, and storing the panel.
-  double reread;  // Reading rhs again for register tiles after the first. Stored rows compete for few sets of L1.
+  double widen;   // Converting elements for the kernels, and storing the panel.
+  double reread;  // Reading rhs again after the first register tile. Stored rows compete for few sets of L1.
   double calls;   // Starting and ending kernels.
 
-  // Returns the sum. Memory and arithmetic overlap, but only in part.
+  // Adds up the costs. Memory and arithmetic overlap only in part.
   double total() const {
     const double arithmetic = fma + widen + reread + calls, wait = memory + translate;
     return std::max(arithmetic, wait) + std::min(arithmetic, wait) / 4;
@@ -36,7 +36,7 @@ struct Candidate {
   Costs costs;
 };
 struct Candidates {
-  // Modes that do not stream, with all shapes. Not cleared, because planning 512 groups must take only microseconds.
+  // Non-streaming modes with all shapes. Not cleared, so that planning 512 groups takes only microseconds.
   std::array<Candidate, 3 * std::size(kRowsShapes)> all;
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }
@@ -52,7 +52,7 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   const bool rereads = RowOf(candidate.plan.mode).rereads;
   const double reads = rereads ? static_cast<double>(tiles.count) : 1;
   const bool widens = context.call.rhs.product_type != kernels.rhs.element || kernels.rhs.k_group > 1;
-  // Two fmas a cycle, also for kernels with narrower vectors.
+  // Each cycle has two fmas, also with narrower vectors.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
   costs.memory = static_cast<double>(StepOf(context.call.rhs.dtype, kernels.cols)) / cpu.memory_bytes_per_cycle;
@@ -67,8 +67,8 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   return costs;
 }
 
-// Returns the mode that is used without comparing costs, or null. It is a mode that streams, or any mode if the layout
-// has one block shape.
+// Returns the mode that is used without comparing costs, or null. It streams, or the layout leaves no choice of shapes
+// (RhsLayout::shapes).
 const RhsModeRow* ModeWithoutCosts(const TileContext& context, int64_t rows) {
   const bool one_shape = LayoutOf(context).shapes == 0;
   for (const RhsModeRow& mode : RhsModes()) {

@@ -1,4 +1,4 @@
-// Chooses a strategy for each tile height by a cost model: a mode of rhs (rhs_mode.h), and a block shape of its layout
+// Chooses a strategy for each tile height by a cost model: a mode (rhs_mode.h) and a block shape of the layout of rhs
 // (rhs_layout.h).
 #ifndef RAGGEMM_KERNELS_PLAN_STRATEGY_H_
 #define RAGGEMM_KERNELS_PLAN_STRATEGY_H_
@@ -12,10 +12,10 @@
 
 namespace raggemm {
 
-// Returns the plan of tiles of this size.
+// Returns the plan for tiles of this size.
 TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 
-// Returns one line for each candidate, with its costs. The candidate that is used has a `*`.
+// Returns a line with the costs of each candidate. The chosen one has a `*`.
 std::string CostText(const TileContext& context, const Window& window, int64_t k);
 
 }  // namespace raggemm

@@ -9,14 +9,13 @@
 
 namespace raggemm {
 
-// Returns the multiply-adds of the operands in the time of one f32 fma. Split operands need several products for each.
+// Returns the multiply-adds that take as long as one f32 fma. Split operands need several products for each.
 double ProductsPerFma(const KernelChoice& kernels);
 
-// Returns the multiply-adds in the time of one element from memory. A group with more rows than this is bound by its
-// arithmetic, and one with fewer rows is bound by memory. Measured for f32: 13 on Zen 3, 21 on Emerald Rapids.
+// Returns the multiply-adds that take as long as reading one element from memory. With more rows than this, a group is
+// bound by arithmetic, else by memory. Measured for f32: 13 on Zen 3, 21 on Emerald Rapids.
 double CostOfElement(const TileContext& context);
-// Returns the cost of a group GEMM in multiply-adds, or their equivalent in memory traffic. At least 1. `out` is its
-// result.
+// Returns the cost of a group GEMM with result `out`, in multiply-adds or equivalent memory traffic. At least 1.
 int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out);
 
 // The window of a tile in the result of its group GEMM.
@@ -25,8 +24,8 @@ struct Window {
   int64_t col, cols;
 };
 
-// Columns of the widest tile. A tile of few rows may be wider than blocking.n, up to the number of elements of the
-// largest tile. 4096 columns are 16 KiB of f32, four pages that are read from end to end.
+// Columns of the widest tile. A tile of few rows may be wider than blocking.n, with as many elements as the largest
+// tile. 4096 columns of f32 are 16 KiB, four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
 // Returns the column alignment of tiles: a panel, or a column block of rhs unless tiles are narrower.
@@ -36,7 +35,7 @@ int64_t ColumnStep(const TileContext& context);
 struct TileGrid {
   TileGrid(const TileContext& context, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }
-  // Returns the window of a tile. The tiles of the same columns follow each other, because they share rhs.
+  // Returns the window of a tile. Tiles of the same columns follow each other, because they share rhs.
   Window At(const TileContext& context, int64_t index) const;
 
   int64_t rows, cols;            // Size of the result.

@@ -7,38 +7,38 @@
 
 namespace raggemm {
 
-// The mode in which the kernels of a tile get rhs. Each mode has a row in rhs_mode.cc.
+// The mode in which the kernels of a tile get rhs. rhs_mode.cc has a table of them.
 enum class RhsMode : uint8_t {
-  kDot,             // Few rows, rhs transposed: columns of rhs are transposed in registers.
-  kGemv,            // Few rows: rhs streams from memory once, from end to end.
+  kDot,             // Few rows, rhs transposed: kernels transpose its columns in registers.
+  kGemv,            // Few rows: rhs streams from memory once.
   kDirect,          // Every register tile reads rhs in its stored layout.
-  kDirectAndStore,  // The first register tile reads rhs and stores a packed panel. The others read the panel.
-  kPacked,          // A panel is packed first, and all register tiles read it.
+  kDirectAndStore,  // The first register tile reads rhs and stores a packed panel for the others.
+  kPacked,          // All register tiles read a panel that is packed before.
 };
 
 // The decisions about a tile.
 struct TilePlan {
-  // Order in which the lines of the next block are prefetched.
+  // Order of prefetching the lines of the next block.
   enum class Order : uint8_t {
-    kPanels,  // Panel by panel. This reads many rows at once, and gets the most out of memory.
-    kRows,    // Row by row. This touches few pages at once, and delays the arithmetic the least.
+    kPanels,  // Panel by panel: reads many rows at once, and gets the most out of memory.
+    kRows,    // Row by row: touches few pages at once, and delays arithmetic the least.
   };
   RhsMode mode;
   Order prefetch;
-  uint8_t shape;  // Index of the block shape among those of the rhs layout (rhs_layout.h).
+  uint8_t shape;  // Index of the block shape of the layout (rhs_layout.h).
 };
 
-// Returns the row class of a tile: one class for each number of rows up to 32, then one for every four rows.
+// Returns the row class of a tile: one for each number of rows up to 32, then one for every four rows.
 constexpr int64_t RowClass(int64_t rows) { return rows <= 32 ? rows : 32 + (rows - 29) / 4; }
 inline constexpr int64_t kMostRows = 224;  // Rows of the tallest tile.
 inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
-using TilePlans = std::array<TilePlan, kRowClasses>;  // Set for the classes that occur.
+using TilePlans = std::array<TilePlan, kRowClasses>;  // Set only for classes that occur.
 
 // The size of the blocks of rhs in a tile.
 struct BlockShape {
   int64_t k;  // At most KernelChoice::kc.
   int64_t n;
-  bool k_inner;  // True: the next block follows along k, and lhs is packed for all of k at once. False: along n.
+  bool k_inner;  // True: blocks follow each other along k, and lhs is packed for all of k at once. False: along n.
 };
 
 }  // namespace raggemm
