@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<bool> is_child = false;
 
 void BeforeFork() {
-  HostCpu();  // If another thread is probing the CPU, the child would wait for the end of the probe.
+  HostCpu();  // Waits for a probe in another thread. The child would wait for it forever.
   lists_mutex.lock();
 }
 

@@ -1,5 +1,5 @@
-// Support for fork(). The child has only the thread that called fork(). A mutex that another thread held stays locked
-// forever, and the other threads of the parent are missing.
+// Support for fork(). The child has only the thread that called fork(). A mutex that another thread held would stay
+// locked forever.
 #ifndef RAGGEMM_KERNELS_THREADS_FORK_H_
 #define RAGGEMM_KERNELS_THREADS_FORK_H_
 
@@ -7,8 +7,8 @@
 
 namespace raggemm {
 
-// Guards the process-wide lists of buffers and teams that calls gave back. It is held for moments only. fork() locks it
-// first, so the child finds it free, and the lists are intact.
+// Guards the process-wide lists of buffers and teams that calls gave back. It is held only briefly. fork() locks it
+// first, so the child finds it free and the lists intact.
 extern constinit std::mutex lists_mutex;
 
 // Returns true if fork() made this process after the library was loaded.

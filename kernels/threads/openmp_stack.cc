@@ -11,7 +11,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the logarithm of a unit's bytes. Null if the unit is unknown.
+// Returns log2 of the bytes of a unit. Null if the unit is unknown.
 std::optional<int> ShiftOf(absl::string_view unit) {
   if (unit.empty()) return 10;
   if (unit.size() != 1) return std::nullopt;
@@ -29,11 +29,11 @@ std::optional<int> ShiftOf(absl::string_view unit) {
   }
 }
 
-// Returns the bytes of a valid value.
+// Returns the bytes of a value. Null if the value is not valid.
 std::optional<uint64_t> Bytes(const char* text) {
   char* end = nullptr;
   errno = 0;
-  // libgomp uses the same function. It takes a minus sign for a large number, not for an error.
+  // libgomp uses the same function, too, which accepts a minus sign and returns a large number.
   const uint64_t value = std::strtoul(text, &end, 10);
   if (errno != 0 || end == text) return std::nullopt;
   const std::optional<int> shift = ShiftOf(absl::StripAsciiWhitespace(end));

@@ -6,12 +6,12 @@
 
 namespace raggemm {
 
-// Returns the stack size that the environment sets for the threads of libgomp, in bytes. 0: it sets none that is valid,
-// and threads have the default size of the C library.
+// Returns the stack size of libgomp's threads in bytes. 0: the environment sets no valid size, and threads have the
+// default of the C library.
 //
-// The first valid value of OMP_STACKSIZE, GOMP_STACKSIZE and OMP_STACKSIZE_ALL (libgomp 13 and later) counts. It is an
-// integer in KiB, or in the unit B, K, M or G that follows it. Units may be in upper or lower case, and spaces may
-// surround both. libgomp reads the variables when it is loaded, so this function must be called then.
+// The first valid value of OMP_STACKSIZE, GOMP_STACKSIZE and OMP_STACKSIZE_ALL (libgomp 13 and later) counts: an
+// integer in KiB, or followed by the unit B, K, M or G in upper or lower case. Spaces may surround both. Call this
+// function when libgomp is loaded, because libgomp reads the variables then.
 size_t OpenMpStackSize();
 
 }  // namespace raggemm

@@ -19,15 +19,15 @@
 namespace raggemm {
 namespace {
 
-// A claim contains the number of a tile in its low bits, and the number of the loop above.
+// A claim has the number of a tile in its low bits, and that of its loop above.
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Loops have even numbers, except the last one of a team, which is odd.
+// Loops have even numbers, except the last loop of a team.
 constexpr int64_t kLast = 1, kEnded = -1;
 
-// Spins before a thread sleeps. A change usually comes within microseconds: others finish a tile, or the caller plans
-// the next loop. Waking a sleeping thread takes 50 us. On Zen 4 a spin has 64 cycles, and all of them take 25 us.
+// Spins before a thread sleeps. A change usually comes within microseconds, and waking a thread takes 50 us. On Zen 4 a
+// spin has 64 cycles, and all of them take 25 us.
 constexpr int kSpins = 1000;
 
 // Waits until a value is no longer `old`, and returns it.
@@ -40,8 +40,8 @@ int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   return value.load(std::memory_order_acquire);
 }
 
-// Teams that calls gave back, so that a warm call allocates nothing. There are at most as many as calls at the same
-// time. A task that starts late may hold a team even when the process ends.
+// Teams that calls gave back, so that a warm call allocates nothing. They are never freed: a task that starts late may
+// hold a team even when the process ends.
 constinit Team* free_teams = nullptr;
 
 }  // namespace
@@ -67,7 +67,7 @@ Team* Team::Take(int64_t threads, bool one_loop) {
   return team;
 }
 
-// Gives the team back after the last reference is gone.
+// Drops a reference. The last one gives the team back.
 void Team::Release() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::lock_guard<std::mutex> lock(lists_mutex);
@@ -95,9 +95,8 @@ void Team::For(int64_t count, TileBody body) {
   For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
 }
 
-// Claims and runs tiles until none are left. It uses body_ only after it has claimed a tile. The caller waits for
-// claimed tiles, so body_ then belongs to the loop of the tile. A claim beyond the end of its loop may see the end of a
-// later loop.
+// Claims and runs tiles until none are left. body_ is used only after a claim. It then belongs to the loop of the tile,
+// because the caller waits for claimed tiles. A claim beyond the end of its loop may see the end of a later loop.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -116,7 +115,7 @@ void Team::Work(int64_t worker) {
   if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
 }
 
-// Takes part in loops until the team ends. Does nothing on the caller's own thread, which would wait for itself.
+// Works on loops until the team ends. Does nothing on the thread of the caller, which would wait for itself.
 void Team::Help(int64_t worker) {
   if (std::this_thread::get_id() == caller_) return;
   int64_t loop = 0;
@@ -134,7 +133,7 @@ void Team::StartHelpers(TaskPool& pool) {
         Help(next_worker_.fetch_add(1, std::memory_order_relaxed));
         Release();
       });
-    } catch (...) {  // The team has one helper less.
+    } catch (...) {  // The team works with fewer helpers.
       Release();
       break;
     }
@@ -153,7 +152,7 @@ namespace {
 
 #ifdef _OPENMP
 
-// Read while the library is loaded, when libgomp reads it, too. Both ignore later changes.
+// Read while the library is loaded, as by libgomp. Both ignore later changes.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -161,12 +160,11 @@ void* WaitUntilTried(void* tried) {
   return nullptr;
 }
 
-// Returns how many of `wanted` more threads can exist at the same time. They have the same stack size as those of
-// libgomp.
+// Returns how many of `wanted` more threads can exist at once, with the stack size of those of libgomp.
 int64_t TryThreads(int64_t wanted) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
-  // libgomp also ignores a size that the system refuses.
+  // libgomp ignores a size that the system refuses, too.
   if (kStackSize != 0) pthread_attr_setstacksize(&attributes, kStackSize);
   std::array<pthread_t, kMaxThreads> threads;
   std::atomic<bool> tried = false;
@@ -179,24 +177,24 @@ int64_t TryThreads(int64_t wanted) {
   return made;
 }
 
-// Returns the number of threads that libgomp can use. Tries to make threads and to allocate memory before libgomp does,
-// except the `kept` threads that it has. This still fails if other code takes the last thread in between, or if other
-// code has had a smaller team on this thread.
+// Returns the number of threads that libgomp can use. Makes threads (except the `kept` ones that libgomp has) and
+// allocates memory on trial, before libgomp does. libgomp can still fail if other code takes the last thread in
+// between, or has had a smaller team on this thread.
 int64_t AvailableThreads(int64_t wanted, int64_t kept) {
   if (IsForkedChild()) return 1;  // libgomp would wait for threads of the parent.
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
-  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes that libgomp 12 allocates, rounded up.
+  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes in libgomp 12, rounded up.
   const std::unique_ptr<char[]> memory(new (std::nothrow) char[kTeam + threads * kThread]);
   asm("" : : "r"(memory.get()));  // Keeps the compiler from removing the allocation.
   return memory == nullptr ? 1 : threads;
 }
 
-// Calls body(worker) once on each thread of a team of at most `threads`. Worker 0 is the caller's thread.
+// Calls body(worker) once on each thread of a team. Worker 0 is the thread of the caller.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
-  // The size of the last team of this thread. libgomp keeps its threads, unless the team was nested. The TLS model puts
-  // the variable into memory that is reserved for libraries loaded late, so its first use allocates nothing.
+  // Size of the last team of this thread. libgomp keeps its threads, unless the team was nested. The TLS model uses
+  // memory that is reserved for libraries loaded late, so the first use allocates nothing.
   __attribute__((tls_model("initial-exec"))) thread_local int64_t last_team = 1;
   const bool nested = omp_get_active_level() > 0;
   threads = AvailableThreads(threads, nested ? 1 : last_team);
@@ -210,7 +208,7 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// Calls body on one thread, as the OpenMP specification allows. For sanitizers, which do not see into libgomp.
+// Calls body on one thread, as OpenMP allows. For sanitizers, which do not see into libgomp.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif
@@ -244,7 +242,7 @@ bool IsOpenMp(const ThreadChoice& threads) { return threads.executor == Executor
 
 }  // namespace
 
-// The reference of the caller to a team. Its end is the end of the team.
+// The reference of the caller to a team. Its destructor ends the team.
 struct Membership {
   ~Membership() {
     team->End();
@@ -275,7 +273,7 @@ absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Statu
     return caller(*team);
   }
   absl::Status status;
-  std::exception_ptr thrown;  // No exception may leave the parallel region.
+  std::exception_ptr thrown;  // Exceptions must not leave the parallel region.
   RunOpenMpTeam(threads.count, [&](int64_t worker) {
     if (worker != 0) return team->Help(worker);
     try {

@@ -1,13 +1,12 @@
-// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other. It takes
-// the tiles of its own range first, then tiles of other ranges. So a thread that the host delays holds up one tile
-// only.
+// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other: first tiles
+// of its own range, then those of other ranges. So a thread that the host delays holds up only one tile.
 //
-// A team can run several loops. Its threads spin for a while between loops, so that the next loop starts within a
+// A team can run several loops. Its threads spin for a while between loops, so the next loop starts within a
 // microsecond. Waking a sleeping thread takes 50 microseconds.
 //
-// With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left.
-// Then it waits for the tiles that others have claimed. A task that starts late helps with the tiles that are left. If
-// none are left, it touches nothing but the reference-counted Team.
+// With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left,
+// and then waits for those that others have claimed. A task that starts late helps with the rest. If no tiles are left,
+// it touches nothing but the reference-counted Team.
 #ifndef RAGGEMM_KERNELS_THREADS_TEAM_H_
 #define RAGGEMM_KERNELS_THREADS_TEAM_H_
 
@@ -28,10 +27,10 @@ struct ThreadChoice {
   TaskPool* pool = nullptr;
 };
 
-// Returns the number of threads of an executor.
+// Returns the threads of an executor.
 int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
-// Ranges of tiles: range i of `count` is [first(i), first(i + 1)).
+// Ranges of tiles. Range i is [first(i), first(i + 1)).
 struct TileRanges {
   int64_t count;
   absl::FunctionRef<int64_t(int64_t range)> first;
@@ -42,9 +41,9 @@ class Team {
  public:
   int64_t threads() const { return threads_; }
 
-  // Calls body(tile, worker) once for each tile. worker is less than threads(). Two calls with the same worker never
-  // run at the same time. body has the default floating-point environment, without flush-to-zero. The environment of
-  // the caller is restored afterwards. body must not throw.
+  // Calls body(tile, worker) once for each tile. worker is less than threads(), and is never in two calls at the same
+  // time. body must not throw. During body the floating-point environment is the default one, without flush-to-zero.
+  // The environment of the caller is restored afterwards.
   void For(const TileRanges& ranges, TileBody body);
   // Does the same for `count` tiles of equal cost.
   void For(int64_t count, TileBody body);
@@ -54,9 +53,9 @@ class Team {
   friend absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
   friend struct Membership;
 
-  // The next tile of a range, and the end of the range. Memory orders matter on CPUs such as aarch64:
+  // The next tile and the end of a range. Memory orders matter on CPUs such as aarch64:
   //
-  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value, or one that
+  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value, or what
   //   earlier claims made of it, so it sees the loop. A claim of an older value has the number of an older loop and is
   //   ignored.
   // - Workers write results, then release their count of finished tiles (Work). The caller acquires the last count.
@@ -64,7 +63,7 @@ class Team {
     std::atomic<int64_t> next, end;
   };
 
-  // Returns a team of the process-wide list, or a new team. Returns null if memory is short.
+  // Returns a team of the process-wide list, or a new one. Null if memory is short.
   static Team* Take(int64_t threads, bool one_loop);
   void Release();
   void Work(int64_t worker);
@@ -76,20 +75,19 @@ class Team {
   bool one_loop_;
   std::thread::id caller_;
   std::atomic<int64_t> references_;
-  std::atomic<int64_t> next_worker_;  // The caller is worker 0.
+  std::atomic<int64_t> next_worker_;  // Next free worker number. The caller is worker 0.
   std::atomic<int64_t> loop_;         // Number of the loop. 0 before the first loop.
-  std::atomic<int64_t> remaining_;    // Tiles of the loop that are not finished.
+  std::atomic<int64_t> remaining_;    // Unfinished tiles of the loop.
   const TileBody* body_;
   Team* next_free_;
   Range ranges_[kMaxThreads];
 };
 
-// Runs one loop like Team::For, with a team for this loop only. ResourceExhausted, and body is not called, if memory is
-// short.
+// Runs one loop like Team::For, on a team of its own. ResourceExhausted, without any call of body, if memory is short.
 absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body);
 
-// Calls caller(team) with a team for any number of loops, and returns its status. ResourceExhausted, and caller is not
-// called, if memory is short. An exception of `caller` leaves the function after the end of the team.
+// Calls caller(team) with a team for any number of loops, and returns its status. ResourceExhausted, without this call,
+// if memory is short. An exception of `caller` is thrown on after the end of the team.
 absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
