@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Keeps the first error of the parser, with its line and column.
+// The first error of the parser, with its line and column.
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, int column, const std::string& message) override {
@@ -36,7 +36,7 @@ absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path) {
   parser.RecordErrorsTo(&error);
   proto::GroupedGemmCases cases;
   const bool parsed = parser.Parse(&input, &cases);
-  if (file.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", path));  // A directory can be opened.
+  if (file.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", path));  // Directories open, too.
   if (!parsed) return absl::InvalidArgumentError(absl::StrCat(path, ":", error.text()));
   return cases;
 }

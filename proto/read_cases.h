@@ -9,8 +9,8 @@
 
 namespace raggemm {
 
-// Reads a text file of GroupedGemmCases. NotFound if the file cannot be read. InvalidArgument, with path, line and
-// column of the first error, if its text is wrong.
+// Reads a text file of GroupedGemmCases. NotFound if it cannot be read. InvalidArgument, with path, line and column of
+// the first error, if its text is wrong.
 absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path);
 
 }  // namespace raggemm
