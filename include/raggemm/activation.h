@@ -19,7 +19,6 @@ namespace raggemm {
 // NaN gives NaN. -infinity gives NaN, too, because it is multiplied by 0. Only kRelu gives 0.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kSwigluOai };
 
-// Names, indexed by Activation.
 inline constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};
 inline constexpr int kActivationCount = sizeof(kActivations) / sizeof(kActivations[0]);
 

@@ -74,7 +74,7 @@ absl::Span<const Isa> AllIsas();
 // Returns names such as "f32_14x32_avx512": arithmetic, largest register tile, ISA.
 std::vector<std::string> KernelNames(Isa isa);
 
-// Returns one line with all numbers of a CPU.
+// Returns all numbers of a CPU in one line.
 std::string ToString(const Cpu& cpu);
 
 }  // namespace raggemm

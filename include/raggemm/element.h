@@ -20,7 +20,7 @@ inline int64_t ElementCount(const Array& array) {
 
 inline int64_t BytesOf(const Array& array) { return BytesOf(array.dtype, ElementCount(array)); }
 
-// Calls use(zero). zero is an unsigned integer as wide as an element. It is a byte for sub-byte types.
+// Calls use(zero), with an unsigned integer as wide as an element, or a byte for sub-byte types.
 template <typename Use>
 decltype(auto) WithBits(DType dtype, Use&& use) {
   static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
@@ -46,7 +46,6 @@ inline uint64_t BitsOf(const Array& array, int64_t index) {
   return bits >= 8 ? whole : whole >> FirstBitOf(array.dtype, index) & ((1U << bits) - 1);
 }
 
-// Reads an integer element.
 inline int64_t ToInteger(const Array& array, int64_t index) {
   const Format& format = FormatOf(array.dtype);
   const int unused = format.digits < format.bits ? 64 - format.bits : 0;  // Bits above the sign.

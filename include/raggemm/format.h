@@ -29,7 +29,6 @@ enum class Role : uint8_t { kMatrix, kSizes, kQuantized, kScale, kPanel };
 //     kAllOnes  NaN only, with all bits set except the sign
 enum class NonFinite : uint8_t { kNone, kIeee, kAllOnes };
 
-// An element format.
 struct Format {
   DType dtype;
   const char* name;   // Name in messages and plans. Case files use capitals.

@@ -15,8 +15,8 @@
 //     sorted rows  |  piece  |  piece  |      gather ──► u, v ──► a ──► d ──► sums of tokens
 //
 // The products have the bits of grouped_gemm.h. A sum of out starts at +0. Each row of the token is added by one fma in
-// f32, in ascending order or in the order of row_slots. The sum is rounded to out once. So the bits of a token do not
-// depend on the threads, the executor, the ISA or the other tokens.
+// f32, in ascending order or in the order of row_slots. The sum is rounded once. So the bits of a token do not depend
+// on the other tokens, the threads, the executor or the ISA.
 //
 // With weight_on = kInput, as in Llama 4, x[row_tokens[r]] is multiplied by row_weights[r] in f32 and rounded once to
 // the type of x. d[r] is then added without a weight.
@@ -96,7 +96,6 @@ struct MoeMlpProblem {
   std::optional<ArithmeticId> bf16_sums = std::nullopt;  // GroupedGemmProblem::bf16_sums.
 };
 
-// An optional operand.
 struct MlpSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpProblem::*operand;
@@ -184,7 +183,6 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };
-// A gradient, and the name of its operand.
 struct MlpGradientSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpGradients::*gradient;

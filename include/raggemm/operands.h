@@ -114,7 +114,7 @@ inline constexpr QuantSlot kQuantSlots[] = {
      &OperandNames::rhs_scale, &OperandNames::rhs_zero},
 };
 
-// Returns the type of the epilogue: s32 if out is s32, else f64 if lhs, rhs or out is f64, else f32.
+// Returns the compute type (problem.h).
 inline DType ComputeType(const GroupedGemmProblem& problem) {
   if (problem.out.dtype == DType::kS32) return DType::kS32;
   for (const MatrixSlot& slot : kMatrixSlots) {

@@ -86,10 +86,10 @@ struct BufferDescriptor : Array {
 //   kUniform      [G,M,K] | [G,K,M] trans        [G,K,N] | [G,N,K] trans       [G,M,N]            batched GEMM
 //   kAllRagged    first and last, 1-D packed     first and last, 1-D packed    first and last     grouped GEMM
 //
-// Dims arrays [P,R,G] divide the stored first axis of an operand into P*R segments of equal length. Segment p*R + r
-// belongs to replica r of problem p. So lhs of ragged M is [P*R*m,K], or [P*R*K,m] if its last axis is ragged. rhs of
-// ragged N has one segment for each problem. Group axes have P*G entries. Ragged K sums the replicas of a problem in
-// order, and needs R > 0. All ragged needs R = 1, and problem p starts at element p * length / P.
+// Dims arrays [P,R,G] divide the stored first axis of an operand into P*R equal segments. Segment p*R + r belongs to
+// replica r of problem p. So lhs of ragged M is [P*R*m,K], or [P*R*K,m] if its last axis is ragged. rhs of ragged N has
+// one segment for each problem. Group axes have P*G entries. Ragged K sums the replicas of a problem in order, and
+// needs R > 0. All ragged needs R = 1, and problem p starts at element p * length / P.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 // Returns a name such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
@@ -107,9 +107,8 @@ struct OperandNames {
 
 // A grouped GEMM. Elements of out in no processed group become zero, or the values of c if c is given.
 struct GroupedGemmProblem {
-  // A format of matrices, or a quantized format (format.h), with elements that represent (element - zero) * scale.
-  // Elements smaller than a byte are adjacent, with the first one in the low bits. Rows and groups must then begin at a
-  // whole byte.
+  // A format of matrices, or a quantized format (format.h). Elements smaller than a byte are adjacent, with the first
+  // one in the low bits. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
   BufferDescriptor rhs;  // The same formats as lhs.
   // The result. A format of matrices, or s32 if lhs and rhs are integers without scales and zeros. out may be exactly

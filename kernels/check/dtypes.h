@@ -11,7 +11,7 @@ namespace raggemm {
 // Returns InvalidArgument if an enum member of the problem is none of its enumerators.
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
-// Returns InvalidArgument if the type of an operand is wrong, alone or with the types of the others.
+// Returns InvalidArgument if the types of operands are wrong, alone or together.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm

@@ -25,7 +25,6 @@ struct Matrix {
   int64_t block_skip = 0;
 };
 
-// Returns the address of an element.
 inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
   return x.data + StepOf(dtype, x.IndexOf(row, col));
 }

@@ -22,10 +22,8 @@ struct DimsArray {
 inline constexpr int kDimsArrays = std::size(kDimsSlots);
 // Indices of kDimsSlots.
 enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
-// The dims arrays of a problem.
 struct DimsArrays {
   explicit DimsArrays(const GroupedGemmProblem& problem);
-  // Counts the arrays that are set.
   int count() const;
   DimsArray at[kDimsArrays];
 };

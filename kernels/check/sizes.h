@@ -9,7 +9,7 @@
 
 namespace raggemm {
 
-// Reads dims arrays and offsets into the workspace, and checks every value.
+// Reads dims arrays and offsets into the workspace. Checks them and row_index.
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked);
 
 }  // namespace raggemm

@@ -5,7 +5,6 @@
 namespace raggemm {
 namespace {
 
-// Returns the index of the group GEMM of a tile.
 int64_t GemmOfTile(const WorkList& work, int64_t tile) {
   return std::upper_bound(work.tile_prefix, work.tile_prefix + work.gemms + 1, tile) - work.tile_prefix - 1;
 }

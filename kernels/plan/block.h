@@ -33,7 +33,6 @@ struct RegisterTiles {
         count(CeilDiv(rows, kernels.rows)),
         each(CeilDiv(rows, step) / count),
         taller(CeilDiv(rows, step) % count) {}
-  // Returns the first row of a register tile.
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
   // Returns the rows of a register tile that kernels compute.

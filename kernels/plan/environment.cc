@@ -33,7 +33,6 @@ absl::Status Unusable(absl::string_view variable, absl::string_view value, absl:
                                                     "\" is unknown or not usable here; usable: ", usable));
 }
 
-// Returns true if a variable leaves the choice to the library.
 bool LeavesOpen(const std::optional<std::string>& value) { return !value || absl::EqualsIgnoreCase(*value, kAuto); }
 
 }  // namespace

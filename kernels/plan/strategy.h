@@ -12,7 +12,6 @@
 
 namespace raggemm {
 
-// Returns the plan for tiles of this size.
 TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 
 // Returns a line with the costs of each candidate. The chosen one has a `*`.

@@ -18,7 +18,7 @@ double CostOfElement(const TileContext& context);
 // Returns the cost of a group GEMM with result `out`, in multiply-adds or equivalent memory traffic. At least 1.
 int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out);
 
-// The window of a tile in the result of its group GEMM.
+// The part of a result that a tile computes.
 struct Window {
   int64_t row, rows;
   int64_t col, cols;

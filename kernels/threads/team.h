@@ -27,7 +27,6 @@ struct ThreadChoice {
   TaskPool* pool = nullptr;
 };
 
-// Returns the threads of an executor.
 int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
 // Ranges of tiles. Range i is [first(i), first(i + 1)).
