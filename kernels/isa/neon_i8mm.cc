@@ -11,7 +11,7 @@ namespace raggemm {
 namespace {
 
 // Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. USMMLA takes the unsigned
-// operand first. If this is rhs, its sums are transposed.
+// operand first, so sums are transposed if that is rhs.
 template <class E>
 struct NeonI8mm : NeonS32, NeonWords<E> {
   using Element = E;
