@@ -34,7 +34,7 @@ char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block&
   return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
-// Packs lhs for a block's KC block, by register tile.
+// Packs lhs for the KC block of `block`.
 void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
@@ -151,7 +151,6 @@ class ArgumentBinder {
     args_.panel = scratch.panels[0];
   }
 
-  // Sets the arguments that all register tiles of a block share.
   void BindBlock(const Block& block, const char* packed_lhs) {
     packed_lhs_ = packed_lhs;
     steps_before_ = StepBytes(context_, block.k - block.kc_begin);

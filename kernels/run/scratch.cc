@@ -17,7 +17,6 @@
 namespace raggemm {
 namespace {
 
-// Head of a block on the free list.
 struct FreeBlock {
   FreeBlock* next;
   size_t bytes;
@@ -65,7 +64,7 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Frees the list. Other threads may be in calls even at the end of the process.
+// Takes the lock, because other threads may be in calls even at the end of the process.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};
