@@ -162,7 +162,7 @@ class MlpBackward {
   // ones.
   struct WeightGradient {
     const std::optional<Array>& to;
-    float* sums;  // f32 sums for groups of several chunks.
+    float* sums;  // f32, for groups of several chunks.
     ChunkRows rows, by;
     bool is_trans = false;  // True: the gradient is the transpose of that product.
   };

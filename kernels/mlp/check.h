@@ -56,7 +56,7 @@ struct CheckedMlp {
 // Checks types and shapes only. Null gradients stand for a forward call, here and below.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
-// Checks a call, with the errors of MoeMlp or MoeMlpBackward.
+// Checks a call. Returns the InvalidArgument errors of MoeMlp or MoeMlpBackward.
 absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                     absl::Span<int64_t> workspace);
 

@@ -48,7 +48,6 @@ class MlpForward {
   }
 
  private:
-  // Computes steps_.rows, piece by piece.
   absl::Status RunRows() {
     for (MlpPart piece = {steps_.rows, kPieceRows}; piece.Next();) {
       if (piece.rows.count() == 0) continue;

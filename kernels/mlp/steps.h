@@ -1,4 +1,4 @@
-// The steps of the expert MLP and of its gradients. Each is a parallel loop over a range of the sorted rows.
+// The steps of the expert MLP and of its gradients. Most work on a range of the sorted rows, in parallel.
 #ifndef RAGGEMM_KERNELS_MLP_STEPS_H_
 #define RAGGEMM_KERNELS_MLP_STEPS_H_
 
@@ -38,7 +38,6 @@ struct MlpPart {
   bool is_last_of_groups() const { return rows.end == of_groups.end; }
 };
 
-// Rows whose products are in memory at once.
 struct MlpPiece {
   RowRange rows;
   float* up;    // u, and v if w_up holds the gate, in the caller's memory or in the workspace.
@@ -77,7 +76,7 @@ class MlpSteps {
   // Rounds the sums into `to`, unless they are already there.
   void StoreSums(const Array& to) const;
 
-  // Calls row(i) for i < count, in parallel. `bytes` is the size of one row.
+  // Calls row(i) for i < count, in parallel. A row has `bytes` bytes.
   template <class Row>
   void ForEachRow(int64_t count, int64_t bytes, Row row) const {
     InParts(count, bytes, 1, [&](int64_t begin, int64_t end) {

@@ -29,23 +29,23 @@ struct MlpWeightSums {
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
-// The rows of a pass. R is min(M, kPassRows).
+// The rows of a pass. R is min(M, kPassRows). tokens, weights and d are in the order of the pass.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;      // [M] row_slots as read.
   int64_t* order = nullptr;      // [M] Rows by token, then slot, then row.
   int64_t* rows = nullptr;       // [R] Rows of the pass, ascending.
-  int64_t* positions = nullptr;  // [R] Position of each of `rows` in the order of the pass.
+  int64_t* positions = nullptr;  // [R] Position of each of `rows` in `order`, from the start of the pass.
   int64_t* sizes = nullptr;      // [G] Rows of the pass in each group.
-  int64_t* tokens = nullptr;     // [R] Tokens, in the order of the pass.
-  float* weights = nullptr;      // [R] Row weights, in the order of the pass.
-  float* d = nullptr;            // [R,H] In the order of the pass.
+  int64_t* tokens = nullptr;     // [R]
+  float* weights = nullptr;      // [R]
+  float* d = nullptr;            // [R,H]
 };
 
 struct MlpBuffers {
   // Lays out the arrays in `memory`. Only counts them if `memory` is null.
   MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* memory);
 
-  int64_t words = 0;  // Length of all arrays in int64 elements, -1 if there can be no such memory.
+  int64_t words = 0;  // Length of all arrays in int64 elements. -1: too large.
 
   absl::Span<int64_t> of_sizes, of_products, of_gate;  // Workspaces of grouped_gemm.h.
   int64_t* chunk_sizes;                                // [G]
@@ -73,7 +73,7 @@ struct MlpBuffers {
 // Returns the rows of a chunk: kChunkRows, or all rows if that takes no more memory than kChunkRows and the sums.
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
-// Returns the int64 elements of a workspace, -1 if there can be no such memory.
+// Returns the int64 elements of a workspace, or -1 if it would be too large.
 int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward);
 
 }  // namespace raggemm
