@@ -36,7 +36,7 @@ constexpr struct {
 // Linux and its compilers require NEON on this architecture.
 const char* MissingNothing() { return nullptr; }
 
-// If cores differ, Linux reports the features that all of them have. If Linux reports none, only NEON is used.
+// If cores differ, Linux reports the features that all of them have.
 const char* MissingForDotprod() {
   constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
   return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";

@@ -59,7 +59,6 @@ Cpu ProbedCpu() {
       host.probed_gflops[index][static_cast<size_t>(row.arithmetic)] = Probe(row);
     }
   }
-  // A size is 0 if a virtual machine hides it.
   if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
   if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
   if (row == nullptr) {
