@@ -8,8 +8,8 @@
 //     | 2 | 3 |             | 5 |
 //     +---+---+             +---+
 //
-// Tiles of lhs and rhs are packed panels. The class `Tiles` has the instructions, so that tests can run this code on
-// other CPUs:
+// Tiles of lhs and rhs have the layout of packed panels. The class `Tiles` has the instructions, so that tests can run
+// this code on other CPUs:
 //
 //   Zero<t>()
 //   Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
@@ -215,7 +215,7 @@ constexpr KernelRow MakeAmxRow() {
   return row;
 }
 
-// Makes the row for bytes. V<int8_t> and V<uint8_t> are the traits for signed and unsigned rhs.
+// Makes the row for bytes. V<int8_t> is for signed rhs, and V<uint8_t> for unsigned.
 template <template <class> class V, class Tiles>
 constexpr KernelRow MakeAmxByteRow() {
   using Signed = V<int8_t>;

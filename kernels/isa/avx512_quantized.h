@@ -20,7 +20,6 @@ namespace {
 // Loads a table of 64 bytes.
 inline __m512i TableAt(const void* p) { return _mm512_load_si512(p); }
 
-// Traits for quantized elements of 8 bits.
 template <class V, int kIndex>
 struct Avx512ByteCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -244,8 +243,7 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
             _mm512_cmpgt_epu8_mask(codes, _mm512_set1_epi8(kMost))) == 0;
   }
-  // Multiplies words by scales: it subtracts from the exponents of all elements but zeros. GFLOP/s for rhs of 2048x768
-  // on two cores of Zen 4:
+  // Subtracts from the exponents of all elements but zeros. GFLOP/s for rhs of 2048x768 on two cores of Zen 4:
   //
   //     handling of zeros                                       1 row    16 rows
   //     mask (here)                                             76       323
@@ -263,14 +261,14 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
     return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // Multiplies the elements one by one. The scale of lane i has the code codes[i * step].
+  // Multiplies elements one by one. Lane i has the scale codes[i * step].
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);
     for (int i = 0; i < 32; ++i) {
       const uint32_t code = codes[i / 2 * step];
       const auto biased = __builtin_bit_cast(float, static_cast<uint32_t>(values[i]) << 16);
-      // All products are normal in double. Rounded to f32, they equal products in f32.
+      // Products are exact in double, so rounding them to f32 gives the products in f32.
       double value = code == 255 ? __builtin_nan("") : static_cast<double>(biased);
       value *= __builtin_bit_cast(double, static_cast<uint64_t>(1023 - 127 - Base::kBias + code) << 52);
       values[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
@@ -279,7 +277,6 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   }
 };
 
-// Replaces V::LaneScales for elements without scales.
 struct NoLaneScales {
   void Read(const BlockScales&, int64_t, int64_t) {}
   RAGGEMM_INLINE static __m512i Scaled(__m512i words, int) { return words; }

@@ -69,7 +69,6 @@ RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int
 template <int kIndex>
 struct Quantized {};
 
-// Pointer to packed codes of a format.
 template <int kIndex>
 struct CodePointer {
   explicit CodePointer(const void* p) : at(static_cast<const uint8_t*>(p)) {}
@@ -234,7 +233,6 @@ void DequantizeLines(const DequantizeArgs& args) {
   }
 }
 
-// Dequantizes integers to bytes.
 template <int kIndex>
 void DequantizeToBytes(const DequantizeArgs& args) {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];

@@ -32,7 +32,6 @@ void StoreEpilogue(const EpilogueArgs& args) {
   }
 }
 
-// Scales sums of type From and adds them to totals (ScaledArgs).
 template <class V, class From>
 void AddScaled(const ScaledArgs& args) {
   using T = typename V::Scalar;

@@ -72,7 +72,7 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Only the first of several register tiles stores the panel. It has more than half of the tallest tile's rows.
+      // Only the first of several register tiles stores the panel. It has more than half of the most rows.
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {
@@ -151,7 +151,6 @@ constexpr void AddFloats(KernelRow& row) {
   if constexpr (arithmetic.sum == DType::kF64) AddFormat<V, double, kId>(row, DType::kF64);
 }
 
-// Makes the row of an arithmetic.
 template <class V, ArithmeticId kId>
 constexpr KernelRow MakeRow() {
   constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];

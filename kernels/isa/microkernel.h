@@ -13,7 +13,7 @@
 //
 //     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33
 //
-// AMX tiles have another layout of lhs: lines of 64 bytes of one row. Words of MMLA have 8 bytes (mmla_gemm.h).
+// AMX has another layout of lhs: lines of 64 bytes of one row. Words of MMLA have 8 bytes (mmla_gemm.h).
 #ifndef RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 #define RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 
@@ -48,9 +48,9 @@ struct Prefetch {
 };
 inline constexpr int kNearSteps = 4;
 
-// Scales of type f8e8m0fnu, which are powers of two. Each is for `steps` steps of k of a column of rhs or a row of lhs.
+// Scales of type f8e8m0fnu, which are powers of two, each for `steps` steps of k of one column of rhs or row of lhs.
 struct BlockScales {
-  const uint8_t* first;  // Scale of the first step and the first column. Null: all scales are 1.
+  const uint8_t* first;  // Scale of the first step and column. Null: all are 1.
   int64_t k_step;        // Bytes to the next scale along k.
   int64_t column_step;   // Bytes to the scale of the next column.
   int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
@@ -81,7 +81,7 @@ struct RhsView {
 struct OutView {
   void* data;                // Elements of type T. May be `total`.
   int64_t stride;            // Elements.
-  bool nontemporal = false;  // True: stores bypass the caches. `data` and `stride` are then multiples of a vector.
+  bool nontemporal = false;  // True: stores bypass the caches. `data` and `stride` are multiples of a vector.
 };
 
 // Work that a kernel does while it computes sums.
@@ -127,8 +127,7 @@ struct PackArgs {
   int64_t dst_stride;  // Elements of T, words or lines.
   Prefetch* prefetch;  // Only for Packers::transposed.
   // True if the packer packs lhs, and if lhs has the format of rhs. VPDPBUSD multiplies a signed by an unsigned byte,
-  // and SDOT two signed bytes. If the operands do not fit the instruction, the packer flips the top bit of each byte of
-  // lhs, and the kernel subtracts the excess from its sums.
+  // and SDOT two signed bytes. If operands do not fit, the packer flips the top bit of each byte of lhs (word_gemm.h).
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Used by packers of f4e2m1fn.
 };
@@ -274,7 +273,7 @@ static_assert([] {
   return true;
 }());
 
-// Bytes of the saved configuration of a matrix unit: KernelRow::set_up.
+// Bytes that KernelRow::set_up saves.
 inline constexpr int kMatrixUnitState = 64;
 
 // The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
@@ -318,21 +317,21 @@ inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFo
 //
 //     dst[line * dst_step + i] = (src(first + line * src_step + i) - zeros[i]) * scales[i]
 //
-// in f32, then rounds to the type of dst. A normal result in bf16 is exact without scales, and with scales that are
-// powers of two or have at most four digits.
+// in f32, then rounds to the type of dst. A normal result in bf16 is exact if the scale is missing or a power of two,
+// or if element and scale have at most four digits each.
 struct DequantizeArgs {
   const void* src;
   int64_t first, src_step;  // Elements. Each line begins at a whole byte of src.
   int64_t lines, count;
   void* dst;
   int64_t dst_step;  // Elements.
-  // Null: there are none. Dequantizers to bytes take neither.
+  // May be null. Dequantizers to bytes take neither.
   const float* zeros;
   const float* scales;
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// Dequantizers by index of kQuantized. to_bytes has those of integers only.
+// Dequantizers by index of kQuantized. to_bytes is for integers only.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -344,7 +343,7 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a kernel row for operands of one element format. The row lacks functions that are null.
+// The functions of a kernel row for one element format. Null: the row has none.
 struct FormatKernels {
   // Kernels that read rhs in its stored layout, by [mr][0: wide, 1: as wide as a packed panel].
   DirectKernel direct[kMaxRows + 1][2];
@@ -358,7 +357,7 @@ struct FormatKernels {
   Packers lhs, rhs;                   // Packers into the layouts of the row's panels.
   Pack* pack_bias;                    // Converts rows to T.
   Epilogue* epilogue;                 // Epilogue for an out of this format.
-  // Functions of the expert MLP, from f32 to this format or back. Null in rows whose sums are not f32.
+  // Functions of the expert MLP, from f32 to this format or back. Only in rows of arithmetic f32.
   Activate* activate[kActivationCount];  // By Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
@@ -378,20 +377,20 @@ struct KernelRow {
   int64_t rows;      // MR: rows of the tallest register tile.
   int64_t row_step;  // Kernels compute multiples of row_step rows. The extra rows are garbage.
   int64_t cols;      // NR: columns of a packed panel.
-  int64_t k_step;    // Blocks of k are multiples of k_step, except for the last block of a contraction.
-  int64_t vector;    // Elements of T in a vector. Padding goes up to a multiple of it.
+  int64_t k_step;    // Blocks of k are multiples of k_step, except for the last one.
+  int64_t vector;    // Elements of T in a vector.
   PackedLayout lhs, rhs;
   FormatKernels formats[kDTypes];   // By DType.
   SplitPackers split[kPrecisions];  // By Precision. Null if the row does not split f32.
-  ScaleSums* add_scaled;            // For sums of floats. Null if the sums are integers.
-  ScaleSums* add_scaled_integers;   // From s32 to f32 or f64.
-  Combine* combine;                 // For f32.
-  // True if kernels add every chain to the total: their chains are shorter than kKc, or they multiply tiles of bytes.
+  ScaleSums* add_scaled;            // Null if sums are integers.
+  ScaleSums* add_scaled_integers;   // From s32 to f32 or f64. Null if sums are integers.
+  Combine* combine;                 // Only in rows of arithmetic f32.
+  // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
   double products_per_fma;  // Multiply-adds in the time of one f32 fma of the instruction set.
   int64_t ahead_slice;      // Steps of k in a slice that kernels pack ahead. 0: they do not pack ahead.
   // Functions that configure a matrix unit around all kernels of a thread, or null. set_up saves the previous
-  // configuration in `saved`, of kMatrixUnitState bytes, and restore loads it.
+  // configuration in `saved`, and restore loads it.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);
 };

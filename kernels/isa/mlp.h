@@ -1,5 +1,5 @@
-// Functions of expert MLPs other than products, in f32. They give the same bits on all instruction sets. The traits V
-// are those of tile_gemm.h.
+// Functions of expert MLPs other than products, in f32, with the same bits on all instruction sets. The traits V are
+// those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_MLP_H_
 #define RAGGEMM_KERNELS_ISA_MLP_H_
 

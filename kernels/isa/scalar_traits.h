@@ -50,7 +50,7 @@ struct FlushingTraits;
 
 // FlushedToF32 and OddSum compute in f64, without denormals. So the CPU's float mode does not matter.
 
-// Returns x, but a zero below the smallest normal f32, and an infinity beyond f32.
+// Returns x, but zero below the smallest normal f32 and infinity beyond f32, with the sign of x.
 inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);

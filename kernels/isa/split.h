@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Bits of magnitudes: the smallest normal number, the largest number that rounds to a finite bf16, the last NaN.
+// Bits of magnitudes. kLargestOfFinitePart is the largest one that rounds to a finite bf16.
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFinitePart = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
 // The bf16 parts of some lines of f32 numbers. Array 0 has the first parts, for the product of two first parts. Arrays

@@ -44,7 +44,7 @@ enum class RhsFrom : uint8_t {
   kPanel,        // It reads a packed panel.
 };
 
-// Calls f with each number from kFirst to kEnd - 1 as a constant.
+// Calls f with each number from kFirst to kEnd - 1.
 template <int kFirst, int kEnd, class F>
 RAGGEMM_INLINE inline void ForEach(F f) {
   if constexpr (kFirst < kEnd) {
@@ -286,7 +286,7 @@ void TileGemm(const MicrokernelArgs& args) {
 //     4                      0.79
 //     16                     0.60
 //
-// Longer runs lose because they trigger hardware prefetches of lines that are used much later.
+// Wider columns lose: their long runs trigger hardware prefetches of lines that are used much later.
 template <class V, class Steps, int kMr, int kNv>
 void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

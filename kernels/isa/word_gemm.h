@@ -20,8 +20,8 @@
 //   Scales                    only for elements with BlockScales. Read and ReadOne load the scales of kScaleSteps
 //                             steps, for 2 * kWidth columns or for one. Low, High and Scaled apply the scales to
 //                             LowWords, HighWords and words.
-//   kFlips                    true if Dot takes only operands of equal signedness, or only operands of opposite
-//                             signedness. For all others the top bit of each byte of lhs is flipped. Then also:
+//   kFlips                    true if Dot takes only operands of equal signedness, or only of opposite signedness. For
+//                             all others the top bits of lhs are flipped (kFlipped). Then also:
 //   kFlipsSameFormat          true: lhs is flipped if it has the format of rhs. False: if it has the other one.
 //   Flip(x, y) Sub(x, y)      x ^ y of words, x - y of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
@@ -44,7 +44,7 @@ inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Steps of k that a streaming GEMV takes at once: more for more rows, which have more sums to load and store. The first
+// Steps of k that a streaming GEMV takes at once. More rows need more, because they load and store more sums. The first
 // definition is for elements of four bits. Bandwidth for bf16 from memory, as a share of a plain pass (Zen 4, one
 // core):
 //
@@ -73,7 +73,6 @@ inline constexpr int kStepsOfGemv<const E*, kMr> = sizeof(E) == 2 ? (kMr <= 4 ? 
                                                    : kMr <= 4     ? 16
                                                                   : 32;
 
-// Replaces V::Scales for elements without scales.
 template <class V>
 struct NoScales {
   using Words = typename V::Words;
@@ -118,7 +117,6 @@ struct WordSteps {
     }
   }
 
-  // Reads the scales of the next kScaleSteps steps.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     if constexpr (kFrom != RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
@@ -264,8 +262,8 @@ constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
-// Adds the kernels that also store the panel. Only the first of several register tiles does so. It has more than half
-// of the tallest tile's rows.
+// Adds the kernels of the first of several register tiles, which also store the panel. It has more than half of the
+// most rows.
 template <class V, int kMr>
 constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {
@@ -323,7 +321,7 @@ constexpr KernelRow MakePairRow() {
   return row;
 }
 
-// Makes a row for bytes. V<int8_t> and V<uint8_t> are the traits for signed and unsigned rhs.
+// Makes a row for bytes. V<int8_t> is for signed rhs, and V<uint8_t> for unsigned.
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);
