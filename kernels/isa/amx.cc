@@ -1,5 +1,5 @@
-// AMX: tiles of bf16 and of bytes, packed with AVX-512, which has all other products. The instructions are in assembly,
-// because GCC's intrinsics take no tile number from a template.
+// AMX: tiles of bf16 and of bytes, packed with AVX-512. The instructions are in assembly, because GCC's intrinsics take
+// no tile number from a template.
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
 

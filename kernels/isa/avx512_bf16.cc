@@ -1,4 +1,4 @@
-// AVX-512 BF16: products of bf16 pairs, two for each sum at once. AVX-512 has all other products.
+// AVX-512 BF16: products of bf16 pairs, two for each sum at once.
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {

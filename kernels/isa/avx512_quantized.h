@@ -17,7 +17,6 @@
 namespace raggemm {
 namespace {
 
-// Loads a table of 64 bytes.
 inline __m512i TableAt(const void* p) { return _mm512_load_si512(p); }
 
 template <class V, int kIndex>

@@ -133,7 +133,7 @@ struct PackArgs {
 };
 using Pack = void(const PackArgs&);
 
-// Packing of the next panel by a kernel while it computes sums, in slices that are spread evenly over its steps.
+// Packing of the next panel while a kernel computes sums, in slices spread evenly over its steps.
 struct PackAhead {
   Pack* pack;
   PackArgs left;               // The rest to pack.
@@ -289,8 +289,8 @@ struct DirectKernel {
   int64_t nr;  // Columns that it computes.
 };
 
-// The encoding of a quantized format. It repeats the row of raggemm/format.h, which the files of one instruction set
-// cannot include. quant_params.cc checks that both agree.
+// The encoding of a quantized format. It repeats raggemm/format.h, which files of instruction sets cannot include.
+// quant_params.cc checks that both agree.
 struct QuantizedFormat {
   DType dtype;
   int bits;

@@ -116,7 +116,6 @@ struct MmlaSteps {
   uint64_t* panel;
 };
 
-// Packs rows, with one word for kGroup rows.
 template <class V>
 void PackRowsToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kColumns = 2 * kGroup;

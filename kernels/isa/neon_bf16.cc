@@ -1,4 +1,4 @@
-// BFMMLA of ARMv8.6: four steps of bf16 for two rows and two columns at once. NEON has all other products.
+// BFMMLA of ARMv8.6: four steps of bf16 for two rows and two columns at once.
 #include <arm_neon.h>
 
 #include "kernels/isa/dequantize.h"

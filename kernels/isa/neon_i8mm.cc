@@ -1,5 +1,4 @@
-// SMMLA, UMMLA and USMMLA of ARMv8.6: eight steps of bytes for two rows and two columns at once. NEON has all other
-// products.
+// SMMLA, UMMLA and USMMLA of ARMv8.6: eight steps of bytes for two rows and two columns at once.
 #include <arm_neon.h>
 
 #include "kernels/isa/epilogue.h"

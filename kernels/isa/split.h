@@ -28,7 +28,7 @@ struct Bf16Parts {
   alignas(64) BFloat16 elements[kArrays][kElements + 96];
 };
 
-// Splits n numbers, from element `at` of each array on. Zeros follow up to n_padded.
+// Splits n numbers, from element `at` of each array on, with zeros up to n_padded.
 template <class V, int64_t kParts, int64_t kElements>
 inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf16Parts<kParts, kElements>& parts) {
   const float minus_one = -1;

@@ -222,7 +222,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
-// Computes a register tile. `Steps` is the inner loop.
+// Computes a register tile with the inner loop `Steps`.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

@@ -197,7 +197,7 @@ struct WordSteps {
   Vec excess[kNv];
 };
 
-// Flips the bits that kernels expect to be flipped.
+// Flips the bits that kernels expect to be flipped (kFlipped).
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {
@@ -206,7 +206,6 @@ RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typenam
   return x;
 }
 
-// Packs rows, with one word for kGroup rows.
 template <class V>
 void PackRowWords(const PackArgs& args) {
   constexpr int64_t kColumns = 2 * V::kWidth, kHalf = V::kGroup / 2;
