@@ -20,7 +20,7 @@ struct IsaRow {
   // Returns what the CPU or the operating system lacks for the instruction set, or null.
   const char* (*missing)();
   absl::Span<const KernelRow> kernels;
-  Isa base;  // Instruction set for all other arithmetics. Itself if there are none.
+  Isa base;                                    // Instruction set for all other arithmetics. Itself if there are none.
   const Dequantizers* dequantizers = nullptr;  // Null: those of `base`.
   bool usable() const { return missing() == nullptr; }
 };
