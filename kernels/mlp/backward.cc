@@ -1,5 +1,5 @@
-// Start reading at MlpBackward::RunAll. For each chunk it computes the gradients of rows, piece by piece, and then sums
-// them into the gradients of weights:
+// Start reading at MlpBackward::RunAll. It computes the gradients of a chunk's rows, piece by piece, and then sums them
+// into the gradients of weights:
 //
 //     sorted rows   | group 0, group 1 | group 2, its first 2048 rows    | the next 2048 rows | the rest  | group 3 ...
 //     chunk         | 0                | 1                               | 2                  | 3         | 4
@@ -47,7 +47,7 @@ class MlpBackward {
   absl::Status RunAll() const {
     if (const auto& to = gradients_.row_weights) std::fill_n(static_cast<float*>(to->data), to->dims[0], 0.0F);
     if (gradients_.x) steps_.ClearSums();
-    // Groups without rows belong to a chunk, too, because their gradients are 0.
+    // Chunks also have the groups without rows, whose gradients are 0.
     for (MlpPart chunk = {mlp_.rows, chunk_rows_}; chunk.Next();) {
       const auto [begin, end] = chunk.rows;
       for (int64_t row = begin; row < end; row += kPieceRows) {

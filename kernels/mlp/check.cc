@@ -154,8 +154,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
-// Checks the groups and the H of all weights, then the I of w_up and w_gate against w_down. Products check the columns
-// of weights in blocks.
+// Checks the groups and the H of all weights, then the I of w_up and w_gate. Products check the columns of weights in
+// blocks.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
@@ -228,7 +228,7 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
   return bytes;
 }
 
-// Returns true if sums of the array need memory of their own.
+// Returns true if its sums need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
 // Reads the group sizes, and the tokens of processed groups. `product` has all rows.

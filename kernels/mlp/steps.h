@@ -51,7 +51,7 @@ MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& r
 
 class MlpSteps {
  public:
-  // Calls run(steps) with a thread team of the size that the first product needs.
+  // Calls run(steps) with the thread team that the first product needs.
   static absl::Status WithTeam(const CheckedMlp& mlp, const Options& options,
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
@@ -88,8 +88,8 @@ class MlpSteps {
   MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelRow& kernels, Team& team)
       : mlp(mlp), kernels(kernels), rows(mlp.rows), options_(options), team_(team) {}
 
-  // Calls part(begin, end), in parallel, for parts of about 64 KiB that start at multiples of step. `bytes` is the size
-  // of an item. Smaller parts are not worth another thread.
+  // Calls part(begin, end) in parallel, for parts of about 64 KiB that start at multiples of step. Smaller parts are
+  // not worth another thread. An item has `bytes` bytes.
   template <class Part>
   void InParts(int64_t count, int64_t bytes, int64_t step, Part part) const {
     constexpr int64_t kBytesOfPart = 64 << 10;

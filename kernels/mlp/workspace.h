@@ -15,13 +15,13 @@ inline constexpr int64_t kPieceRows = 256;
 
 // Rows of a chunk, which are summed into the gradients of weights at once. A multiple of kKc keeps the bits of sums
 // that continue from the chunk before. With 512, 1024, 2048 and 4096 rows, gradients of 8192 rows a group of 2048x768
-// took 2067, 2081, 2017 and 2118 ms (f32) and 1180, 1171, 1142 and 1152 ms (bf16), Zen 5, two cores.
+// took 2067, 2081, 2017 and 2118 ms (f32) and 1180, 1171, 1142 and 1152 ms (bf16) on two cores of Zen 5.
 inline constexpr int64_t kChunkRows = 2048;
 
 // Rows of a pass, whose d are in memory at once with row_slots. Each pass reads the weights of its experts again.
 inline constexpr int64_t kPassRows = 8192;
 
-// f32 sums of the gradients of one group's weights, if the gradients are narrower than f32.
+// f32 sums of one group's weight gradients that are narrower than f32.
 struct MlpWeightSums {
   float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
   float* gate = nullptr;  // [H,I], transposed if w_gate is.
