@@ -1,5 +1,5 @@
-// Activations in f32, for vectors of any width. Operators on vector types round like those on single elements, so that
-// all instruction sets give the same bits. The traits V are those of tile_gemm.h.
+// Activations in f32, for vectors of any width. Operators on vectors round like those on single elements, so all
+// instruction sets give the same bits. The traits V are those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_ACTIVATION_H_
 #define RAGGEMM_KERNELS_ISA_ACTIVATION_H_
 
@@ -12,7 +12,7 @@
 namespace raggemm {
 namespace {
 
-// A vector of int32_t of kBytes bytes. For four bytes an int32_t.
+// A vector of int32_t of kBytes bytes, or one int32_t.
 template <int kBytes>
 struct Ints {
   typedef int32_t type __attribute__((vector_size(kBytes)));
@@ -38,8 +38,8 @@ struct Activations {
     return sum;
   }
 
-  // Returns e^x for x <= 0. It computes 2^n * e^r with |r| <= ln(2) / 2. The polynomial has an error of 4e-9. The
-  // result is multiplied twice by 2^(n / 2), because the smallest results are denormal.
+  // Returns e^x for x <= 0, as 2^n * e^r with |r| <= ln(2) / 2. The polynomial has an error of 4e-9. 2^n is applied in
+  // two factors, because the smallest results are denormal.
   static F ExpOfNegative(F x) {
     constexpr float kRounder = 0x1.8p23F;     // Adding it rounds to an integer, which is in the last bits of the sum.
     constexpr float kLn2 = 0x1.62e43p-1F;     // ln(2), rounded to f32.
@@ -61,7 +61,7 @@ struct Activations {
   }
 
   // Returns the normal CDF: Phi(-y) = e^(-y^2/2) * q((y - 3) / (y + 3)) for y >= 0. q is a polynomial with an error of
-  // 3e-7. Beyond y = 15 the result is 0. A factor of its own corrects the rounding error of y^2.
+  // 3e-7. Beyond y = 15 the result is 0. The rounding error of y^2 is corrected.
   static F NormalCdf(F x) {
     static constexpr float kTail[] = {0x1.f1b89cp-4F,  -0x1.a6b66ap-3F, 0x1.f8bad6p-4F,   -0x1.7a942ep-5F,
                                       0x1.91dab8p-8F,  0x1.7ca93ep-9F,  -0x1.01a418p-10F, -0x1.62fdc8p-12F,
@@ -121,7 +121,7 @@ struct Activations {
     return SigmoidDerivative(x, V::Mul(x, Splat(1.702F)), Splat(1.702F));
   }
 
-  // Replaces gate and up by their gradients. `result` is the gradient of the result.
+  // Replaces gate and up by their gradients, for the gradient `result`.
   template <Activation kActivation>
   static void GatedGradient(F result, F& gate, F& up) {
     F up_result = result, factor = up;

@@ -1,5 +1,5 @@
-// AMX: tiles of bf16 and of bytes, packed with AVX-512. AVX-512 has all other products. The instructions are written in
-// assembly, because GCC's intrinsics take no tile number from a template.
+// AMX: tiles of bf16 and of bytes, packed with AVX-512. The instructions are in assembly, because GCC's intrinsics take
+// no tile number from a template.
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
 
@@ -49,8 +49,8 @@ struct AmxTiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // Loads the previous configuration, in case the caller of this thread uses tiles. If there was none, it releases the
-  // tiles, so that the operating system does not save them at each context switch.
+  // Loads the previous configuration, in case the caller of this thread uses tiles. If there was none, releases the
+  // tiles, so that context switches do not save them.
   static void Restore(const void* saved) {
     const TileConfig& config = *static_cast<const TileConfig*>(saved);
     if (config.palette == 0) {

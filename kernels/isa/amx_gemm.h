@@ -1,4 +1,4 @@
-// Kernels of a matrix unit that multiplies whole tiles of bf16 or bytes, like AMX. It has eight tiles of 16 lines of 64
+// Kernels of a matrix unit that multiplies tiles of bf16 or bytes, like AMX. It has eight tiles of 16 lines of 64
 // bytes. Their numbers in a register tile:
 //
 //     totals 16x16          lhs: 16 rows, a line each    rhs: 16 words of k, for 16 columns each
@@ -8,8 +8,8 @@
 //     | 2 | 3 |             | 5 |
 //     +---+---+             +---+
 //
-// Tiles of lhs and rhs have the layout of packed panels. The class `Tiles` has the instructions, so that this code also
-// runs on CPUs without them:
+// Tiles of lhs and rhs have the layout of packed panels. The class `Tiles` has the instructions, so that tests can run
+// this code on other CPUs:
 //
 //   Zero<t>()
 //   Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
@@ -17,7 +17,7 @@
 //                                            the arithmetic `tiles`, or bytes of any signedness in s32
 //   SetUp(saved) Restore(saved)              KernelRow::set_up and KernelRow::restore
 //
-// The class V has the packers. Its traits are those of word_gemm.h, and a vector is a line.
+// The class V has the packers. Its traits are those of word_gemm.h. A vector is a line.
 #ifndef RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 
@@ -31,7 +31,7 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kLine = 64, kTileRows = 16;
-// Bytes of a row of totals, and of the words of all columns of a panel for the same steps of k.
+// Bytes of a row of totals, and of a word of each column of a panel.
 inline constexpr int64_t kPanelLine = 2 * kLine;
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
@@ -112,7 +112,7 @@ void AmxGemm(const MicrokernelArgs& args) {
     DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
     a += kRowTiles * kTileRows * kLine;
     b += kTileRows * kPanelLine;
-    // The core prefetches and packs while the tiles are multiplied, which takes 32 cycles for 16 rows.
+    // The core prefetches and packs during the products of tiles, which take 32 cycles for 16 rows.
     PrefetchDue(prefetch, steps, lines_due);
     slices_due += slices;
     if (slices_due < steps) continue;
@@ -135,7 +135,7 @@ void AmxGemm(const MicrokernelArgs& args) {
   }
 }
 
-// Computes a register tile of bytes. lhs has the element type of rhs if args.same_format is true, and `Other` if not.
+// Computes a register tile of bytes. `Other` is the element type of lhs if it is not that of rhs.
 template <class V, class Tiles, class Other, int kRowTiles>
 void AmxByteGemm(const MicrokernelArgs& args) {
   if (args.same_format) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
@@ -155,7 +155,7 @@ void PackLinesAlongK(const PackArgs& args) {
   }
 }
 
-// Packs lhs in the same layout, from a transposed lhs. It builds words of k and transposes them.
+// Packs a transposed lhs in the same layout. It builds words of k and transposes them.
 template <class V>
 void PackLinesAcrossK(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kHalf = V::kGroup / 2;
@@ -215,7 +215,7 @@ constexpr KernelRow MakeAmxRow() {
   return row;
 }
 
-// Makes the row for bytes. V<int8_t> and V<uint8_t> are the traits for signed and unsigned rhs.
+// Makes the row for bytes. V<int8_t> is for signed rhs, and V<uint8_t> for unsigned.
 template <template <class> class V, class Tiles>
 constexpr KernelRow MakeAmxByteRow() {
   using Signed = V<int8_t>;

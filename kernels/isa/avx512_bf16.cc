@@ -1,4 +1,4 @@
-// AVX-512 BF16: two products for each sum at once. Its row has only products of bf16 pairs. AVX-512 has all others.
+// AVX-512 BF16: products of bf16 pairs, two for each sum at once.
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {

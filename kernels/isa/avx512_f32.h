@@ -51,14 +51,14 @@ struct Avx512F32 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
   }
 
-  // Transposes 16x16 elements. It needs as many shuffles as perfect shuffles, but Zen 4 executes twice as many of these
-  // in a cycle. GFLOP/s for words of bf16 and rhs of 2048x768 on two cores of Zen 4:
+  // Transposes 16x16 elements. Zen 4 executes twice as many of these shuffles in a cycle as perfect shuffles. GFLOP/s
+  // for words of bf16 and rhs of 2048x768 on two cores of Zen 4:
   //
   //     rows    perfect    these
   //     4       93         99
   //     16      243        250
   //
-  // f32 waits for memory, and would lose 3 % with these.
+  // f32 waits for memory, and would lose 3 %.
   static void TransposeInLanes(Vec (&r)[16]) {
     const auto pd = [](Vec x) { return _mm512_castps_pd(x); };
     Vec t[16], u[16];

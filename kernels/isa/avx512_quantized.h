@@ -1,16 +1,14 @@
-// Conversion of quantized elements to pairs of bf16 by table lookup, for AVX-512 with VBMI. It serves packers, and
-// streaming GEMVs, which must keep up with memory if there are few rows. The elements come from two rows, b of step k
-// and c of step k + 1.
+// Converts quantized elements to pairs of bf16 by table lookup (AVX-512 with VBMI), for packers and streaming GEMVs.
+// The elements come from two rows, b of step k and c of step k + 1.
 //
-// 4 bits, in packers: the words b0 c0, b1 c1, ... of both rows are each copied to four lanes, shifted by 0, 8, 4 and 12
-// bits. The low bits of a lane are then its code, and select one of 16 bf16.
+// 4 bits, in packers: the words b0 c0, b1 c1, ... are each copied to four lanes, shifted by 0, 8, 4 and 12 bits. The
+// low bits of a lane are then its code, which selects one of 16 bf16.
 //
 // 4 bits, in streaming GEMVs of kNv vectors, which may take columns in any order: the codes fill kNv / 4 vectors. Each
-// 32-bit lane has four codes of row b in its low half and four codes of row c in its high half. Shifted by 0, 4, 8 and
-// 12 bits, lane l of vector i has the codes of columns kNv * l + 4 * i + 0, 1, 2 and 3.
+// 32-bit lane has four codes of row b in its low half and four of row c in its high half. Shifted by 0, 4, 8 and 12
+// bits, lane l of vector i has the codes of columns kNv * l + 4 * i + 0, 1, 2 and 3.
 //
-// 8 bits: the bytes b0 c0 b1 c1 ... of both rows are interleaved. 7 bits of each select the low and the high byte of
-// its bf16, which are then interleaved.
+// 8 bits: the bytes b0 c0 b1 c1 ... are interleaved. 7 bits of each select the low and the high byte of its bf16.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
 
@@ -19,10 +17,8 @@
 namespace raggemm {
 namespace {
 
-// Loads a table of 64 bytes.
 inline __m512i TableAt(const void* p) { return _mm512_load_si512(p); }
 
-// Traits for quantized elements of 8 bits.
 template <class V, int kIndex>
 struct Avx512ByteCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -80,8 +76,8 @@ struct Avx512ByteCodes : V {
   }
 };
 
-// Traits for quantized elements of 4 bits. Table entries of floats are too large by 2^kBias. Applying a scale corrects
-// this: it subtracts from the exponent of nonzero values, even if the scale is 1.
+// Traits for quantized elements of 4 bits. Table entries of floats are too large by 2^kBias. Applying a scale, even 1,
+// corrects this.
 template <class V, int kIndex>
 struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -100,8 +96,8 @@ struct Avx512NibbleCodes : V {
   static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
     return _mm512_castsi128_si512(LoadCodes(p, rows > 0 ? n : 0));
   }
-  // Loads the codes of kNv columns for each 32-bit lane, from two rows or from the first one only. A word of `lanes`
-  // has four codes of the first row in its low half and four codes of the second row in its high half.
+  // Loads the codes of kNv columns for each 32-bit lane, in the order at the top of this file. Row c counts as 0 unless
+  // `both`.
   template <int kNv>
   RAGGEMM_INLINE static void LoadLanes(Source first, Source second, bool both, Words (&lanes)[kNv / 4]) {
     if constexpr (kNv == 4) {
@@ -159,8 +155,8 @@ struct Avx512NibbleCodes : V {
   }
 };
 
-// Traits for quantized floats of 4 bits with block scales. Multiplying by a power of two is exact. If a product may not
-// be a normal number, the elements are multiplied one by one.
+// Traits for quantized floats of 4 bits with block scales. If a product may not be a normal number, the elements are
+// multiplied one by one.
 template <class V, int kIndex>
 struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   using Base = Avx512NibbleCodes<V, kIndex>;
@@ -179,7 +175,7 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     }
     RAGGEMM_INLINE Words Low(Words first, Words second) const { return Scaled(Base::LowWords(first, second), 0); }
     RAGGEMM_INLINE Words High(Words first, Words second) const { return Scaled(Base::HighWords(first, second), 1); }
-    // Applies the scales of columns 0 to 15 (half 0) or 16 to 31 (half 1) to the words of these columns.
+    // Applies the scales of columns 0 to 15 (half 0) or 16 to 31 (half 1).
     RAGGEMM_INLINE Words Scaled(Words words, int half) const {
       if (are_normal_) [[likely]]
         return SubtractExponents(words, exponents_[half]);
@@ -240,14 +236,13 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   static constexpr char kOne = 127;
 
   // Returns true if all products are normal numbers. With codes below 2 they may be denormal: 0.5 * 2^-125 is the
-  // smallest normal number. Codes above 127 + kBias would need larger exponents, which SubtractExponents cannot make.
+  // smallest normal number. Codes above 127 + kBias need larger exponents, which SubtractExponents cannot make.
   static bool AreNormal(Words codes) {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
             _mm512_cmpgt_epu8_mask(codes, _mm512_set1_epi8(kMost))) == 0;
   }
-  // Multiplies words by scales: it subtracts from the exponents of all elements but zeros. GFLOP/s for rhs of 2048x768
-  // on two cores of Zen 4:
+  // Subtracts from the exponents of all elements but zeros. GFLOP/s for rhs of 2048x768 on two cores of Zen 4:
   //
   //     handling of zeros                                       1 row    16 rows
   //     mask (here)                                             76       323
@@ -257,22 +252,22 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
     return _mm512_mask_sub_epi16(words, nonzero, words, exponents);
   }
-  // Returns what SubtractExponents subtracts from both elements of each lane. `byte` selects the byte of each lane that
-  // has the code of the scale.
+  // Returns the exponents to subtract from both elements of each lane. The code of the scale is in byte `byte` of the
+  // lane.
   static Words ExponentsOf(Words codes, int byte) {
     const Words bytes = _mm512_set4_epi32(0x0cff0cff, 0x08ff08ff, 0x04ff04ff, 0x00ff00ff);
     const Words differences = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
     return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // Multiplies the elements one by one. The scale of lane i has the code codes[i * step].
+  // Multiplies elements one by one. Lane i has the scale codes[i * step].
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);
     for (int i = 0; i < 32; ++i) {
       const uint32_t code = codes[i / 2 * step];
       const auto biased = __builtin_bit_cast(float, static_cast<uint32_t>(values[i]) << 16);
-      // No product is too small or too large for double. Rounding it to f32 gives the same result as a product in f32.
+      // Products are exact in double, so rounding them to f32 gives the products in f32.
       double value = code == 255 ? __builtin_nan("") : static_cast<double>(biased);
       value *= __builtin_bit_cast(double, static_cast<uint64_t>(1023 - 127 - Base::kBias + code) << 52);
       values[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
@@ -281,7 +276,6 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   }
 };
 
-// Replaces V::LaneScales for elements without scales.
 struct NoLaneScales {
   void Read(const BlockScales&, int64_t, int64_t) {}
   RAGGEMM_INLINE static __m512i Scaled(__m512i words, int) { return words; }
@@ -295,8 +289,8 @@ constexpr auto LaneScalesFor() {
   }
 }
 
-// The inner loop of a streaming GEMV that takes columns out of order. `Next` adds a pair of steps. It needs two
-// shuffles for 64 codes instead of six. One row by int4 in L2 reads 22 instead of 16 GB/s (Zen 4, one core).
+// The inner loop of a streaming GEMV that takes columns out of order. `Next` adds a pair of steps, with two shuffles
+// for 64 codes instead of six. One row by int4 in L2 reads 22 instead of 16 GB/s (Zen 4, one core).
 template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
@@ -350,8 +344,8 @@ constexpr auto QuantizedTraits() {
   }
 }
 
-// Adds streaming GEMVs. Eight independent sums or more hide the latency of a product. With at most 24, registers are
-// left for the lookup of codes.
+// Adds streaming GEMVs. Eight or more independent sums hide the latency of a product. At most 24 leave registers for
+// the lookup of codes.
 template <class V, int kMr>
 constexpr void AddGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
@@ -368,8 +362,8 @@ constexpr void AddGemvs(FormatKernels& kernels) {
   }
 }
 
-// Adds rhs packers for each quantized format of four bits or more. With kAll it also adds lhs packers, streaming GEMVs
-// and kernels that store the panel. This is for rows whose kernels multiply words.
+// Adds rhs packers for each quantized format of four bits or more. With kAll, for rows whose kernels multiply words, it
+// also adds lhs packers, streaming GEMVs and kernels that store the panel.
 template <class V, bool kAll, int kIndex = 0>
 constexpr void AddQuantized(KernelRow& row) {
   if constexpr (kIndex < kQuantizedFormats) {
@@ -380,8 +374,8 @@ constexpr void AddQuantized(KernelRow& row) {
       if constexpr (kAll) {
         kernels.lhs = kernels.rhs;
         AddGemvs<Traits, kGemvRows>(kernels);
-        // The kernel of the first register tile looks up codes while it computes sums. GFLOP/s for rhs of 2048x768 on
-        // two cores of Zen 4, for panels that are packed first and for these kernels:
+        // The kernel of the first register tile looks up codes while it computes sums. GFLOP/s of panels that are
+        // packed first and of these kernels, for rhs of 2048x768 on two cores of Zen 4:
         //
         //     format    16 rows: packed, these    32 rows: packed, these
         //     MXFP4     208, 287                  258, 314

@@ -1,4 +1,4 @@
-// AVX-512 VNNI: four products of bytes for each sum at once. AVX-512 has all other products.
+// AVX-512 VNNI: four products of bytes for each sum at once.
 #include "kernels/isa/avx512_words.h"
 
 namespace raggemm {

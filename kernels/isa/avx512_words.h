@@ -60,7 +60,7 @@ struct Avx512S32 : Avx512Words {
   static void StorePartial(int32_t* p, Vec x, int n) { _mm512_mask_storeu_epi32(p, Avx512F32::Mask(n), x); }
 };
 
-// Traits for words of four bytes, and for packing them.
+// Traits for words of four bytes.
 template <class E>
 struct Avx512Quads : Avx512S32 {
   using Source = const E*;

@@ -1,4 +1,4 @@
-// AVX-VNNI: four products of bytes for each sum at once, without AVX-512. AVX2 has all other products.
+// AVX-VNNI: four products of bytes for each sum at once, without AVX-512.
 #include "kernels/isa/avx2_s32.h"
 
 namespace raggemm {

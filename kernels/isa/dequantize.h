@@ -1,5 +1,5 @@
-// Dequantization: (element - zero point) * scale, in f32, rounded once to what kernels multiply. It uses kWidth, loads,
-// stores and arithmetic of the traits V of tile_gemm.h, and
+// Dequantization: (element - zero point) * scale, in f32, rounded once to the type that kernels multiply. It uses
+// kWidth, loads, stores and arithmetic of the traits V of tile_gemm.h, and
 //
 //   WidenBytes(p)            kWidth bytes, each widened to a 32-bit word
 //   LookUp(table, at)        entries of a table with kWidth entries, at the low bits of each index
@@ -16,8 +16,8 @@
 namespace raggemm {
 namespace {
 
-// Vectors of 32-bit words, with as many words as V has sums. They are GCC's vector types, so that shifts and
-// conversions read the same for every width.
+// Vectors of 32-bit words, as many as V has sums. With GCC's vector types, shifts and conversions read the same for
+// every width.
 template <class V>
 struct Codes {
   static constexpr int kWidth = V::kWidth;
@@ -38,7 +38,7 @@ struct Codes {
   }
 };
 
-// Loads n elements of kBits from element `first` on, each into one word. The other words are unspecified.
+// Loads n elements of kBits from element `first` on, one into each word. Other words are unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
   using C = Codes<V>;
@@ -69,7 +69,6 @@ RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int
 template <int kIndex>
 struct Quantized {};
 
-// Pointer to packed codes of a format.
 template <int kIndex>
 struct CodePointer {
   explicit CodePointer(const void* p) : at(static_cast<const uint8_t*>(p)) {}
@@ -99,7 +98,6 @@ constexpr uint32_t NibbleBits(const QuantizedFormat& format, uint32_t code, int 
   return MagnitudeBits(format, magnitude, exponent) | (minus ? 0x80000000 : 0);
 }
 
-// Decodes a vector of codes.
 template <class V, int kIndex>
 RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words codes) {
   using C = Codes<V>;
@@ -157,8 +155,7 @@ RAGGEMM_INLINE inline void LoadTwo(CodePointer<kIndex> p, typename V::Vec (&x)[2
   }
 }
 
-// Scales that are powers of two. Each is the product of two normal numbers, so that 2^-127 is exact, too, which is not
-// a normal number itself.
+// Scales that are powers of two. Each is stored as a product of two normal numbers, so that 2^-127 is exact, too.
 template <class V, int kNv>
 class ScalePairs {
  public:
@@ -236,7 +233,6 @@ void DequantizeLines(const DequantizeArgs& args) {
   }
 }
 
-// Dequantizes integers to bytes.
 template <int kIndex>
 void DequantizeToBytes(const DequantizeArgs& args) {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];

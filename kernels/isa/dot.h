@@ -1,6 +1,6 @@
-// Dot kernels: few rows of lhs by a transposed rhs, each column of which is contiguous along k. They read as many
-// columns side by side as a vector has lanes, and transpose them in registers. Nothing is packed, and memory sees plain
-// passes, one for each column. The digits in the picture name elements:
+// Dot kernels: few rows of lhs by a transposed rhs, in which each column is contiguous along k. They read as many
+// columns at once as a vector has lanes, and transpose them in registers. Nothing is packed, and memory sees one plain
+// pass for each column. Digits name elements:
 //
 //     b: 0 4 8 c   column 0            r: 0 1 2 3   step 0
 //        1 5 9 d   column 1               4 5 6 7   step 1

@@ -1,4 +1,4 @@
-// Epilogues: what happens to a sum before it is stored. The traits V are those of tile_gemm.h.
+// Epilogues: operations on a sum before it is stored. The traits V are those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 #define RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 
@@ -10,7 +10,6 @@
 namespace raggemm {
 namespace {
 
-// Computes and stores the epilogue that EpilogueArgs describes.
 template <class V, class E>
 void StoreEpilogue(const EpilogueArgs& args) {
   using T = typename V::Scalar;
@@ -33,7 +32,6 @@ void StoreEpilogue(const EpilogueArgs& args) {
   }
 }
 
-// Scales sums of type From and adds them to totals (ScaledArgs).
 template <class V, class From>
 void AddScaled(const ScaledArgs& args) {
   using T = typename V::Scalar;

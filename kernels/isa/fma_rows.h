@@ -1,5 +1,5 @@
-// Kernel rows of instruction sets whose elements are as wide as their sums. For each format, this file decides which
-// kernels of tile_gemm.h a row has.
+// Kernel rows whose packed elements are as wide as their sums. This file decides which kernels they have for each
+// format.
 #ifndef RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 #define RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 
@@ -14,11 +14,11 @@
 namespace raggemm {
 namespace {
 
-// Rows of the tallest register tile. kTiles keeps two sums for each element, and has half the rows.
+// Rows of the tallest register tile. kTiles has half the rows, because it keeps two sums for each element.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
 // Vectors of the widest register tile with kMr rows. For kPairs GCC loads both steps first, and spills if a wide tile
-// fills the registers, as one of 3 x 4 vectors does with AVX2.
+// fills the registers, like one of 3 x 4 vectors with AVX2.
 template <class V, ArithmeticId kId, int kMr>
 inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
@@ -45,8 +45,8 @@ constexpr Microkernel* TileKernel() {
   }
 }
 
-// True if kernels also read rhs in its stored layout. Elements that are narrower than sums in f64 are always packed.
-// Few problems mix them, and their direct kernels would take a tenth of the compile time.
+// True if kernels also read rhs in its stored layout. Narrower elements with sums in f64 are always packed. Few
+// problems mix them, and their direct kernels would take a tenth of the compile time.
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
@@ -59,7 +59,7 @@ inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DTy
 //     1, 2048x768, AVX2              15.5             14.8
 //     4, 2048x768, AVX2              58               53
 //
-// For words of bf16 both are equally fast.
+// Both are equally fast for words of bf16.
 template <class V, class E, ArithmeticId kId>
 inline constexpr bool kHasDotTiles =
     kId == ArithmeticId::kF32&& V::kWidth == 16 && std::is_same_v<E, typename V::Scalar>;
@@ -72,8 +72,7 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Only the first of two or more register tiles stores the panel. It has more than half of the tallest tile's
-      // rows.
+      // Only the first of several register tiles stores the panel. It has more than half of the most rows.
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {
@@ -97,8 +96,8 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Adds kernels that decode quantized weights while they multiply them with rows of bf16. They exist for the formats
-// that weights usually have. All other formats are packed first.
+// Adds kernels that decode quantized weights while they multiply. They exist for the usual formats of weights. All
+// other formats are packed first.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
@@ -152,7 +151,6 @@ constexpr void AddFloats(KernelRow& row) {
   if constexpr (arithmetic.sum == DType::kF64) AddFormat<V, double, kId>(row, DType::kF64);
 }
 
-// Makes the row of an arithmetic, with fma on elements as wide as the sums.
 template <class V, ArithmeticId kId>
 constexpr KernelRow MakeRow() {
   constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];

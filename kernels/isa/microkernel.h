@@ -1,20 +1,19 @@
-// The contract between the tile runner (run.cc) and the code of one instruction set (isa/). It is all that the two
-// share.
+// The contract between the tile runner (run.cc) and the code of one instruction set (isa/).
 //
-// T is the type of the sums: float, double or int32_t. A kernel reads packed panels, or rhs in its stored layout. Only
-// the strides differ.
+// T is the type of the sums: float, double or int32_t. Kernels read packed panels, or rhs in its stored layout, which
+// differs only in strides.
 //
 //     packed lhs, mr = 3         packed rhs, nr = 4         chain, total: mr x nr
 //     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3         row 0: 0 1 2 3
 //     k = 1      3 4 5           k = 1      4 5 6 7         row 1: 4 5 6 7
 //     k = 2      6 7 8           ...                        ...              (digits: position in memory)
 //
-// The elements of a panel are of type T, or they are words. A word holds several steps of k: two bf16, two s16 or four
-// bytes. Zeros fill up the last word:
+// The elements of a panel are of type T, or words of several steps of k: two bf16, two s16 or four bytes. Zeros fill up
+// the last word:
 //
 //     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33
 //
-// AMX tiles have another layout of lhs: lines of 64 bytes, each with 32 bf16 or 64 bytes of one row.
+// AMX has another layout of lhs: lines of 64 bytes of one row. Words of MMLA have 8 bytes (mmla_gemm.h).
 #ifndef RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 #define RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 
@@ -36,8 +35,8 @@ struct Float16 {
 // Size of a cache line. On CPUs with longer lines, some lines are prefetched twice.
 inline constexpr int64_t kLineBytes = 64;
 
-// Lines that a kernel or a packer prefetches into L2. It spreads the prefetches evenly over its work. The lines form
-// runs of equal length. The callee advances `line` and `run_left`, and the next callee continues from there.
+// Lines that a kernel or a packer prefetches into L2, spread evenly over its work. They form runs of equal length. The
+// callee advances `line` and `run_left` for the next callee.
 struct Prefetch {
   const char* line;
   int64_t count;     // Lines that this call prefetches.
@@ -49,25 +48,24 @@ struct Prefetch {
 };
 inline constexpr int kNearSteps = 4;
 
-// Scales of type f8e8m0fnu, which are powers of two. One scale applies to `steps` steps of k in one column of rhs or
-// one row of lhs.
+// Scales of type f8e8m0fnu, which are powers of two, each for `steps` steps of k of one column of rhs or row of lhs.
 struct BlockScales {
-  const uint8_t* first;  // Scale of the first step and the first column. Null: all scales are 1.
+  const uint8_t* first;  // Scale of the first step and column. Null: all are 1.
   int64_t k_step;        // Bytes to the next scale along k.
   int64_t column_step;   // Bytes to the scale of the next column.
   int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
-  int64_t offset;        // Position of the first step among the steps that share its scale. A multiple of kScaleSteps.
+  int64_t offset;        // Position of the first step among those of its scale. A multiple of kScaleSteps.
 };
 inline constexpr int64_t kScaleSteps = 32;
 
-// The start of an accumulation chain in a call of a kernel.
+// The start of an accumulation chain in a kernel call.
 enum class Begin : uint8_t {
   kZero,    // The chain begins at +0.
   kResume,  // The chain continues from `chain`.
 };
-// The handling of a chain after the last step of a call.
+// The end of a chain in a kernel call.
 enum class End : uint8_t {
-  kKeepChain,  // The chain goes to `chain`, for the next call.
+  kKeepChain,  // `chain` keeps the chain for the next call.
   kStore,      // The chain goes to `out`.
   kAddTotal,   // total + chain goes to `out`.
 };
@@ -83,7 +81,7 @@ struct RhsView {
 struct OutView {
   void* data;                // Elements of type T. May be `total`.
   int64_t stride;            // Elements.
-  bool nontemporal = false;  // True: stores bypass the caches. `data` and `stride` are then multiples of a vector.
+  bool nontemporal = false;  // True: stores bypass the caches. `data` and `stride` are multiples of a vector.
 };
 
 // Work that a kernel does while it computes sums.
@@ -93,14 +91,14 @@ struct SideWork {
   PackAhead* pack = nullptr;  // Only for kernels that pack ahead.
 };
 
-// Arguments of a micro-kernel, which computes the sums of one register tile over k steps. Each step updates the chain
-// of element (i, j) to fma(a[kk][i], b[kk][j], chain), in the order of the arithmetic. Kernels with
-// KernelRow::adds_totals keep the total in `chain` and add all chains of k to it. Their `end` is never kAddTotal.
+// Arguments of a micro-kernel, which computes a register tile over k steps. Each step sets the chain of element (i, j)
+// to fma(a[kk][i], b[kk][j], chain), in the order of the arithmetic. Kernels with KernelRow::adds_totals keep the total
+// in `chain` and add all chains to it. Their `end` is never kAddTotal.
 struct MicrokernelArgs {
   int64_t k;      // A multiple of KernelRow::k_step, except for the last steps of a panel.
   const void* a;  // A packed panel [k][mr] with a vector of slack.
   RhsView b;
-  int64_t columns;    // GEMV kernels only: the number of columns, and the row stride of chain and total.
+  int64_t columns;    // GEMV kernels only: columns, and row stride of chain and total.
   void* panel;        // Output of kernels that also store the packed panel: [k][nr].
   void* chain;        // T [mr][nr]. GEMV kernels leave garbage here at the end.
   const void* total;  // T [mr][nr]
@@ -112,13 +110,13 @@ struct MicrokernelArgs {
 };
 using Microkernel = void(const MicrokernelArgs&);
 
-// Arguments of a packer, which computes dst[kk * dst_stride + j] = T(src(kk, j)) for j < width and kk < k. A packer of
-// words stores the word of steps kk and kk + 1 at dst[kk / 2 * dst_stride + j]. Packers::rows finds src(kk, j) at
-// src[kk * src_stride + j], Packers::transposed at src[j * src_stride + kk].
+// Arguments of a packer, which computes dst[kk * dst_stride + j] = T(src(kk, j)) for j < width and kk < k. Packers of
+// words store the word of step kk at dst[kk / k_group * dst_stride + j]. Packers::rows finds src(kk, j) at src[kk *
+// src_stride + j], Packers::transposed at src[j * src_stride + kk].
 //
-// Packers store whole vectors. If width is not a multiple of the vector, they overwrite the elements behind each row up
-// to that multiple. They write zeros there in the last row. They therefore write the rows in order, and the last of
-// several vectors first. dst has a vector of slack. Behind the last step, words and lines are zero up to k_padded.
+// Packers store whole vectors, so each row may overwrite the start of the next one. They therefore write the rows in
+// order, and the last of several vectors first. The last row ends with zeros up to a whole vector, for which dst has
+// slack. Words and lines are zero from the last step up to k_padded.
 struct PackArgs {
   const void* src;
   int64_t src_stride;  // Elements.
@@ -127,20 +125,18 @@ struct PackArgs {
   int64_t width;
   void* dst;
   int64_t dst_stride;  // Elements of T, words or lines.
-  Prefetch* prefetch;  // Used by Packers::transposed. Null for Packers::rows.
-  // True if the packer packs lhs, and if lhs has the format of rhs. Packers of bytes need both: VPDPBUSD multiplies a
-  // signed by an unsigned byte, and SDOT two signed bytes. If the operands do not fit the instruction, the packer flips
-  // the top bit of each byte of lhs. The kernel subtracts the excess from its sums.
+  Prefetch* prefetch;  // Only for Packers::transposed.
+  // True if the packer packs lhs, and if lhs has the format of rhs. VPDPBUSD multiplies a signed by an unsigned byte,
+  // and SDOT two signed bytes. If operands do not fit, the packer flips the top bit of each byte of lhs (word_gemm.h).
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Used by packers of f4e2m1fn.
 };
 using Pack = void(const PackArgs&);
 
-// Packing that a kernel does while it computes sums, spread evenly over its steps. It packs slices of the panel that is
-// read next.
+// Packing of the next panel while a kernel computes sums, in slices spread evenly over its steps.
 struct PackAhead {
   Pack* pack;
-  PackArgs left;               // Rest that is still to be packed.
+  PackArgs left;               // The rest to pack.
   int64_t slice;               // Steps of k in a slice.
   int64_t src_step, dst_step;  // Bytes from a slice to the next.
   int64_t count;               // Slices that this call packs.
@@ -172,8 +168,8 @@ using Epilogue = void(const EpilogueArgs&);
 //
 //     totals[i][j] = fma(row_scales[i] * column_scales[j], sums[i][j], first ? +0 : totals[i][j])
 //
-// All operations are in T, and cover whole vectors of columns. `sums` are of type T, or s32, which is rounded to T
-// first. They may be the totals.
+// All operations are in T, on whole vectors of columns. `sums` have type T, or s32, which is rounded to T first. They
+// may be the totals.
 struct ScaledArgs {
   int64_t rows;
   int64_t columns;
@@ -186,8 +182,8 @@ struct ScaledArgs {
 };
 using ScaleSums = void(const ScaledArgs&);
 
-// Arguments of an activation of f32 values: out[i] = round(activation(gate[i]) * up[i]). If `up` is null, out[i] is
-// round(activation(gate[i])). If gate and up are interleaved, their elements i are gate[2 * i] and gate[2 * i + 1].
+// Arguments of an activation of f32 values: out[i] = round(activation(gate[i]) * up[i]). If `up` is null, this factor
+// is missing. If `interleaved`, gate[2 * i] and gate[2 * i + 1] stand for gate[i] and up[i].
 struct ActivationArgs {
   int64_t count;
   const float* gate;
@@ -211,8 +207,7 @@ struct CombineArgs {
 };
 using Combine = void(const CombineArgs&);
 
-// Arguments of the gradient of an activation for one row. The gradients of gate and up have the layout that gate and up
-// have in `forward`.
+// Arguments of the gradient of an activation for one row. The gradients of gate and up have their layout in `forward`.
 struct ActivationGradientArgs {
   ActivationArgs forward;
   const float* a;  // Gradient of weight * activation(gate) * up.
@@ -239,8 +234,8 @@ struct ScaleArgs {
 };
 using Scale = void(const ScaleArgs&);
 
-// Arguments of a dot product, the sum of a[i] * b[i]. It has 16 fma chains from +0. Chain j sums the elements i with i
-// % 16 == j. The chains are then added in pairs.
+// Arguments of a dot product of a and b. Chain j of 16 fma chains sums the elements i with i % 16 == j, from +0. The
+// chains are then added in pairs, at distances of 8, 4, 2 and 1.
 struct DotArgs {
   int64_t count;
   const void* a;
@@ -252,8 +247,8 @@ inline constexpr int kGemvRows = 8;  // Most rows of a streaming GEMV.
 inline constexpr int kDotRows = 4;   // Most rows of a dot kernel.
 inline constexpr int kMaxRows = 32;  // Rows of the tallest register tile of any instruction set.
 
-// Steps of a KC block: steps of k that are packed at once. A panel of 256 x 32 f32 fills two thirds of a 48 KiB L1. A
-// chain ends at the end of a KC block at the latest.
+// Steps of a KC block, the steps of k that are packed at once. A panel of 256 x 32 f32 fills two thirds of a 48 KiB L1.
+// No chain crosses the end of a KC block.
 inline constexpr int64_t kKc = 256;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -261,13 +256,14 @@ static_assert([] {
   }
   return true;
 }());
-// Steps of a KC block of bytes, whose sums have no chains. GFLOP/s for s8 by s8 on two cores of Zen 4:
+// Steps of a KC block of bytes, unless they are dequantized or kernels add totals. Their sums have no chains. GFLOP/s
+// for s8 by s8 on two cores of Zen 4:
 //
 //     steps                    256    512    1024
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block of split f32. Kernels see three or six times as many steps of bf16: 192 or 384.
+// Steps of a KC block of split f32. Kernels see three or six times as many steps of bf16.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -277,11 +273,11 @@ static_assert([] {
   return true;
 }());
 
-// Bytes of the saved configuration of a matrix unit: KernelRow::set_up.
+// Bytes that KernelRow::set_up saves.
 inline constexpr int kMatrixUnitState = 64;
 
-// The layout of a packed panel: elements [k / k_group][width][k_group]. `width` is the number of rows of lhs or columns
-// of rhs. k_group is 1 for the layout at the top of this file, and 2 for pairs of bf16.
+// The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
+// k_group is 1 for elements of type T, and the steps in a word or line otherwise.
 struct PackedLayout {
   DType element;
   int64_t k_group;
@@ -293,13 +289,13 @@ struct DirectKernel {
   int64_t nr;  // Columns that it computes.
 };
 
-// The encoding of a quantized format. It repeats the row of raggemm/format.h, which the files of one instruction set
-// cannot include. factors.cc checks that both agree.
+// The encoding of a quantized format. It repeats raggemm/format.h, which files of instruction sets cannot include.
+// quant_params.cc checks that both agree.
 struct QuantizedFormat {
   DType dtype;
   int bits;
   bool is_integer, is_signed;
-  int digits;                      // Bits of precision with the hidden bit. For integers without the sign.
+  int digits;                      // Bits of precision, with the hidden bit and without the sign.
   int min_exponent;                // Exponent of the smallest normal number. Floats only.
   uint32_t first_nonfinite = ~0U;  // Smallest magnitude that is an infinity or a NaN.
   // Returns true if the format has an infinity.
@@ -321,21 +317,21 @@ inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFo
 //
 //     dst[line * dst_step + i] = (src(first + line * src_step + i) - zeros[i]) * scales[i]
 //
-// in f32, then rounds to the type of dst. A normal result in bf16 is exact without scales, and with scales that are
-// powers of two or have at most four digits.
+// in f32, then rounds to the type of dst. A normal result in bf16 is exact if the scale is missing or a power of two,
+// or if element and scale have at most four digits each.
 struct DequantizeArgs {
   const void* src;
   int64_t first, src_step;  // Elements. Each line begins at a whole byte of src.
   int64_t lines, count;
   void* dst;
   int64_t dst_step;  // Elements.
-  // Null: there are none. Dequantizers to bytes take neither.
+  // May be null. Dequantizers to bytes take neither.
   const float* zeros;
   const float* scales;
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// Dequantizers by index of kQuantized. to_bytes has those of integers only.
+// Dequantizers by index of kQuantized. to_bytes is for integers only.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -347,21 +343,21 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a kernel row for operands of one element format. A null pointer means that the row has none.
+// The functions of a kernel row for one element format. Null: the row has none.
 struct FormatKernels {
   // Kernels that read rhs in its stored layout, by [mr][0: wide, 1: as wide as a packed panel].
   DirectKernel direct[kMaxRows + 1][2];
   // Streaming GEMVs that read rhs in its stored layout, by [mr]. They take any multiple of nr columns.
   DirectKernel gemv[kMaxRows + 1];
-  // Kernels for a transposed rhs, by [mr]. Each of its columns is contiguous along k, b.stride elements from the next.
+  // Kernels for a transposed rhs, by [mr]. Its columns are contiguous along k, b.stride elements apart.
   DirectKernel dot[kMaxRows + 1];
-  // Kernels that read rhs in its stored layout and also store it as a packed panel, by [mr].
+  // Kernels that also store the panel, packed, by [mr].
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels that read a packed panel, by [mr].
   Packers lhs, rhs;                   // Packers into the layouts of the row's panels.
   Pack* pack_bias;                    // Converts rows to T.
   Epilogue* epilogue;                 // Epilogue for an out of this format.
-  // Functions of the expert MLP, from f32 to this format or back. Null in rows whose sums are not f32.
+  // Functions of the expert MLP, from f32 to this format or back. Only in rows of arithmetic f32.
   Activate* activate[kActivationCount];  // By Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
@@ -369,9 +365,8 @@ struct FormatKernels {
   Dot* row_dot;
 };
 
-// Packers from f32 to bf16 parts. For each block of Arithmetic::split_block steps of k they write one packed block for
-// each of the Splitting::products products. k_padded is the number of steps of one product. `width` is at most
-// kMaxRows.
+// Packers from f32 to bf16 parts. For each block of Arithmetic::split_block steps of k they write a packed block for
+// each product of Splitting::order. k_padded counts the steps of one product. `width` is at most kMaxRows.
 struct SplitPackers {
   Packers lhs, rhs;
 };
@@ -380,22 +375,22 @@ struct SplitPackers {
 struct KernelRow {
   ArithmeticId arithmetic;
   int64_t rows;      // MR: rows of the tallest register tile.
-  int64_t row_step;  // Kernels compute a multiple of row_step rows. The rows behind the last real one are garbage.
+  int64_t row_step;  // Kernels compute multiples of row_step rows. The extra rows are garbage.
   int64_t cols;      // NR: columns of a packed panel.
-  int64_t k_step;    // Blocks of k are multiples of k_step, except for the last block of a contraction.
-  int64_t vector;    // Elements of T in a vector. Padding goes up to a multiple of it.
+  int64_t k_step;    // Blocks of k are multiples of k_step, except for the last one.
+  int64_t vector;    // Elements of T in a vector.
   PackedLayout lhs, rhs;
   FormatKernels formats[kDTypes];   // By DType.
   SplitPackers split[kPrecisions];  // By Precision. Null if the row does not split f32.
-  ScaleSums* add_scaled;            // For sums of floats. Null if the sums are integers.
-  ScaleSums* add_scaled_integers;   // From s32 to f32 or f64.
-  Combine* combine;                 // For f32.
-  // True if kernels add every chain to the total: their chains are shorter than kKc, or they multiply tiles of bytes.
+  ScaleSums* add_scaled;            // Null if sums are integers.
+  ScaleSums* add_scaled_integers;   // From s32 to f32 or f64. Null if sums are integers.
+  Combine* combine;                 // Only in rows of arithmetic f32.
+  // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
   double products_per_fma;  // Multiply-adds in the time of one f32 fma of the instruction set.
   int64_t ahead_slice;      // Steps of k in a slice that kernels pack ahead. 0: they do not pack ahead.
-  // Calls around all kernels of a thread, if a matrix unit has to be configured. set_up saves the previous
-  // configuration in `saved`, which has kMatrixUnitState bytes. restore loads it again.
+  // Functions that configure a matrix unit around all kernels of a thread, or null. set_up saves the previous
+  // configuration in `saved`, and restore loads it.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);
 };

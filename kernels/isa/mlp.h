@@ -1,5 +1,5 @@
-// Functions of expert MLPs other than products, in f32. They give the same bits on all instruction sets. The traits V
-// are those of tile_gemm.h.
+// Functions of expert MLPs other than products, in f32, with the same bits on all instruction sets. The traits V are
+// those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_MLP_H_
 #define RAGGEMM_KERNELS_ISA_MLP_H_
 
@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Loads the first `left` elements of a vector, which may be none or all. Zeros fill up the vector.
+// Loads the first `left` elements of a vector, if any, then zeros.
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();

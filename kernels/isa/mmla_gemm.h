@@ -1,5 +1,5 @@
-// Register tiles of the MMLA instructions. They multiply two rows of lhs with two columns of rhs to four sums. Each
-// operand has two words of 8 bytes: 4 steps of bf16, or 8 steps of bytes. The traits V are those of tile_gemm.h for the
+// Register tiles of the MMLA instructions, which multiply two rows of lhs by two columns of rhs to four sums. Each row
+// or column is a word of 8 bytes: 4 steps of bf16, or 8 steps of bytes. The traits V are those of tile_gemm.h for the
 // sums, and
 //
 //   Element                   type of the stored elements
@@ -45,7 +45,8 @@ RAGGEMM_INLINE inline void Interleave(typename V::Words (&r)[V::kGroup]) {
 }
 
 // The inner loop of MMLA kernels. Each call adds one word of steps. `Begin` changes the layout of the sums from rows
-// (left) to 2 x 2 blocks (right), and `End` changes it back. A line is a vector. (i, j) is the sum of row i, column j:
+// (left) to 2 x 2 blocks (right), and `End` changes it back. A line is a vector, and (i, j) is the sum of row i, column
+// j:
 //
 //   (i, 0) (i, 1) (i, 2) (i, 3)            (i, 0) (i, 1) (i + 1, 0) (i + 1, 1)
 //   (i + 1, 0) ..              (i + 1, 3)  (i, 2) (i, 3) (i + 1, 2) (i + 1, 3)
@@ -115,7 +116,6 @@ struct MmlaSteps {
   uint64_t* panel;
 };
 
-// Packs rows, with one word for kGroup rows.
 template <class V>
 void PackRowsToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kColumns = 2 * kGroup;
@@ -135,7 +135,7 @@ void PackRowsToWords(const PackArgs& args) {
   }
 }
 
-// Packs transposed rows. The elements of a word are already next to each other.
+// Packs transposed rows, in which the elements of a word are already adjacent.
 template <class V>
 void PackTransposedToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;
@@ -144,7 +144,7 @@ void PackTransposedToWords(const PackArgs& args) {
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += 2) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
-    // Offset of the second row of a pair. An odd width has a last pair whose second row is garbage.
+    // Offset of the second row of a pair, which is garbage in the last pair of an odd width.
     const int64_t second = j + 1 < args.width ? args.src_stride : 0;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
       PrefetchDue(prefetch, prefetches, due);
@@ -170,7 +170,7 @@ void MmlaGemm(const MicrokernelArgs& args) {
 template <class V, int kMr = 2>
 constexpr void AddMmlaTiles(FormatKernels& kernels) {
   if constexpr (kMr <= V::kRows) {
-    // An odd number of rows uses the kernel of one row more. The last row is garbage.
+    // An odd number of rows uses the kernel of one row more, which is garbage.
     for (int mr = kMr - 1; mr <= kMr; ++mr) {
       kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanel>;
       kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, RhsFrom::kRows>, V::kPanelVectors * V::kWidth};

@@ -1,4 +1,4 @@
-// SDOT and UDOT of ARMv8.2: four products of bytes for each sum at once. NEON has all other products.
+// SDOT and UDOT of ARMv8.2: four products of bytes for each sum at once.
 #include <arm_neon.h>
 
 #include "kernels/isa/neon_s32.h"

@@ -77,7 +77,7 @@ struct NeonF32 {
   }
 };
 
-// FlushingTraits for vectors. If a result is the smallest normal number, FlushingTraits decides about its rounding.
+// FlushingTraits for vectors. Results of the smallest normal magnitude are left to FlushingTraits.
 struct NeonFlushing : NeonF32 {
   static uint32x4_t Magnitude(Vec x) { return vreinterpretq_u32_f32(vabsq_f32(x)); }
   static Vec Flushed(Vec x) {

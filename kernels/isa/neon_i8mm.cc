@@ -1,5 +1,4 @@
-// SMMLA, UMMLA and USMMLA of ARMv8.6: eight steps of bytes for two rows and two columns at once. NEON has all other
-// products.
+// SMMLA, UMMLA and USMMLA of ARMv8.6: eight steps of bytes for two rows and two columns at once.
 #include <arm_neon.h>
 
 #include "kernels/isa/epilogue.h"
@@ -11,7 +10,7 @@ namespace raggemm {
 namespace {
 
 // Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. USMMLA takes the unsigned
-// operand first. If this is rhs, its sums are transposed.
+// operand first, so sums are transposed if that is rhs.
 template <class E>
 struct NeonI8mm : NeonS32, NeonWords<E> {
   using Element = E;

@@ -1,5 +1,4 @@
-// Packers of lhs and rhs into elements of the type of the sums, and the prefetches next to them. The traits V are those
-// of tile_gemm.h.
+// Packers into elements of the type of the sums, and prefetches. The traits V are those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_PACK_H_
 #define RAGGEMM_KERNELS_ISA_PACK_H_
 
@@ -13,7 +12,6 @@ namespace {
 #define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
 #define RAGGEMM_INLINE __attribute__((always_inline))
 
-// Prefetches the next line.
 inline void PrefetchLine(Prefetch& prefetch) {
   __builtin_prefetch(prefetch.line, 0, 2);
   const bool run_ends = --prefetch.run_left == 0;
@@ -21,12 +19,12 @@ inline void PrefetchLine(Prefetch& prefetch) {
   prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
 }
 
-// Prefetches its share of the lines of `prefetch`. `calls` calls prefetch all of them, evenly spread.
+// Prefetches one of `calls` equal shares of the lines.
 inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
-// Prefetches several lines. This is cheaper than one line at a time if runs are long.
+// Prefetches several lines. With long runs this is cheaper than one by one.
 RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
@@ -51,7 +49,6 @@ inline void MoveOn(const Prefetch& from, Prefetch* to) {
   to->run_left = from.run_left;
 }
 
-// Returns the scale of step k and a column.
 inline const uint8_t* ScaleAt(const BlockScales& scales, int64_t k, int64_t column) {
   return scales.first + (scales.offset + k) / scales.steps * scales.k_step + column * scales.column_step;
 }
@@ -65,7 +62,7 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
-// Load or store the first n elements of a vector. They go through a zeroed array, for traits without masks for E.
+// Load or store the first n elements through an array, for traits without masks for E. Loads add zeros.
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
   E padded[V::kWidth] = {};
@@ -97,7 +94,7 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
   }
 }
 
-// How elements of type E are addressed, the steps of k that a streaming GEMV takes at once, and the scales of E.
+// Access to elements of type E: their pointer, the steps of k that a streaming GEMV takes at once, their scales.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
@@ -130,8 +127,8 @@ void PackRows(const PackArgs& args) {
   }
 }
 
-// Interleaves n vectors: all first elements, then all second ones, and so on. It takes log2(n) perfect shuffles, each
-// of which rotates the bits of (row, column) by one place. With as many vectors as lanes it transposes the block.
+// Interleaves n vectors: all first elements, then all second ones, and so on. Each of log2(n) perfect shuffles rotates
+// the bits of (row, column) by one place. With as many vectors as lanes this transposes the block.
 template <class V, int kVectors>
 RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   if constexpr (requires { V::TransposeBlock(r); }) return V::TransposeBlock(r);
@@ -146,8 +143,8 @@ RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   }
 }
 
-// Packs rows of src as columns of dst, kWidth rows at once. If pairs of elements can be transposed as one, it takes 2 *
-// kWidth steps of k at once. This halves the shuffles, which dominate the cost.
+// Packs rows of src as columns of dst, kWidth rows at once. If pairs of elements can be transposed as one, this halves
+// the shuffles, which dominate the cost.
 template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;
@@ -163,8 +160,7 @@ void PackTransposed(const PackArgs& args) {
     scales.ReadOne(args.scales, k, column);
     return scales.Scaled(x, 0);
   };
-  // It starts with the last columns. If they do not fill a vector, the vector overwrites columns of the next row, which
-  // are written later.
+  // The last columns come first. Their vector may overwrite columns of the next row, which are written later.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;

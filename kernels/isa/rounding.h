@@ -7,16 +7,15 @@
 namespace raggemm {
 namespace {
 
-// Returns the bits of x rounded to bf16. A NaN becomes quiet. Without the quiet bit, a NaN could lose all its payload
-// bits and become an infinity.
+// Returns the bits of x rounded to bf16. A NaN gets the quiet bit. Without it, a NaN could lose all its payload bits
+// and become an infinity.
 inline uint16_t BFloat16Bits(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Rounds to f32, to odd. A second rounding to a format with at least two bits less then gives the result of a single
-// rounding.
+// Rounds to f32, to odd. A second rounding to a format with at least two bits less then equals a single rounding.
 inline float RoundToOdd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;

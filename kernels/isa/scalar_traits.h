@@ -9,7 +9,7 @@ namespace {
 
 inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// The empty asm prevents GCC 12 from vectorizing loops over integers. The vectors would read beyond the last step.
+// The empty asm keeps GCC 12 from vectorizing loops over integers. The vectors would read beyond the last step.
 inline int32_t Fma(int32_t a, int32_t b, int32_t c) {
   auto sum = static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b) + static_cast<uint32_t>(c));
   asm("" : "+r"(sum));
@@ -48,16 +48,15 @@ inline void Round(int32_t x, int32_t* p) { *p = x; }
 
 struct FlushingTraits;
 
-// FlushedToF32 and OddSum compute in f64, in which none of their numbers is denormal. The CPU's float mode does not
-// matter.
+// FlushedToF32 and OddSum compute in f64, without denormals. So the CPU's float mode does not matter.
 
-// Returns a zero for magnitudes below the smallest normal f32, and an infinity for magnitudes beyond f32.
+// Returns x, but zero below the smallest normal f32 and infinity beyond f32, with the sign of x.
 inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
 }
-// Returns a + b rounded to f32, to odd: truncated, with the last bit set if any digit was lost. This includes the
-// digits that the addition in f64 loses.
+// Returns a + b rounded to f32, to odd: truncated, with the last bit set if any digit was lost, also in the addition in
+// f64.
 inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
@@ -112,8 +111,8 @@ struct ScalarTraits {
   }
 };
 
-// Sums that flush denormals as x86 does in hardware, on every CPU and in every float mode. Denormal operands count as
-// zeros. A result becomes zero if it is denormal after rounding with an unbounded exponent.
+// Sums that flush denormals as x86 does, on every CPU and in every float mode. Denormal operands count as zeros, and so
+// do results that are denormal after rounding with an unbounded exponent.
 struct FlushingTraits : ScalarTraits<float> {
   static constexpr float kLeast = 0x1p-126F;  // Smallest normal number.
 
@@ -122,9 +121,9 @@ struct FlushingTraits : ScalarTraits<float> {
     a = Flushed(a), b = Flushed(b), c = Flushed(c);
     const Vec sum = raggemm::Fma(a, b, c);
     if (__builtin_fabsf(sum) != kLeast) return Flushed(sum);
-    // Denormals are twice as far apart as numbers with an unbounded exponent. So the fma rounds some results to kLeast
-    // that are below it with an unbounded exponent. Both sides of the comparison are exact: a and b have 8 digits, and
-    // c is small, because the sum is.
+    // Denormals are twice as far apart as numbers with an unbounded exponent. So the fma rounds some results up to
+    // kLeast that should be flushed. Both sides of the comparison are exact: a and b have 8 digits, and c is small,
+    // because the sum is.
     constexpr double kRoundsUp = 0x1p-126 - 0x1p-151;
     const double sign = sum < 0 ? -1 : 1, product = static_cast<double>(a) * static_cast<double>(b);
     return sign * product < kRoundsUp - sign * static_cast<double>(c) ? __builtin_copysignf(0, sum) : sum;

@@ -19,8 +19,8 @@
 //   First(pairs) Second(pairs)   the first or second element of each pair, converted
 //   TransposeBlock(Vec (&)[kWidth])  optional, if it is cheaper than perfect shuffles with Low and High
 //
-// All code is in an unnamed namespace, because it is compiled once for each instruction set. If an inline function had
-// a public name, the linker could keep one copy for all instruction sets, perhaps the one for AVX-512.
+// All code is in an unnamed namespace, because it is compiled once for each instruction set. Otherwise the linker could
+// keep one copy of an inline function for all, perhaps the one for AVX-512.
 #ifndef RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 
@@ -40,11 +40,11 @@ namespace {
 // How a kernel gets rhs.
 enum class RhsFrom : uint8_t {
   kRows,         // It reads stored rows.
-  kRowsAndPack,  // It reads stored rows and stores a packed panel.
+  kRowsAndPack,  // It reads stored rows, and stores a packed panel.
   kPanel,        // It reads a packed panel.
 };
 
-// Calls f with each number from kFirst to kEnd - 1 as a constant.
+// Calls f with each number from kFirst to kEnd - 1.
 template <int kFirst, int kEnd, class F>
 RAGGEMM_INLINE inline void ForEach(F f) {
   if constexpr (kFirst < kEnd) {
@@ -53,8 +53,8 @@ RAGGEMM_INLINE inline void ForEach(F f) {
   }
 }
 
-// Adds one step of k. It loads the column of lhs as vectors and multiplies by their lanes. The last lanes may hold
-// elements behind the panel, which has a vector of slack.
+// Adds one step of k. Multiplies by the lanes of vectors of lhs. The last lanes may hold elements of the slack behind
+// the panel.
 template <class V, int kMr, int kNv>
 RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
                                        typename V::Vec (&acc)[kMr][kNv]) {
@@ -67,12 +67,12 @@ RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typena
   }
 }
 
-// Adds one step of k. A tile that is wider than a panel holds the column of lhs in registers and walks along rhs: with
-// few rows, a whole row of rhs would spill. All other tiles hold the row of rhs and walk down lhs.
+// Adds one step of k. A tile that is wider than a panel holds the column of lhs in registers and walks along rhs,
+// because a whole row of rhs would spill. All other tiles hold the row of rhs and walk down lhs.
 //
 // The inline assembly of FmaInRegisters and Pinned prevents two pessimizations of GCC 12. GCC folds one load into every
-// fma that uses it: 65 % of peak instead of 96 % for 4x16 tiles of AVX2 with panels in L1 (Zen 3). GCC also overwrites
-// an operand instead of the sum, which then spills. A single row uses each load once, so that folding is welcome there.
+// fma that uses it: 65 % of peak instead of 96 % for 4x16 tiles of AVX2 with panels in L1 (Zen 3). It also overwrites
+// an operand instead of the sum, which then spills. A single row uses each load once, so folding is welcome there.
 template <class V, int kMr, int kNv, bool kStores, class LoadColumns>
 RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* panel,
                                 typename V::Vec (&acc)[kMr][kNv]) {
@@ -110,7 +110,7 @@ inline void SetZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
 }
 
-// Adds +0 to all sums, like a product of +0 and +0: -0 becomes +0.
+// Adds +0 to all sums, like a product of +0 and +0. -0 becomes +0.
 template <class V, int kMr, int kNv>
 inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -127,7 +127,7 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
   }
 }
 
-// The inner loop of kernels whose elements are as wide as their sums. `Next` adds as many steps of k as the arithmetic
+// The inner loop of kernels whose elements are as wide as their sums. `Next` adds the steps of k that the arithmetic
 // adds at once. `Last` adds the last steps, if they are fewer.
 template <class V, class E, int kMr, int kNv, bool kStores, ArithmeticId kId>
 struct FmaSteps {
@@ -163,7 +163,7 @@ struct FmaSteps {
     };
     Step<V, kMr, kNv, kStores>(a + i * kMr, load, kStores ? panel + i * kNr : nullptr, sums);
   }
-  // Adds `steps` steps in pairs. Steps that are missing to whole pairs count as +0.
+  // Adds `steps` steps in pairs. Missing steps count as +0.
   RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
     const typename V::Vec zero = V::Zero();
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -208,10 +208,9 @@ struct FmaSteps {
   typename Elements<V, E>::template Scales<kNv> scales;
 };
 
-// Steps of k between two prefetches. They are unrolled. Without unrolling, GCC 12 reaches 60 to 70 % of peak with AVX2.
+// Steps of k between two prefetches, which are unrolled. Otherwise GCC 12 reaches 60 to 70 % of peak with AVX2.
 inline constexpr int kSteps = 4;
 
-// Stores the sums of a register tile to `out`.
 template <class V, int kMr, int kNv>
 inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sums)[kMr][kNv]) {
   using T = typename V::Scalar;
@@ -223,7 +222,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
-// Computes a register tile. `Steps` is the inner loop.
+// Computes a register tile with the inner loop `Steps`.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -278,16 +277,16 @@ void TileGemm(const MicrokernelArgs& args) {
   StoreResult<V>(args, acc);
 }
 
-// Computes few rows by all columns of rhs. It goes through all columns for a few steps of k, then through all columns
-// for the next steps, so that it reads rhs in the order of memory. The chains wait in L1. Bandwidth for one row of f32,
-// as a share of a plain pass over memory at 62 GB/s (Zen 4, two cores):
+// Computes few rows by all columns of rhs. Each pass takes a few steps of k of all columns, in the order of memory. The
+// chains wait in L1. Bandwidth for one row of f32, as a share of a plain pass over memory at 62 GB/s (Zen 4, two
+// cores):
 //
 //     vectors     4 steps    8 steps    16 steps
 //     2           0.69       0.90       0.77
 //     4                      0.79
 //     16                     0.60
 //
-// Wider columns lose because such long runs trigger hardware prefetches of lines that are used much later.
+// Wider columns lose: their long runs trigger hardware prefetches of lines that are used much later.
 template <class V, class Steps, int kMr, int kNv>
 void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -301,7 +300,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
   const int64_t chunk_lines = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
   const T* total = static_cast<const T*>(args.total);
-  // Nearly all passes neither begin nor end a chain. They have a loop of their own, which alone is unrolled.
+  // Nearly all passes neither begin nor end a chain. Only their loop is unrolled.
   const auto pass = [&](auto within, int64_t k) RAGGEMM_INLINE {
     const int64_t left = within ? pass_steps : args.k - k < pass_steps ? args.k - k : pass_steps;
     const bool start = !within && args.begin == Begin::kZero && k == 0;
@@ -349,8 +348,8 @@ void StreamingGemv(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.side.prefetch);
 }
 
-// Computes a register tile whose chains have two lanes: one of the even steps and one of the odd steps. At the end of a
-// chain both lanes are added to the total.
+// Computes a register tile whose chains have two lanes, for even and odd steps. The end of a chain adds both to the
+// total.
 template <class V, class Steps, int kMr, int kNv>
 void TwoLaneGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -378,7 +377,7 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     }
     if ((left & 2) != 0) two();
     if (left % 2 != 0) steps.Add(0, even);
-    // Products of +0 and +0 fill up the chain. Adding +0 to one lane is enough, whatever the sign of the other one.
+    // Products of +0 and +0 fill up the chain. Adding +0 to one lane is enough, whatever the sign of the other.
     if (left < kChain) AddZero<V>(odd);
     const bool start = args.begin == Begin::kZero && k == 0;
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {

@@ -20,8 +20,8 @@
 //   Scales                    only for elements with BlockScales. Read and ReadOne load the scales of kScaleSteps
 //                             steps, for 2 * kWidth columns or for one. Low, High and Scaled apply the scales to
 //                             LowWords, HighWords and words.
-//   kFlips                    true if Dot takes only operands of equal signedness, or only operands of opposite
-//                             signedness. For all others the top bit of each byte of lhs is flipped. Then also:
+//   kFlips                    true if Dot takes only operands of equal signedness, or only of opposite signedness. For
+//                             all others the top bits of lhs are flipped (kFlipped). Then also:
 //   kFlipsSameFormat          true: lhs is flipped if it has the format of rhs. False: if it has the other one.
 //   Flip(x, y) Sub(x, y)      x ^ y of words, x - y of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
@@ -36,16 +36,17 @@
 namespace raggemm {
 namespace {
 
-// Bits of a packed word of lhs that are flipped: none, or the top bit of each byte. A flip adds or subtracts 128 for
-// each byte, and so 128 times the column sum of rhs to a sum. Kernels compute this excess as the product of the flipped
-// bits with rhs, and subtract it at the end.
+// Bits of a packed word of lhs that are flipped: none, or the top bit of each byte. A flip changes a byte by 128, and
+// so a sum by 128 times the column sum of rhs. Kernels compute this excess as the product of the flipped bits with rhs,
+// and subtract it at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Steps of k that a streaming GEMV takes at once: more if there are more sums to load and store. The first definition
-// is for elements of four bits. Bandwidth for bf16 from memory, as a share of a plain pass (Zen 4, one core):
+// Steps of k that a streaming GEMV takes at once. More rows need more, because they load and store more sums. The first
+// definition is for elements of four bits. Bandwidth for bf16 from memory, as a share of a plain pass (Zen 4, one
+// core):
 //
 //     rows, rhs         8 steps    16 steps
 //     1, 2048x768       0.74       0.69
@@ -72,7 +73,6 @@ inline constexpr int kStepsOfGemv<const E*, kMr> = sizeof(E) == 2 ? (kMr <= 4 ? 
                                                    : kMr <= 4     ? 16
                                                                   : 32;
 
-// Replaces V::Scales for elements without scales.
 template <class V>
 struct NoScales {
   using Words = typename V::Words;
@@ -93,8 +93,8 @@ constexpr auto ScalesFor() {
 template <class V>
 using ScalesOf = decltype(ScalesFor<V>());
 
-// The inner loop of kernels that multiply words. `Next` adds one word of steps. `Last` adds the last word, in which
-// zeros replace the missing steps.
+// The inner loop of kernels that multiply words. `Next` adds one word of steps. `Last` adds the last word, with zeros
+// for missing steps.
 template <class V, int kMr, int kNv, RhsFrom kFrom>
 struct WordSteps {
   using Vec = typename V::Vec;
@@ -117,7 +117,6 @@ struct WordSteps {
     }
   }
 
-  // Reads the scales of the next kScaleSteps steps.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     if constexpr (kFrom != RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
@@ -165,7 +164,7 @@ struct WordSteps {
     }
   }
 
-  // Gets the words of two vectors of columns, from vector v on.
+  // Gets the words of two vectors of columns, v and v + 1.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
     if constexpr (kFrom == RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
@@ -198,7 +197,7 @@ struct WordSteps {
   Vec excess[kNv];
 };
 
-// Flips the bits of a word that the kernels want flipped.
+// Flips the bits that kernels expect to be flipped (kFlipped).
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {
@@ -207,7 +206,6 @@ RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typenam
   return x;
 }
 
-// Packs rows, with one word for kGroup rows.
 template <class V>
 void PackRowWords(const PackArgs& args) {
   constexpr int64_t kColumns = 2 * V::kWidth, kHalf = V::kGroup / 2;
@@ -218,7 +216,7 @@ void PackRowWords(const PackArgs& args) {
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
-      // The scales are read only once for all columns: if there are any, width <= kColumns.
+      // One set of scales is enough: with scales, width <= kColumns.
       if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
       const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);
@@ -228,7 +226,7 @@ void PackRowWords(const PackArgs& args) {
   }
 }
 
-// Packs transposed rows. The elements of a word are already next to each other.
+// Packs transposed rows, in which the elements of a word are already adjacent.
 template <class V>
 void PackTransposedWords(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kStep = V::kGroup * kWidth;
@@ -236,8 +234,7 @@ void PackTransposedWords(const PackArgs& args) {
   const int64_t prefetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   ScalesOf<V> scales;
-  // It starts with the last columns. If they do not fill a vector, the vector overwrites columns of the next row, which
-  // are written later.
+  // The last columns come first. Their vector may overwrite columns of the next row, which are written later.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
@@ -264,8 +261,8 @@ constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
-// Adds the kernels that also store the panel. Only the first of two or more register tiles does so. It has more than
-// half of the tallest tile's rows.
+// Adds the kernels of the first of several register tiles, which also store the panel. It has more than half of the
+// most rows.
 template <class V, int kMr>
 constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {
@@ -323,7 +320,7 @@ constexpr KernelRow MakePairRow() {
   return row;
 }
 
-// Makes a row for bytes. V<int8_t> and V<uint8_t> are the traits for signed and unsigned rhs.
+// Makes a row for bytes. V<int8_t> is for signed rhs, and V<uint8_t> for unsigned.
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);

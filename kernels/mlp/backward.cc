@@ -1,12 +1,11 @@
-// Start reading at MoeMlpBackward. Chunk by chunk it computes the gradients of rows, piece by piece, and then sums them
+// Start reading at MlpBackward::RunAll. It computes the gradients of a chunk's rows, piece by piece, and then sums them
 // into the gradients of weights:
 //
 //     sorted rows   | group 0, group 1 | group 2, its first 2048 rows    | the next 2048 rows | the rest  | group 3 ...
 //     chunk         | 0                | 1                               | 2                  | 3         | 4
 //     pieces        | 0                | 0 to 7                          | 0 to 7             | 0 to 5    | 0
 //
-// A group of several chunks keeps its sums in f32: in the gradients themselves, or in the workspace if those are
-// narrower.
+// Sums of a group with several chunks stay in f32: in the gradients, or in the workspace if the gradients are narrower.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -48,7 +47,7 @@ class MlpBackward {
   absl::Status RunAll() const {
     if (const auto& to = gradients_.row_weights) std::fill_n(static_cast<float*>(to->data), to->dims[0], 0.0F);
     if (gradients_.x) steps_.ClearSums();
-    // Groups without rows are a chunk, too, because their gradients are 0.
+    // Chunks also have the groups without rows, whose gradients are 0.
     for (MlpPart chunk = {mlp_.rows, chunk_rows_}; chunk.Next();) {
       const auto [begin, end] = chunk.rows;
       for (int64_t row = begin; row < end; row += kPieceRows) {
@@ -84,7 +83,7 @@ class MlpBackward {
       s = RunProduct({MlpWeights::kGate, gate_.At(first), b_.d, count, /*is_gradient=*/true, /*adds=*/true});
     }
     if (!s.ok()) return s;
-    // A weight on the input has the gradient of its product with a row of x.
+    // The gradient of a weight on the input is a dot product: x by the gradient of the weighted row.
     if (gradients_.row_weights && on_input) {
       AddDots(piece.rows, problem_.x, b_.tokens + begin, b_.d);
     }
@@ -99,7 +98,7 @@ class MlpBackward {
     return weight == nullptr ? 1 : *weight;
   }
 
-  // Gathers the gradients of out of each row's token: as w_down multiplies them, and times the weight of the row.
+  // Gathers the gradient of out for each row: once as w_down multiplies it, and once times the weight of the row.
   void GatherOutGradient(const RowRange& rows, int64_t first) const {
     const ChunkRows gathered = {b_.out_gradient, weighted_.type, weighted_.columns};
     const Array all = gathered.First(rows.count());
@@ -110,8 +109,7 @@ class MlpBackward {
     });
   }
 
-  // Computes the gradients of weights on the output: the product of a row with w_down, and b_down, along the gradient
-  // of out.
+  // Computes the gradients of weights on the output. For each row this is a . a_gradient + b_down . out_gradient.
   absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
     const int64_t count = rows.count();
     if (problem_.b_down) {
@@ -130,7 +128,8 @@ class MlpBackward {
 
   float* RowWeightGradient(int64_t row) const { return static_cast<float*>(gradients_.row_weights->data) + row; }
 
-  // Adds to the gradient of each row's weight: row index[i] of `from`, or row i without an index, along row i of `by`.
+  // Adds a dot product to the gradient of each row's weight: row index[i] of `from` (row i if `index` is null) by row i
+  // of `by`.
   void AddDots(const RowRange& rows, const Array& from, const int64_t* index, const float* by) const {
     float* const to = RowWeightGradient(rows.begin);
     const int64_t columns = from.dims[1];
@@ -156,14 +155,14 @@ class MlpBackward {
     });
   }
 
-  // Returns the sizes of some groups.
+  // Returns the chunk sizes of groups from `first` on.
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  // A gradient of weights or of a bias: the transposed `rows` times `by`, summed over the rows of each group. The
-  // `rows` of a bias are ones.
+  // A gradient of weights or of a bias: the transposed `rows` times `by`, summed over each group. A bias has `rows` of
+  // ones.
   struct WeightGradient {
     const std::optional<Array>& to;
-    float* sums;  // f32 memory for groups of several chunks
+    float* sums;  // f32, for groups of several chunks.
     ChunkRows rows, by;
     bool is_trans = false;  // True: the gradient is the transpose of that product.
   };
@@ -216,8 +215,8 @@ class MlpBackward {
   const MoeMlpGradients& gradients_;
   const MlpBuffers& b_;
   const int64_t chunk_rows_;
-  const ChunkRows x_, a_, weighted_;  // of out_gradient times row_weights
-  const ChunkRows up_, gate_;         // gradients of u and v; those of v follow those of all rows of u
+  const ChunkRows x_, a_, weighted_;  // weighted_ is out_gradient times the row weights.
+  const ChunkRows up_, gate_;         // Gradients of u and v.
 };
 
 }  // namespace

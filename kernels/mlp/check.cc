@@ -24,7 +24,7 @@ namespace {
 // Returns the name of MoeMlpProblem::out in messages.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
-// The arrays of a call under the names that messages use. Results stand before inputs.
+// The arrays of a call with their names in messages, results first.
 struct CallArrays {
   absl::InlinedVector<NamedArray, 6 + std::size(kMlpSlots) + std::size(kMlpGradientSlots)> all;
   size_t results = 0;
@@ -59,7 +59,7 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   return arrays;
 }
 
-// Calls CheckArrays or FillWithNaN for each result. It must be apart from the later results and from all inputs.
+// Calls CheckArrays or FillWithNaN for each result. No result may overlap a later result or an input.
 absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& function,
                            absl::Span<const int64_t> workspace) {
   const absl::Span<const NamedArray> all = arrays.all;
@@ -98,7 +98,7 @@ std::string TypeAndShape(const Array& x) { return absl::StrCat(NameOf(x.dtype), 
 
 bool HasTypeAndShape(const Array& x, const Array& wanted) { return x.dtype == wanted.dtype && x.dims == wanted.dims; }
 
-// Checks what later checks take for granted: formats, ranks, and types that no product checks.
+// Checks what later checks rely on: formats, ranks, and types that no product checks.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients) {
   const absl::string_view out = OutName(gradients);
   const auto weights = WeightsOf(problem);
@@ -154,8 +154,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
-// Checks all weights: first groups and H, then the I of w_up and w_gate, which w_down determines. The products check
-// the columns of weights in blocks.
+// Checks the groups and the H of all weights, then the I of w_up and w_gate. Products check the columns of weights in
+// blocks.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
@@ -185,7 +185,7 @@ absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& ext
   return absl::OkStatus();
 }
 
-// Checks the first products that are kept.
+// Checks `up` and `gate`, in which the first products are kept.
 absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t columns = (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate;
   const Array wanted = {nullptr, DType::kF32, {extents.rows, columns}};
@@ -200,7 +200,7 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
-// Checks that each gradient is that of an operand, and has its type and shape.
+// Checks that each gradient has an operand, with the same type and shape.
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
     if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");
@@ -219,7 +219,7 @@ absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arra
   return absl::OkStatus();
 }
 
-// Returns the size of the largest element that products multiply.
+// Returns the bytes of the largest element that products multiply.
 int64_t LargestElement(const MoeMlpProblem& problem) {
   int64_t bytes = SizeOf(problem.x.dtype);
   for (const Weights& w : WeightsOf(problem)) {
@@ -228,10 +228,10 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
   return bytes;
 }
 
-// Returns true if the sums of an array need memory of their own.
+// Returns true if its sums need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// Reads the sizes of groups, and the tokens of the rows of processed groups. `product` is one of all rows.
+// Reads the group sizes, and the tokens of processed groups. `product` has all rows.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;

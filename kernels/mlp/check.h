@@ -1,5 +1,4 @@
-// Checks expert MLPs. A checked call has its extents, its buffers, its rows, and its products as problems of
-// grouped_gemm.h.
+// Checks expert MLPs, and states their products as problems of grouped_gemm.h.
 #ifndef RAGGEMM_KERNELS_MLP_CHECK_H_
 #define RAGGEMM_KERNELS_MLP_CHECK_H_
 
@@ -14,18 +13,18 @@
 
 namespace raggemm {
 
-// Rows to compute, in ascending order: all rows of the groups that have weights, or some of them.
+// Rows to compute, in ascending order: all rows of the processed groups, or some of them.
 struct MlpRows {
-  const int64_t* sizes;  // [groups] rows of each group
+  const int64_t* sizes;  // [groups] Rows of each group.
   int64_t groups;
   int64_t begin, end;
-  const int64_t* index = nullptr;  // row of the call for each row here; null: the same row
+  const int64_t* index = nullptr;  // Row of the call for each row. Null: the same row.
   int64_t RowAt(int64_t i) const { return index == nullptr ? i : index[i]; }
 };
 
 enum class MlpWeights : uint8_t { kUp, kDown, kGate };
 
-// A product of rows with weights. lhs and out are dense matrices with this number of rows.
+// A product of rows with weights. lhs and out are dense.
 struct MlpProduct {
   MlpWeights weights;
   void* lhs;
@@ -41,12 +40,11 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type of rows that these weights or their transpose multiply: that of the weights, or x's if the weights
-  // are quantized.
+  // Returns the type of the rows that weights multiply: that of the weights, or of x if the weights are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns the weights of rows from `row` on if they multiply what `on` names; else null.
+  // Returns the row weights from `row` on, or null if they do not multiply `on`.
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
@@ -55,10 +53,10 @@ struct CheckedMlp {
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 
-// Checks types and shapes only. Null gradients stand for the forward call, here and below.
+// Checks types and shapes only. Null gradients stand for a forward call, here and below.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
-// Returns InvalidArgument as MoeMlp.
+// Checks a call. Returns the InvalidArgument errors of MoeMlp or MoeMlpBackward.
 absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                     absl::Span<int64_t> workspace);
 

@@ -1,11 +1,11 @@
-// Start reading at MoeMlp: it computes the sorted rows piece by piece. If row_slots give the order of the sums, it
-// sorts the rows by token and slot, and computes them in passes:
+// Start reading at MlpForward::RunAll. It computes the sorted rows piece by piece. With row_slots it sorts the rows by
+// token and slot, and computes them in passes:
 //
 //     sorted by expert   | token 1 | token 0 | token 2 | token 0 | token 1 | token 2 |
 //     sorted by token    | token 0, token 0, token 1 | token 1, token 2, token 2 |
 //                          pass 0                      pass 1
 //
-// A pass computes d of its rows, expert by expert, stores each where the order by token has it, and then adds them up.
+// A pass computes d of its rows, expert by expert, stores it in the order by token, and adds it up.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,7 @@
 namespace raggemm {
 namespace {
 
-// Clears the rows of kept products that no product writes.
+// Clears the rows of a kept product that no product writes.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
   float* const data = static_cast<float*>(kept->data);
@@ -48,7 +48,6 @@ class MlpForward {
   }
 
  private:
-  // Computes the rows of the steps, piece by piece.
   absl::Status RunRows() {
     for (MlpPart piece = {steps_.rows, kPieceRows}; piece.Next();) {
       if (piece.rows.count() == 0) continue;
@@ -68,7 +67,7 @@ class MlpForward {
       steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
       return absl::OkStatus();
     }
-    // A pass has other rows than the caller's memory and than the order by token.
+    // A pass has only some of the caller's rows, and not in the order by token.
     const std::optional<Array>&up = mlp_.problem.up, &gate = mlp_.problem.gate;
     if (up) CopyRows(piece.up, mlp_.UpColumns(), up->data, index + begin, count);
     if (gate) CopyRows(piece.gate, mlp_.extents.intermediate, gate->data, index + begin, count);
@@ -76,7 +75,7 @@ class MlpForward {
     return absl::OkStatus();
   }
 
-  // Copies `count` rows of so many floats to the rows `to_rows` of `to`.
+  // Copies `count` rows to the rows `to_rows` of `to`.
   void CopyRows(const float* from, int64_t columns, void* to, const int64_t* to_rows, int64_t count) const {
     steps_.ForEachRow(count, columns * kFloatBytes, [&](int64_t i) {
       std::copy_n(from + i * columns, columns, static_cast<float*>(to) + to_rows[i] * columns);

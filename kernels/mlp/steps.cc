@@ -38,7 +38,7 @@ void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
   SetSizes(mlp, all, rows);
   MlpPiece piece = {rows, mlp.buffers.up, mlp.buffers.up + rows.count() * mlp.extents.intermediate};
-  if (all.index != nullptr) return piece;  // The caller's rows are in another order.
+  if (all.index != nullptr) return piece;  // The forward pass copies the rows to the caller.
   const std::optional<Array>&up = mlp.problem.up, &gate = mlp.problem.gate;
   if (up) piece.up = static_cast<float*>(up->data) + rows.begin * mlp.UpColumns();
   if (gate) piece.gate = static_cast<float*>(gate->data) + rows.begin * mlp.extents.intermediate;
@@ -66,7 +66,7 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
   return raggemm::Run(*schedule, team_);
 }
 
-// Both products are planned together and run in one loop, so the gate has a workspace of its own.
+// Both schedules run in one loop, so the gate has a workspace of its own.
 absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
   const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
   if (!mlp.problem.w_gate) return Run(up);
@@ -127,7 +127,7 @@ void MlpSteps::Activate(const MlpPiece& piece, char* a) const {
   });
 }
 
-// Threads divide the columns, so that the rows of each token are added in their order.
+// Threads divide the columns. So the rows of each token are added in order.
 void MlpSteps::Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const {
   const int64_t hidden = mlp.extents.hidden;
   InParts(hidden, count * kFloatBytes, 64 / kFloatBytes, [&](int64_t from, int64_t to) {

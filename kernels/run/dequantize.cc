@@ -11,10 +11,10 @@
 namespace raggemm {
 namespace {
 
-// Most elements before the first one that is wanted. A line begins at a whole byte, which has up to 4 elements.
+// Most elements before the first wanted one: a line begins at a whole byte, which has up to 4 elements.
 constexpr int64_t kMostLead = 4;
 
-// The scales or the zero points along one line of a stored matrix. They are read once for all lines that share them.
+// The scales or zero points along a stored line, which are read once for all lines that share them.
 class LineParams {
  public:
   LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)
@@ -23,7 +23,7 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns n values from a position on. Null if there are none.
+  // Returns n values from a position on, or null if there are none.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
@@ -31,7 +31,7 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns the number of lines from a position on that share their values.
+  // Returns the number of lines from `at` on that share their values.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;
@@ -65,7 +65,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
   LineParams zeros(context, source, operand.zero), scales(context, source, operand.scale);
-  // Dequantization never flushes denormals. An arithmetic that flushes does so in its sums.
+  // Dequantization keeps denormals. Only sums flush them.
   const FloatMode mode;
   for (int64_t line = 0, shared; line < count; line += shared) {
     shared = std::min({count - line, zeros.Lines(at), scales.Lines(at)});
@@ -96,8 +96,7 @@ void PackIndexed(const TileContext& context, const PackSource& source, Pack* pac
   const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
   const int64_t bytes = args.k * SizeOf(lhs.dtype);
   for (int64_t i = 0; i < args.width; ++i) {
-    // The indices were checked. If another thread changes one meanwhile, the result has a wrong row, but nothing
-    // outside lhs is read.
+    // The indices were checked. If another thread changes one meanwhile, still nothing outside lhs is read.
     const int64_t row = std::clamp<int64_t>(ToInteger(index, first + i), 0, lhs.rows - 1);
     std::memcpy(lines + i * bytes, ElementAt(source.matrix, lhs.dtype, row, source.col), static_cast<size_t>(bytes));
   }

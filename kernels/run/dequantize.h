@@ -1,5 +1,5 @@
-// Packing of quantized elements, and of rows that row_index selects. Lines are dequantized, or copied, to a buffer in
-// L1, and packed from there.
+// Packs quantized elements, and rows that row_index selects. Their lines are first dequantized or copied to a buffer in
+// L1.
 #ifndef RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 #define RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 
@@ -11,21 +11,21 @@
 
 namespace raggemm {
 
-// Elements to pack: the operand and the matrix of a group GEMM, and the first element.
+// The elements to pack, from element (row, col) of op(operand) on.
 struct PackSource {
   const Operand& operand;
   const OperandAccess& access;
   const Matrix& matrix;
   const GroupGemm& gemm;
-  int64_t row, col;  // Position of the first element in op(operand).
+  int64_t row, col;
 };
 
-// Packs at most kKc steps of kMaxRows rows of a quantized operand through a buffer. Sets src and src_stride of `args`.
+// Dequantizes and packs at most kKc steps of kMaxRows rows. Sets src and src_stride of `args`.
 void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
-// Packs rows of lhs that row_index selects through a buffer.
+// Gathers and packs the rows of lhs that row_index selects. Sets the same arguments.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 
-// Packs elements of an operand. It dequantizes or gathers them first if necessary.
+// Packs elements. Dequantizes or gathers them first if necessary.
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {
   const Packers& packers = *source.access.pack;
   const Matrix& matrix = source.matrix;

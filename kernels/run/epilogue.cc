@@ -114,14 +114,14 @@ void TileResult::Finish() const {
   if (nontemporal_) FenceStores();
 }
 
-// Returns the row of `values` that belongs to the tile's group GEMM.
+// Returns the row of `values` for the tile's group GEMM.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
   const int64_t row = RowOf(context_.call, values.per, task_.gemm);
   return values.data + row * row_elements * SizeOf(values.dtype);
 }
 
-// Returns the totals that the epilogue reads: those that a kernel leaves in scratch, or the scaled ones.
+// Returns the totals that the epilogue reads: the kernel's, or the scaled ones.
 char* TileResult::TotalOf(const MicrokernelArgs& args) const {
   char* total = static_cast<char*>(const_cast<void*>(args.total));
   return context_.call.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
@@ -164,7 +164,7 @@ void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* t
                   .prefetch = nullptr});
 }
 
-// Stores row by row, so that the values before the activation stay in f32 and in L1.
+// Stores row by row, so that values before the activation stay in L1.
 void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   const DType out = context_.call.out.dtype;
   const bool is_total = epilogue.alpha == nullptr && epilogue.c == nullptr && epilogue.bias == nullptr;
@@ -198,8 +198,8 @@ void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   }
 }
 
-// Returns true if results bypass the caches. The gradients of all experts are written once, and are too many to stay in
-// a cache until they are read. GFLOP/s for f32 and 2048x768 on two cores of Emerald Rapids:
+// Returns true if results bypass the caches. Gradients of all experts are too large to stay there until they are read.
+// GFLOP/s for f32 and 2048x768 on two cores of Emerald Rapids:
 //
 //     rows    ordinary stores from scratch    past the caches
 //     16      48                              184

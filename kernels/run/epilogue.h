@@ -1,4 +1,4 @@
-// Results of a tile: scaled sums, the epilogue, and the stores to out.
+// Computes the results of a tile from its sums: scales, epilogue, stores to out.
 #ifndef RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 #define RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 
@@ -13,35 +13,32 @@
 
 namespace raggemm {
 
-// The result of a tile. It scales sums, runs the epilogue and stores.
 class TileResult {
  public:
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
-  // Returns true if a block ends sums that are scaled. Its scales are then read for the rows of the tile, and for the
-  // columns of each panel. AddSums scales the sums of a register tile and adds them to its totals.
+  // Returns true if the block ends sums that are scaled. The caller then reads the scales of the tile's rows, and of
+  // the columns of each panel. AddSums scales the sums of a register tile and adds them to its totals.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Sets the output of a kernel. The result of the last chain goes directly to out if it needs no epilogue, and
-  // otherwise to scratch.
+  // Sets the output of a kernel: out for a whole register tile whose last chain needs no epilogue, otherwise scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
-  // Copies TileContext::earlier_totals of a register tile to the buffer from which its kernel continues.
+  // Copies TileContext::earlier_totals of a register tile to the buffer that its kernel continues from.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Prefetches the lines of out that will be written after the kernel.
+  // Prefetches the lines of out that are written after the kernel.
   void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
-  // Runs the epilogue for a register tile after its last chain, while its totals are in L1. Only for kernels whose
-  // output is in scratch.
+  // Runs the epilogue of a register tile whose totals are in scratch, while they are in L1.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
   // Stores the result of an empty contraction. The sums are zero whatever alpha is, as in BLAS.
   void StoreEmpty() const;
 
-  // Orders the stores past the caches before the store that tells other threads that the tile is done.
+  // Orders nontemporal stores before the store that tells other threads that the tile is done.
   void Finish() const;
 
  private:
@@ -61,7 +58,7 @@ class TileResult {
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
   bool plain_;        // True: totals are stored to out without an epilogue.
-  bool nontemporal_;  // True: these stores bypass the caches.
+  bool nontemporal_;  // True: they bypass the caches.
 };
 
 }  // namespace raggemm

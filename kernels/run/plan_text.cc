@@ -14,7 +14,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the cost of the largest tile in percent of a thread's share. The last thread may finish later by this much,
+// Returns the cost of the largest tile in percent of a thread's share. The last thread may finish this much later,
 // because threads take whole tiles from each other.
 int64_t LargestTileShare(const Schedule& schedule) {
   double largest = 0;

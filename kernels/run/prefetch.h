@@ -1,5 +1,5 @@
-// Prefetches into L2 while a tile is computed: the data that this thread will probably need next, even if it belongs to
-// another tile or group. StartBlock comes before each block, For before each piece of its work.
+// Prefetches the data that a thread will probably need next into L2, even if it belongs to another tile or group. The
+// caller calls StartBlock before each block, and For before each packer and kernel.
 #ifndef RAGGEMM_KERNELS_RUN_PREFETCH_H_
 #define RAGGEMM_KERNELS_RUN_PREFETCH_H_
 
@@ -18,13 +18,13 @@ class Prefetcher {
   Prefetcher(const Schedule& schedule, const TileTask& task, int64_t tile)
       : context_(schedule.tile), task_(task), next_tile_(schedule, tile) {}
 
-  // Sets the lines to prefetch during the work on a block. `next` is the block after it in this tile, or null.
+  // Selects the lines to prefetch during `block`. `next` is the next block of this tile, or null.
   void StartBlock(const Block& block, const Block* next) {
     if (block.begins_kc_block()) SetLhsTarget(block);
     SetRhsTarget(LayoutOf(context_).prefetch(context_, task_, block, next, next_tile_));
   }
 
-  // Returns the lines of rhs to prefetch while a panel is packed, or while one of its kernels runs.
+  // Returns the lines of rhs that a packer or a kernel prefetches. Before a kernel, it also prefetches lines of lhs.
   enum class Work : uint8_t { kPack, kKernel };
   Prefetch* For(Work work) {
     if (work == Work::kPack) return NextOfRhs(rhs_.packer_parts);
@@ -35,9 +35,8 @@ class Prefetcher {
  private:
   friend struct PrefetcherPeer;  // Shows tests the prefetched lines of lhs.
 
-  // Returns the next lines of rhs. Each panel and register tile gets an equal part. This needs no division. With a
-  // division for each part, gradients of 16 rows at 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids,
-  // two cores).
+  // Returns the next `parts` equal parts of the lines of rhs. With a division for each part, gradients of 16 rows at
+  // 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids, two cores).
   Prefetch* NextOfRhs(int64_t parts) {
     if (parts_left_ <= 0) StartColumn();
     parts_left_ -= parts;
@@ -48,9 +47,8 @@ class Prefetcher {
   void SetRhsTarget(const PrefetchTarget& target);
   void StartColumn();
 
-  // Prefetches a few lines of lhs before each kernel. These lines are packed next: for the next KC block, or for the
-  // first one of the next tile. Without these prefetches and those of out, 512 rows of 2048x768 f32 ran at 268 instead
-  // of 292 GFLOP/s.
+  // Prefetches a few of the lines of lhs that are packed next, for the next KC block or tile. Without this and
+  // PrefetchOut, 512 rows of 2048x768 f32 ran at 268 instead of 292 GFLOP/s.
   void PrefetchLhs() {
     for (int64_t i = std::min(lhs_.per_kernel, lhs_.lines_left); i > 0; --i) {
       __builtin_prefetch(lhs_.line, 0, 2);
@@ -69,7 +67,7 @@ class Prefetcher {
 
   PrefetchTarget rhs_;  // Lines and panels that are left, from `first` on.
   Prefetch at_{};
-  // The column of runs that is being prefetched: its parts, and the lines of each part.
+  // Parts of the current column of runs, and the lines of each part.
   int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;
 
   struct {

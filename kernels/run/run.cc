@@ -1,4 +1,4 @@
-// Start reading at RunTile, which has the textbook loops of a blocked GEMM over one tile of one group.
+// Start reading at RunTile, which has the loops of a blocked GEMM over one tile of one group.
 #include "kernels/run/run.h"
 
 #include <algorithm>
@@ -28,13 +28,13 @@ int64_t StepBytes(const TileContext& context, int64_t k) {
   return PackedBytes(context.kernels.row->lhs, KernelSteps(context.kernels, k), 1);
 }
 
-// Returns the packed lhs of the KC block that a block belongs to. Scratch holds one KC block of lhs, or all of them.
+// Returns the packed lhs of a block's KC block. Scratch holds one KC block, or all of them if k is the inner loop.
 char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block& block, const Scratch& scratch) {
   const int64_t kc_blocks_before = task.blocks.k_inner ? block.kc_begin / context.kernels.kc : 0;
   return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
-// Packs lhs for the KC block of a block, one register tile after the other.
+// Packs lhs for the KC block of `block`.
 void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
@@ -58,8 +58,8 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
   }
 }
 
-// The packed panels of rhs. A panel is packed when it is due. Kernels that can pack ahead pack it during the sums of
-// the panel before, into the other one of two buffers.
+// The packed panels of rhs. A panel is packed before its kernels run, or by the kernels of the panel before it into a
+// second buffer.
 class RhsPanels {
  public:
   RhsPanels(const TileContext& context, const TileTask& task, const Scratch& scratch)
@@ -67,7 +67,7 @@ class RhsPanels {
 
   char* buffer() const { return scratch_.panels[turn_]; }
 
-  // Packs the panel of a block that starts at `col`, unless it was packed ahead. `prefetch` goes to the packer.
+  // Packs the panel of a block that starts at `col`, unless it was packed ahead.
   void MakeReady(const Block& block, int64_t col, Prefetch* prefetch) {
     if (!ready_) {
       PackFrom(context_,
@@ -77,7 +77,7 @@ class RhsPanels {
     ready_ = false;
   }
 
-  // Sets the panel that register tiles pack ahead: the one at `col` of a block. Null: none.
+  // Sets the panel that kernels pack ahead: the one at `col` of a block. Null: none.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
@@ -93,7 +93,7 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
-  // Returns the share of register tile i of the packing ahead.
+  // Returns the slices that the kernel of register tile i packs ahead, or null.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
     ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
@@ -131,15 +131,14 @@ class RhsPanels {
   bool ready_ = false;
 };
 
-// Sets the arguments of a tile's kernels, one register tile below the other. Register tiles of the same height that
-// read rhs in the same mode share a kernel and most arguments. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
+// Sets kernel arguments, from register tile to register tile. Those of equal height and rhs mode share a kernel and
+// most arguments. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
 //
 //                            all arguments set anew    shared
 //     gradient, 16 rows      64                        69
 //     forward, 64 rows       117                       122
 //
-// Kernels that loop over eight register tiles in one call gain 4 % for the gradient of 16 rows, and lose 3 % forward at
-// 512 rows.
+// Kernels that loop over eight register tiles gain 4 % for the gradient of 16 rows, and lose 3 % forward at 512 rows.
 class ArgumentBinder {
  public:
   ArgumentBinder(const TileContext& context, const TileTask& task, const Scratch& scratch, MicrokernelArgs& args)
@@ -152,7 +151,6 @@ class ArgumentBinder {
     args_.panel = scratch.panels[0];
   }
 
-  // Sets the arguments that all register tiles of a block share.
   void BindBlock(const Block& block, const char* packed_lhs) {
     packed_lhs_ = packed_lhs;
     steps_before_ = StepBytes(context_, block.k - block.kc_begin);
@@ -162,7 +160,7 @@ class ArgumentBinder {
     args_.end = block.end;
   }
 
-  // Sets the arguments of register tile i of a panel, and returns its kernel. `packed` is the packed panel.
+  // Sets the arguments of register tile i of a panel, and returns its kernel.
   Microkernel* BindTile(const Block& block, const Panel& panel, int64_t col, int64_t i, const char* packed,
                         const TileResult& result) {
     const RegisterTiles& rows = task_.rows;
@@ -200,15 +198,15 @@ class ArgumentBinder {
   const Scratch& scratch_;
   MicrokernelArgs& args_;
   const int64_t sum_size_;   // Bytes of a sum.
-  const int64_t row_bytes_;  // Bytes of a row of lhs in a KC block.
+  const int64_t row_bytes_;  // Bytes of a packed row of lhs in a KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes of a row of lhs in the KC block before this block.
+  int64_t steps_before_ = 0;  // Bytes of such a row before this block.
   // Bytes from a register tile to the one below.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
-// Computes one tile: out[window] = epilogue(sum over chains of lhs x rhs). It loops over blocks of rhs, the panels of a
-// block, and register tiles of lhs.
+// Computes one tile, out[window] = epilogue(sum over chains of lhs x rhs): for each block of rhs, each of its panels,
+// and each register tile of lhs.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);

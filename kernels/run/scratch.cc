@@ -17,7 +17,6 @@
 namespace raggemm {
 namespace {
 
-// Head of a block on the free list.
 struct FreeBlock {
   FreeBlock* next;
   size_t bytes;
@@ -26,11 +25,11 @@ struct FreeBlock {
 // Bytes before the aligned memory that a lease hands out.
 constexpr size_t kHeader = kLineBytes;
 
-// The list has no constructor and no destructor, because threads that call may outlive static destructors.
+// The list has no destructor, because calling threads may outlive static destructors.
 constinit FreeBlock* free_list = nullptr;
 constinit KeptBuffers kept = {};
 
-// Returns a block of at least `bytes` from the free list. Null if there is none.
+// Returns a block of at least `bytes` from the free list, or null.
 FreeBlock* TakeFree(size_t bytes) {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
@@ -65,7 +64,7 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Frees the list. Other threads may be in calls even at the end of the process.
+// Takes the lock, because other threads may be in calls even at the end of the process.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};
@@ -86,7 +85,7 @@ Scratch::Scratch(const TileContext& context, void* block) {
     return slot;
   };
   const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(context.kernels, context.kernels.kc);
-  // Packers store whole vectors, and may write a vector behind the last panel.
+  // Packers may write a vector behind the last panel.
   packed_lhs = take(PackedBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
   for (char*& panel : panels) panel = take(PackedBytes(kernels.rhs, steps, kernels.cols));
   chain = take(context.blocking.m * context.blocking.n * sum);

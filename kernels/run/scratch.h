@@ -1,5 +1,5 @@
-// Pack buffers. A process-wide list keeps the buffers of finished calls, so that a warm call allocates nothing and
-// takes no page fault. The calling thread leases buffers for all workers before anything is written.
+// Pack buffers, which are leased before a call writes anything. A process-wide list keeps the buffers of finished
+// calls, so that later calls neither allocate nor take page faults.
 #ifndef RAGGEMM_KERNELS_RUN_SCRATCH_H_
 #define RAGGEMM_KERNELS_RUN_SCRATCH_H_
 
@@ -10,21 +10,20 @@
 
 namespace raggemm {
 
-// The buffers of one worker for the tiles of a call. Each starts at a cache line.
+// The buffers of one worker. Each starts at a cache line.
 struct Scratch {
-  // Divides a block of memory. If `block` is null, the constructor only counts the bytes.
+  // Divides `block` into the buffers. Only counts their bytes if `block` is null.
   Scratch(const TileContext& context, void* block);
   static int64_t Bytes(const TileContext& context) { return Scratch(context, nullptr).bytes; }
 
-  char* packed_lhs;  // Panels of lhs, one register tile after the other. One KC block, or all of them.
+  char* packed_lhs;  // Panels of lhs, by register tile. One KC block, or all of them.
   char* panels[2];   // Packed panels of rhs. The second one is for kernels that pack ahead.
-  char* chain;       // Sums [mr][nr], one register tile after the other, panel by panel.
-  char* total;       // In the layout of chain.
-  char* bias;        // [columns] in the type of the sums.
-  // Rows of f32, [columns]. Only if there is an activation.
+  char* chain;       // Chains [mr][nr], by panel, then by register tile.
+  char* total;       // Totals, in the layout of chain.
+  char* bias;        // Bias [columns], in the type of the sums.
+  // Rows of f32 [columns], only for activations.
   float *gate, *result;
-  // Scaled totals in the layout of chain, and the scales of the tile's rows and of a panel's columns. Only if sums are
-  // scaled.
+  // Only if sums are scaled: totals in the layout of chain, and scales of the tile's rows and of a panel's columns.
   char* scaled;
   float *row_scales, *column_scales;
   int64_t bytes = 0;  // Bytes of all buffers.

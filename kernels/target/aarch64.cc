@@ -24,8 +24,7 @@ constexpr Isa kNeonDotprod{2};  // SDOT and UDOT for bytes
 constexpr Isa kNeonI8mm{3};     // SMMLA, UMMLA and USMMLA for bytes
 constexpr Isa kNeonBf16{4};     // BFMMLA
 
-// Names of cores, by the implementer and the part number of MIDR_EL1. From the technical reference manuals of the
-// cores.
+// Names of cores by implementer and part number of MIDR_EL1, from the technical reference manuals of the cores.
 constexpr struct {
   unsigned implementer, part;
   const char* name;
@@ -37,7 +36,7 @@ constexpr struct {
 // Linux and its compilers require NEON on this architecture.
 const char* MissingNothing() { return nullptr; }
 
-// If cores differ, Linux reports the features that all of them have. If Linux reports none, only NEON is used.
+// If cores differ, Linux reports the features that all of them have.
 const char* MissingForDotprod() {
   constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
   return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";
@@ -65,7 +64,7 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
-// The other rules flush. The mode of this architecture flushes before rounding, but the rules flush after rounding.
+// All other rules flush after rounding. The float mode of this architecture flushes before rounding.
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 
 absl::Span<const IsaRow> IsaRows() {

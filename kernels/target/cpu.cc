@@ -16,8 +16,8 @@
 namespace raggemm {
 namespace {
 
-// Measures the tallest register tile over one KC block, from L1 or L2, in GFLOP/s. Returns the best of some turns of
-// about 10 us.
+// Measures the tallest register tile over one KC block, from L1 or L2. Returns the GFLOP/s of the best turn of about 10
+// us.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;
@@ -59,11 +59,10 @@ Cpu ProbedCpu() {
       host.probed_gflops[index][static_cast<size_t>(row.arithmetic)] = Probe(row);
     }
   }
-  // A size is 0 if a virtual machine hides it.
   if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
   if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
   if (row == nullptr) {
-    // Each cycle has two fmas and one load from L2, in the widest vectors.
+    // Assumes two fmas and one load from L2 per cycle, in the widest vectors.
     const Isa isa = PreferredIsa(host, kArithmetics[0]);
     host.fmas_per_cycle = host.l2_bytes_per_cycle = 2.0 * static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
   }
@@ -83,7 +82,7 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // Leaves room for a core that does other work during a part of the probe.
+  // Leaves room for other work on the core during a part of the probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

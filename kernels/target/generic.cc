@@ -1,4 +1,4 @@
-// The architecture of any CPU with a C++ compiler. It computes one element at a time.
+// Any CPU with a C++ compiler. Kernels compute one element at a time.
 #include <string>
 
 #include "kernels/target/target.h"

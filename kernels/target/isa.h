@@ -1,4 +1,4 @@
-// Finds instruction sets and their kernels in the tables of the target.
+// Finds instruction sets and their kernels.
 #ifndef RAGGEMM_KERNELS_TARGET_ISA_H_
 #define RAGGEMM_KERNELS_TARGET_ISA_H_
 
@@ -20,17 +20,17 @@ const IsaRow& RowOf(Isa isa);
 std::string NameOf(const KernelRow& kernels);
 
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
-// Returns the kernels of an instruction set for an arithmetic, or those of its base.
+// Returns the kernels of an instruction set for an arithmetic. They may be those of its base.
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
-// Returns the kernels of an instruction set for an arithmetic. Null if only its base has some.
+// Returns the instruction set's own kernels for an arithmetic, or null.
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);
 const Dequantizers& DequantizersFor(Isa isa);
 inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
   return row.formats[static_cast<int>(dtype)];
 }
 
-// Returns the bytes of k packed steps of `width` rows or columns. This is also the offset of step k, if k is a multiple
-// of k_group.
+// Returns the bytes of k packed steps of `width` rows or columns. If k is a multiple of k_group, this is also the
+// offset of step k.
 int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width);
 
 // Sets up the matrix unit that kernels use on this thread, and restores its state at the end.

@@ -1,5 +1,5 @@
-// The interface to an architecture: its instruction sets and their kernels, the CPU and its floating-point modes. CMake
-// builds the files of one architecture: x86*.cc, aarch64.cc, or generic.cc, which uses only standard C++.
+// The interface to an architecture: instruction sets and kernels, CPU, floating-point modes. CMake builds x86*.cc,
+// aarch64.cc, or generic.cc for any other CPU. The last two use portable.cc.
 #ifndef RAGGEMM_KERNELS_TARGET_TARGET_H_
 #define RAGGEMM_KERNELS_TARGET_TARGET_H_
 
@@ -17,30 +17,28 @@ namespace raggemm {
 struct IsaRow {
   Isa isa;
   const char* name;
-  // Returns what this CPU or its operating system lacks for the instruction set. Null if it lacks nothing.
+  // Returns what the CPU or the operating system lacks for the instruction set, or null.
   const char* (*missing)();
   absl::Span<const KernelRow> kernels;
-  Isa base;  // Instruction set for the arithmetics without kernels here. Itself if it has kernels for all.
+  Isa base;                                    // Instruction set for all other arithmetics. Itself if there are none.
   const Dequantizers* dequantizers = nullptr;  // Null: those of `base`.
   bool usable() const { return missing() == nullptr; }
 };
 
-// Returns all instruction sets of the library, also those that this CPU lacks. The best one is first. An Isa is the
-// index of a row, counted from the last row, which is Isa::kScalar.
+// Returns all instruction sets of the library, the best one first. This CPU may lack some. An Isa is the index of a
+// row, counted from the last row, which is Isa::kScalar.
 absl::Span<const IsaRow> IsaRows();
 
-// Returns the rule for bf16 with bf16 on CPUs without a unit for it: the fastest rule for all CPUs of this
-// architecture.
+// Returns the fastest rule for bf16 with bf16 on CPUs of this architecture without a unit for it.
 ArithmeticId Bf16SumsWithoutUnit();
 
-// Returns this CPU's row of MeasuredCpus. Null if it has none.
+// Returns this CPU's row of MeasuredCpus, or null.
 const Cpu* MeasuredRow();
-// Returns the size of a core's cache of level 1 (data) or 2 in bytes. 0 or less if a virtual machine hides it.
+// Returns the bytes of a core's cache of level 1 (data) or 2. 0 or less if a virtual machine hides it.
 int64_t CacheBytes(int level);
 
-// Sets the floating-point mode of a thread, and restores it at the end. Results are rounded to nearest. Denormals are
-// flushed or kept. XLA's threads flush them by default, and those of OpenMP do not. If the CPU cannot flush after
-// rounding (Arithmetic::flushes), kernels flush.
+// Sets a thread to round to nearest, and to flush or keep denormals. Restores its mode at the end. XLA's threads flush
+// by default, and those of OpenMP do not. If the CPU cannot flush after rounding (Arithmetic::flushes), kernels flush.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);
@@ -49,14 +47,14 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  // fenv_t has the x86 register at offset 28. There, int4 with 64 rows would take 1.09 times as long (Zen 5).
+  // fenv_t has the x86 register at offset 28. With it, int4 with 64 rows would take 1.09 times as long (Zen 5).
   union {
     unsigned control;
     std::fenv_t environment;
   } saved_;
 };
 
-// Size of huge pages on most CPUs. Memory of any other size works, but is slower.
+// Size of huge pages on most CPUs. A wrong size only costs speed.
 inline constexpr size_t kHugePageBytes = 2 << 20;
 
 // Orders nontemporal stores before all stores that follow.

@@ -31,7 +31,7 @@ constexpr Isa kAvx512Vnni{4};  // VPDPBUSD for bytes
 constexpr Isa kAvx512Bf16{5};  // VDPBF16PS for pairs of bf16
 constexpr Isa kAmx{6};         // TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes
 
-// Returns the ISAs of a CPU: the scalar one and those with these names.
+// Returns a CPU's ISAs: the scalar one and those with these names.
 std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) {
   std::array<bool, kMostIsas> all = {true};
   for (absl::string_view isa : isas) all[static_cast<size_t>(*IsaOf(isa))] = true;
@@ -57,8 +57,7 @@ absl::Span<const IsaRow> IsaRows() {
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 
 absl::Span<const Cpu> MeasuredCpus() {
-  // prefetch_panels_below comes from these GFLOP/s, with two cores and 2048x768. They compare prefetches of blocks
-  // panel by panel and row by row:
+  // prefetch_panels_below comes from these GFLOP/s of prefetches panel by panel and row by row (2048x768, two cores):
   //
   //     Emerald Rapids   panels  rows         Zen 3            panels  rows
   //     f32, 4 rows      55      50           f32, 8 rows      31      51
@@ -69,7 +68,7 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 32 rows    243     269
   //
   // On Emerald Rapids, memory takes as long as the arithmetic at 23 rows of f32. The constants of rhs_layout.h and
-  // strategy.cc come from this CPU. Zen 3 has its numbers for memory, calls and pages, and was tested with them.
+  // strategy.cc come from this CPU. Zen 3 has the same numbers for memory, calls and pages, and was tested with them.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
@@ -91,8 +90,8 @@ absl::Span<const Cpu> MeasuredCpus() {
        .l1_bytes = 32 << 10,
        .l2_bytes = 512 << 10,
        .block_bytes = 384 << 10},
-      // Loops of the kernels differ by 13 % from what these numbers predict. cycles_per_call was measured at 94.
-      // With 94, blocks have too few steps of k: 512 rows of 2048x768 f32 run at 175 GFLOP/s instead of 183.
+      // Kernel loops differ by 13 % from what these numbers predict. cycles_per_call was measured at 94. With 94,
+      // blocks have too few steps of k: 512 rows of 2048x768 f32 run at 175 instead of 183 GFLOP/s.
       {.name = "AMD Zen 4",
        .isas = With({"avx2", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 16,

@@ -38,7 +38,7 @@ const char* MissingForAvxVnni() {
   return missing != nullptr || has ? missing : "the CPU lacks AVX_VNNI";
 }
 
-// Finds the row by the family and the model of CPUID. A virtual machine may have any name.
+// Finds the row by family and model, because a virtual machine may have any name.
 const Cpu* MeasuredRow() {
   unsigned eax, vendor[3], rest[3];
   if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;

@@ -9,7 +9,7 @@
 namespace raggemm {
 
 std::string HostCpuBrand() {
-  // Three leaves have sixteen characters each, padded with blanks or zeros.
+  // Each of three leaves has 16 characters, padded with blanks or zeros.
   constexpr unsigned kFirst = 0x80000002, kLeaves = 3;
   unsigned text[4 * kLeaves] = {};
   for (unsigned leaf = 0; leaf < kLeaves; ++leaf) {

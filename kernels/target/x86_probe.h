@@ -1,5 +1,4 @@
-// Probes the features of an x86 CPU and its operating system. A test that simulates other CPUs links its own functions
-// instead of x86_cpuid.cc.
+// Probes an x86 CPU and its operating system. A test that simulates other CPUs replaces x86_cpuid.cc.
 #ifndef RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 #define RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 
@@ -8,20 +7,20 @@
 
 namespace raggemm {
 
-// Return what is missing. Null if nothing is missing.
+// Return what is missing for an instruction set, or null.
 const char* MissingForAvx2();
 const char* MissingForAvx512();
 const char* MissingForAvx512Vnni();
 const char* MissingForAvxVnni();
 
-// Return what is missing for a unit (x86_units.cc). Null if nothing is missing. MissingForAmx requests the tiles from
-// the operating system, for all threads of the process.
+// Return the same for units (x86_units.cc). MissingForAmx requests the tiles from the operating system, for all threads
+// of the process.
 const char* MissingForAvx512Bf16();
 const char* MissingForAmx();
 // Returns true if the CPU has AMX_TILE, but not AMX_INT8.
 bool LacksTilesOfBytes();
 
-// Returns the row of MeasuredCpus with this vendor, family and model of CPUID. Null if there is none.
+// Returns the row of MeasuredCpus with this vendor, family and model of CPUID, or null.
 const Cpu* MeasuredCpuOf(absl::string_view vendor, unsigned family, unsigned model);
 
 }  // namespace raggemm

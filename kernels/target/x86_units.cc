@@ -1,4 +1,4 @@
-// Probes the features that the units for bf16 and bytes need, of the CPU and its operating system.
+// Probes the CPU and the operating system for the units for bf16 and bytes.
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ const char* MissingForAvx512Vbmi() {
   return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
 }
 
-// Returns true if the operating system saves the configuration and the data of tiles when it switches threads.
+// Returns true if the operating system saves tiles and their configuration when it switches threads.
 bool SavesTiles() {
   unsigned eax, ebx, ecx, edx;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & bit_OSXSAVE) == 0) return false;
@@ -41,8 +41,8 @@ const char* MissingForAvx512Bf16() {
   return __builtin_cpu_supports("avx512bf16") ? nullptr : "the CPU lacks AVX512_BF16";
 }
 
-// Bits of CPUID are from Intel's Software Developer's Manual, and the system call is from
-// Documentation/arch/x86/xstate.rst of Linux. The permission holds for the whole process and does not end.
+// Bits of CPUID are from Intel's Software Developer's Manual, the system call from Documentation/arch/x86/xstate.rst of
+// Linux. The permission holds for the whole process and does not end.
 const char* MissingForAmx() {
   constexpr int kAmxBf16 = 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
