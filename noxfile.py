@@ -1,4 +1,4 @@
-"""The nox sessions of ./dev, one for each long command. ./dev sets up what a session needs, and calls the session."""
+"""The nox sessions of ./dev, one for each long command. ./dev sets up what a session needs and calls it."""
 
 import argparse
 import collections.abc
@@ -31,7 +31,7 @@ EXECUTORS = ("pool", "openmp", "serial")
 CASES = ",".join(str(ROOT / f"proto/cases/{name}.textproto") for name in ("edge", "formats"))
 PYTEST = (str(PYTHON), "-m", "pytest", "-n", "2", "--dist=loadfile")
 REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
-# The newest jax is pinned for a newer Python. A Debian 13 chroot has that Python.
+# The newest jax is pinned for the newer Python of a Debian 13 chroot.
 NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
 VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
 # Versions whose headers together have each version of XLA's FFI API, 0.2 to 0.5.
@@ -44,7 +44,7 @@ nox.options.error_on_external_run = False
 
 
 class Steps:
-    """The steps of a session. The session continues after a step that fails."""
+    """The steps of a session, which continues after a step that fails."""
 
     def __init__(self, session: nox.Session):
         self.session, self.rows, self.failed = session, [], []
@@ -102,7 +102,7 @@ def form(name: str, *decorators, **options):
 
 
 def isas(usable: bool = True) -> list[str]:
-    """Returns the instruction sets of the plugin that this CPU supports, best first, or those that it does not."""
+    """Returns the plugin's instruction sets that this CPU supports, best first, or those that it does not."""
     script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]
@@ -158,10 +158,10 @@ def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
 
 
 def valgrind(session: nox.Session, steps: Steps) -> None:
-    """Finds reads of uninitialized memory in the release libraries. The sanitizers do not find them.
+    """Finds reads of uninitialized memory in the release libraries, which the sanitizers do not find.
 
-    Valgrind supports AVX2, but no wider instruction set. It does not check for leaks: protobuf keeps some memory, and
-    ASan checks for leaks.
+    Valgrind supports AVX2, but no wider instruction set. It does not check for leaks, because protobuf keeps some
+    memory. ASan does.
     """
     memcheck = ["valgrind", "--quiet", "--error-exitcode=1", "--leak-check=no"]
     memcheck += [f"--suppressions={ROOT}/tests/valgrind.supp"]
@@ -219,7 +219,7 @@ def soak(session: nox.Session) -> None:
 
 @form("checksums")
 def checksums(session: nox.Session) -> None:
-    """Compares results with recorded checksums. They do not depend on machine, compiler or jaxlib."""
+    """Compares results with recorded checksums, which do not depend on machine, compiler or jaxlib."""
     steps = Steps(session)
     if session.posargs == ["--record"]:
         session.log(f"recorded {recorded.record([DRIVER])} checksums; a line that differs is a result that changed")
@@ -241,7 +241,7 @@ def lint(session: nox.Session) -> None:
     # Presets compile several sources as one. A build without unity finds missing #includes.
     tidy = ROOT / "build/tidy"
     session.run("cmake", "--preset", "release", "-B", str(tidy), "-DCMAKE_UNITY_BUILD=OFF", silent=True)
-    # The flags are those of g++. clang needs these in addition, for GCC's headers and builtins.
+    # The flags are those of g++. clang also needs these, for GCC's headers and builtins.
     include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
     extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]  # protobuf headers from the build
@@ -265,7 +265,7 @@ def docs(session: nox.Session) -> None:
 
 
 def make_wheel(session: nox.Session) -> pathlib.Path:
-    """Builds the sdist, and from it the wheel. Adds shared libraries to the wheel that a plain Linux lacks."""
+    """Builds the sdist, and from it the wheel. Adds the shared libraries that a plain Linux lacks to the wheel."""
     want = compute_hash(
         "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels"
     )
@@ -307,7 +307,7 @@ def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
         toolchain = ["-C", f"cmake.define.CMAKE_TOOLCHAIN_FILE={source}/cmake/aarch64.cmake"]
         build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *toolchain, str(source)]
         session.run(*build, silent=True, external=True)
-        # Replaces the platform tag, which is that of the build machine.
+        # Replaces the platform tag of the build machine.
         tags = [str(PYTHON), "-m", "wheel", "tags", "--remove", "--platform-tag=linux_aarch64"]
         session.run(*tags, str(next(out.glob("*.whl"))), external=True)
         repair(session, next(out.glob("*.whl")))
@@ -336,8 +336,8 @@ def debian_13(session: nox.Session) -> debian.Root:
 def wheel_tests(version: str, share: bool) -> list[str]:
     """Returns the Python test files for a version of jax.
 
-    With share, the versions between the oldest one and that of .venv run half of the files each. The version of .venv
-    runs the tests of the package, because ./dev test runs all others with it. The oldest and the newest run all files.
+    With share, the versions between the oldest and that of .venv run half of the files each. The version of .venv runs
+    the tests of the package, because ./dev test runs all others with it. The oldest and the newest run all files.
     """
     files = sorted(f"tests/{path.name}" for path in (ROOT / "python/tests").glob("test_*.py"))
     shares = {VERSIONS[1]: files[::2], VERSIONS[2]: files[1::2]}
@@ -403,7 +403,7 @@ def log_newer_origins(session: nox.Session, pip: list[str], run) -> None:
 def origins(session: nox.Session) -> None:
     """Tests the front ends against the libraries that they replace.
 
-    Imports raggemm from its sources, because these libraries need other versions of its dependencies than .venv has.
+    Imports raggemm from its sources, because these libraries need other versions of dependencies than .venv has.
     """
     steps, requirements = Steps(session), ROOT / "python/tests/origins/requirements.txt"
     session.install("--quiet", "--no-deps", "-r", str(requirements))
@@ -444,7 +444,7 @@ def peers(session: nox.Session) -> None:
 
 
 def download_headers(session: nox.Session, version: str) -> pathlib.Path:
-    """Returns the folder with the headers of a version of jaxlib. Downloads jaxlib, but does not install it."""
+    """Returns the folder with the headers of a version of jaxlib. Downloads jaxlib without installing it."""
     folder = WHEEL / f"headers-{version}"
     if not folder.exists():
         part = folder.with_suffix(".part")
@@ -462,7 +462,7 @@ def download_headers(session: nox.Session, version: str) -> pathlib.Path:
 def headers(session: nox.Session) -> None:
     """Compiles each public header alone, and the plugin with XLA's headers of several versions.
 
-    The versions share a build tree, because the kernels do not include headers of XLA.
+    The versions share a build tree, because the kernels include no headers of XLA.
     """
     steps = Steps(session)
     for header in sorted((ROOT / "include/raggemm").glob("*.h")):
@@ -485,8 +485,8 @@ def headers(session: nox.Session) -> None:
 def debian_13_sources(session: nox.Session) -> None:
     """Builds and tests the sources in a Debian 13 chroot, with its g++.
 
-    Runs only some Python tests: the session "wheel" tests the package with the same Python and jax. Its root is
-    another one, without a compiler.
+    Runs only some Python tests, because the session "wheel" tests the package with the same Python and jax, in another
+    root without a compiler.
     """
     try:
         root = debian.Root(session, ROOT / "build/debian-13", *debian.PYTHON, "git")

@@ -21,7 +21,6 @@ struct Shape {
   int64_t k, n;
 };
 
-// All types, quantizations, modes and shapes of cases.
 constexpr Types kTypes[] = {
     {DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kF16, DType::kF32}};
 constexpr Quantization kQuantizations[] = {
@@ -38,8 +37,7 @@ constexpr int kThreads[] = {1, 2};
 constexpr Shape kShapes[] = {{2048, 768}, {2048, 1024}, {4096, 1792}, {2880, 2880}, {1408, 2048}};
 constexpr int64_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
 
-// Returns true for the cases of the default run. They differ most: N is a multiple of a small or a large power of two,
-// and groups are small or large.
+// Returns true for shapes of the default run. They differ most: N is a multiple of a small or a large power of two.
 bool InDefault(const Shape& shape) { return shape.n == 768 || shape.n == 2880; }
 
 bool InDefault(Mode mode, int64_t rows) {
@@ -88,8 +86,8 @@ bool Selected(const Case& c, Selection selection) {
   return quick ? c.n == 768 && InQuick(c.mode, rows) : InDefault({c.k, c.n}) && InDefault(c.mode, rows);
 }
 
-// Returns the groups of a call with equal groups: a multiple of four, for threads that take whole groups. A call should
-// take only a few milliseconds, by its memory traffic and by its sums. Successive calls go through all weights.
+// Returns the groups of a call with equal groups: a multiple of four, for threads that take whole groups, so that a
+// call takes only a few milliseconds. Successive calls go through all weights.
 int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType rhs) {
   const int64_t weights = shape.k * shape.n;
   const int64_t by_memory = (int64_t{96} << 20) / BytesOf(rhs, weights);

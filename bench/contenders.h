@@ -14,27 +14,24 @@
 
 namespace raggemm::bench {
 
-// An implementation that computes a case.
 struct Contender {
   std::string name;
   std::string way;  // How a peer uses its threads.
-  // Makes one call on set number `set`, which is below `sets`. Calls on successive sets find no weights in a cache.
+  // Makes one call on set number `set`, below `sets`. Calls on successive sets find no weights in a cache.
   std::function<absl::Status(int64_t set)> run;
   int64_t sets = 1;
   // The out of set 0. Null if `run` uses other memory, so that its result cannot be compared.
   char* result = nullptr;
 };
 
-// Returns our library, followed by the peers that take the types of the case. A peer appears once for each way to use
-// threads.
+// Returns our library, then the peers that take the types of the case. A peer appears once for each way to use threads.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Returns peers that multiply f32, on operands that were widened before. `wide_case` is the case with f32 operands, and
 // `wide` its memory with values in the precision of the narrow type.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
-// Returns a peer for quantized operands: our library on the same rows and matrices in bf16, which have their own
-// memory.
+// Returns the peer of a quantized case: our library on the same rows and matrices in bf16, in their own memory.
 Contender WithBf16(const Case& c, const Memory& wide);
 
 // Returns a peer of MakeWidened that also widens the bf16 operands in each call.

@@ -21,10 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Seconds of a turn. They are long enough that the wake-up of sleeping threads does not matter.
+// Seconds of a turn, long enough that the wake-up of sleeping threads does not matter.
 constexpr double kSecondsPerTurn = 0.02;
-// Contenders that are this much slower than ours run only two rounds. One round is enough if a call takes kLongCall
-// seconds, because few disturbances could make such calls so slow.
+// Contenders that are this much slower than ours run only two rounds, or one round if a call takes kLongCall seconds,
+// because few disturbances could make such calls so slow.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 
@@ -35,7 +35,7 @@ double Spread(const std::vector<double>& values) {
 }
 
 constexpr size_t kReferenceElements = 128;
-// Elements that are compared with our result. They are evenly spread. With more of them, contenders would wait long.
+// Evenly spread elements that are compared with our result. With more of them, contenders would wait long.
 constexpr int64_t kComparedElements = 1 << 18;
 
 absl::Status Wrong(int64_t element, double got, double want) {
@@ -44,14 +44,14 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// The expected result of set 0 of a case. It has some elements in float64 from the specification, and the first result
-// that is right in these elements, which is ours.
+// The expected result of set 0 of a case: some elements in float64 from the specification, and the first result that is
+// right in these elements, which is ours.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
 
-  // Fills out with NaNs and runs the contender on set 0. Returns an internal error that names an element and its values
-  // if the result is wrong.
+  // Fills out with NaNs and runs the contender on set 0. Returns an internal error with an element and its values if
+  // the result is wrong.
   absl::Status Run(const Contender& contender);
 
  private:
@@ -102,8 +102,8 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
   return absl::OkStatus();
 }
 
-// Compares a result with ours. A sum of products of numbers in [-1,1] is at most as large as its length, which bounds
-// the error of both results.
+// Compares a result with ours. A sum of products of numbers in [-1,1] is at most its length, which bounds the error of
+// both results.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
@@ -148,7 +148,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
         WaitUntilQuiet();
         limits.push_back(meter.Measure(case_.threads, case_.in, [this] { return NextMatrices(); }));
       }
-      // Each round begins with another contender, so that no contender always follows the same one.
+      // Each round begins with another contender, so that none always follows the same one.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
       if (!TooSlow(entrant)) TakeTurn(entrant);
     }
@@ -157,8 +157,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// Chooses the fastest candidate by the best of two turns, or by one turn if calls are long. Only the results of the
-// winner are compared.
+// Chooses the fastest candidate by the best of two turns, or by one turn if calls are long. Compares only the winner's
+// results.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
   for (Entrant& candidate : widened_) {

@@ -1,4 +1,4 @@
-// Measurement of one case: results are compared, then all contenders are timed in turns.
+// Measures one case: compares results, then times all contenders in turns.
 #ifndef RAGGEMM_BENCH_CONTEST_H_
 #define RAGGEMM_BENCH_CONTEST_H_
 
@@ -16,28 +16,27 @@ namespace raggemm::bench {
 
 class ResultCheck;
 
-// The number of rounds. In each round, every contender has one turn: calls on successive sets of operands for at least
-// 20 ms. There are as many rounds as fit into `seconds`, within the bounds.
+// The number of rounds: as many as fit into `seconds`, within the bounds. In each round, every contender has one turn
+// of calls on successive sets of operands, for at least 20 ms.
 struct Rounds {
   int least, most;
   double seconds;
 };
 
-// The measurement of a case.
 class Contest {
  public:
   // `memory` has the operands of the case. `wide` has the same values as f32 for a case of bf16, or as bf16 for a
   // quantized case, and is null otherwise. Neither is owned.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
-  // Runs the case. Returns an internal error if our own result is wrong. The failure of a peer is in the report.
+  // Runs the case. Returns an internal error if our own result is wrong. Reports the failure of a peer.
   absl::StatusOr<proto::CaseReport> Run(LimitsMeter& meter, const Rounds& rounds);
 
  private:
   struct Entrant {
     Contender contender;
-    std::vector<double> seconds = {};  // The time of a call in each round that it ran.
-    absl::Status status = {};          // If it is an error, the entrant is not timed any more.
+    std::vector<double> seconds = {};  // Time of a call in each round.
+    absl::Status status = {};          // After an error the entrant is not timed any more.
   };
 
   void ChooseWidened(ResultCheck& check);

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
-// Turns of a unit's first measurement on some number of threads. With so many turns, the first cases have the same
-// limit as the last ones.
+// Turns of a unit's first measurement on some number of threads. With so many, the first cases have the same limit as
+// the last ones.
 constexpr int kFirstTurns = 10;
 
 #define RAGGEMM_STORE_LINES(instructions)                           \
@@ -24,7 +24,6 @@ constexpr int kFirstTurns = 10;
     asm volatile("sfence" : : : "memory");                          \
   }
 
-// Stores the contents of the widest registers past the caches.
 using Store = void (*)(char* begin, int64_t bytes);
 
 Store WidestStore() {
@@ -35,10 +34,9 @@ Store WidestStore() {
       "movntdq %%xmm0, 32(%0)\nmovntdq %%xmm0, 48(%0)");
 }
 
-// A pattern of reading memory.
 struct ReadPattern {
-  int streams;       // Streams of a thread, side by side in a stretch.
-  int64_t prefetch;  // Bytes of prefetch ahead. 0: only the hardware prefetches.
+  int streams;       // Side by side in a stretch, per thread.
+  int64_t prefetch;  // Bytes ahead. 0: only the hardware prefetches.
 };
 
 // Reads one word of each line, which brings the whole line from memory.
@@ -52,7 +50,7 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
       sum += *reinterpret_cast<const uint64_t*>(line);
     }
   }
-  asm volatile("" : : "r"(sum));  // Uses the sum, so that no load is optimized away.
+  asm volatile("" : : "r"(sum));  // Keeps the loads from being optimized away.
 }
 
 // Reads bytes `from` to `to` of the stretches, as if they followed each other without gaps.
@@ -72,8 +70,8 @@ void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPatt
 //     four streams                   30
 //     four streams with prefetch     32
 //
-// On Zen 3 prefetch is slower. All patterns are measured each time. If the pattern is chosen only once, at a moment
-// when other processes are busy, the slowest may be taken for a whole run: decoding then ran 20 % above the limit.
+// On Zen 3 prefetch is slower. All patterns are measured each time: when one was chosen only once, at a moment with
+// busy processes, the slowest was taken for a whole run, and decoding ran 20 % above the limit.
 double ReadGbps(int threads, absl::FunctionRef<Stretches()> next) {
   constexpr ReadPattern kPatterns[] = {{1, 0}, {4, 0}, {4, 1024}, {8, 1024}};
   double fastest = 0;

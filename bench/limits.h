@@ -1,4 +1,4 @@
-// Limits of this machine. They are measured between the turns of the contenders, and bound the speed of a case.
+// Limits of this machine, which bound the speed of a case. They are measured between the turns of the contenders.
 #ifndef RAGGEMM_BENCH_LIMITS_H_
 #define RAGGEMM_BENCH_LIMITS_H_
 
@@ -21,7 +21,7 @@ struct Limits {
   std::array<double, kUnits> gflops = {};  // By index of Units(). 0 if the unit is missing or multiplies other types.
   double read_gbps = 0;                    // Reads from memory.
   double store_gbps = 0;                   // Non-temporal stores to memory.
-  double overall_fma_gflops = 0;           // f32 fma over 10 ms. Not a limit, but it shows if the machine is busy.
+  double overall_fma_gflops = 0;           // f32 fma over 10 ms. Not a limit, but low if the machine is busy.
 };
 
 // Returns the index of the fastest unit in Units().
@@ -35,12 +35,12 @@ int64_t BytesOf(const Stretches& memory);
 class LimitsMeter {
  public:
   LimitsMeter();
-  // Measures the units that multiply `in`, and the memory, in about 50 ms. Reads are measured in several patterns, of
-  // which the fastest counts. Each pattern calls `next` for memory that is in no cache.
+  // Measures the units that multiply `in`, and the memory, in about 50 ms. Reads in several patterns and keeps
+  // the fastest rate. Each pattern calls `next` for memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
   // Returns limits with the rate of each unit raised to the fastest rate of any measurement on this number of threads.
-  // The rate of an instruction does not depend on the case, so that the whole run may measure it. The speed of memory
-  // does change: other guests of a host use a share of it, for minutes.
+  // The rate of an instruction does not depend on the case. The speed of memory does change, because other guests of a
+  // host use a share of it for minutes.
   Limits WithFastestUnits(Limits limits, int threads) const;
 
  private:
@@ -53,14 +53,13 @@ class LimitsMeter {
 };
 
 // Return the quartile or median of each limit. Noise only lowers a limit, and must not raise our share of it. The upper
-// quartile is what was reached when nothing disturbed the measurement. A long case has only six samples, which are too
-// few for the units: a quartile of 159 GFLOP/s was below a result of 206, when other cases of the run measured 230 (Zen
-// 4, two threads).
+// quartile is what was reached without disturbance. A long case has only six samples, too few for the units: a quartile
+// of 159 GFLOP/s was below a result of 206, when other cases of the run measured 230 (Zen 4, two threads).
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// The operations and bytes that every implementation needs. It moves each operand and its scales once, in their stored
-// size. It reads the weights of active groups only. wgrad writes the gradients of all groups.
+// The operations and bytes that every implementation needs. Each operand and its scales are moved once, in their stored
+// size. Only weights of active groups are read. wgrad writes the gradients of all groups.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };

@@ -51,10 +51,10 @@ class Session {
   // Prints the CPU, the peers and the overhead of a call.
   void PrintMachine() const;
 
-  // Runs a case. Call it once for each case, in their order. It writes the report of all cases so far to the disk.
+  // Runs a case. Call it once per case, in order. Writes the report of all cases so far to the disk.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
-  // Returns an internal error if one of our results was wrong, and Unavailable if the report could not be written.
+  // Returns an internal error if one of our results was wrong, or Unavailable if the report could not be written.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -134,8 +134,7 @@ void Session::TakeMemoryFor(const Case& next) {
   memory_of_ = of;
 }
 
-// Divides the time that is left equally among the cases that are left. A case that needs less leaves more to the
-// others.
+// Divides the time that is left equally among the cases that are left.
 Rounds Session::RoundsForNext() const {
   constexpr int kLeast = 3, kMost = 9;
   const Length& length = LengthOf(selection_);
@@ -144,8 +143,7 @@ Rounds Session::RoundsForNext() const {
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
 }
 
-// Computes the rooflines of all cases again with the fastest units of the run so far. A later case may have measured a
-// unit at a faster moment.
+// Computes the rooflines of all cases again, because a later case may have measured a unit at a faster moment.
 void Session::JudgeAgain() {
   for (size_t i = 0; i < work_.size(); ++i) {
     proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));

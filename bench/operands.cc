@@ -20,7 +20,7 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kChunk = 1 << 16;  // Elements or bytes that one thread widens or zeroes at a time.
 
 // Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices of a case start with
-// the same elements. They are made once, which takes longer than filling a small arena.
+// the same elements. Makes them once, because that takes longer than filling a small arena.
 const std::vector<char>& Sequence(DType dtype, DType precision) {
   static auto& made = *new std::map<std::pair<DType, DType>, std::vector<char>>;
   std::vector<char>& sequence = made[{dtype, precision}];
@@ -52,7 +52,7 @@ void WidenMatrix(const void* from, const void* to, int64_t elements, int threads
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));
 }
 
-// Writes zeros with non-temporal stores, like a library would write gradients that are not read soon. It uses assembly,
+// Writes zeros with non-temporal stores, as a library would write gradients that are not read soon. Uses assembly,
 // because only the kernels are compiled for an ISA. Words of 8 bytes still fill whole lines in the write-combining
 // buffers.
 void ZeroChunk(char* begin, int64_t bytes) {

@@ -20,10 +20,10 @@ namespace raggemm::bench {
 // Bytes that exceed the caches of every CPU so far.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
-// Memory with numbers in [-1,1]. They do not depend on the size, so that a case always has the same numbers. Pages have
-// the ordinary size, as in other programs. Values are rounded to `precision` and stored as `dtype`: an f32 arena in the
-// precision of bf16 is the widened bf16 arena. Quantized formats have numbers in half of their range and ignore
-// `precision`. Formats for scales have numbers in (0,1].
+// Memory with numbers in [-1,1]. They do not depend on the size, so a case always has the same numbers. Pages have the
+// ordinary size. Values are rounded to `precision` and stored as `dtype`: an f32 arena in the precision of bf16 is the
+// widened bf16 arena. Quantized formats have numbers in half of their range and ignore `precision`. Formats for scales
+// have numbers in (0,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -44,21 +44,20 @@ struct Operands {
   char *lhs_scale = nullptr, *rhs_scale = nullptr;
 };
 
-// Bytes of one set.
 struct SetBytes {
   int64_t lhs, rhs, out;
   int64_t lhs_scale = 0, rhs_scale = 0;
 };
 SetBytes SetBytesOf(const Case& c);
-// Returns the number of sets whose active weights (wgrad: gradients) have kBeyondCaches bytes together.
+// Returns the number of sets whose active weights (wgrad: gradients) together have kBeyondCaches bytes.
 int64_t SetsOf(const Case& c);
 
-// Returns the matrices of a set that exceed the caches in all sets together. These are the weights of groups with rows,
-// with adjacent ones joined, or all gradients for wgrad.
+// Returns the matrices of a set that exceed the caches in all sets together: the weights of groups with rows, adjacent
+// ones joined, or all gradients for wgrad.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// Memory for any of the cases, one at a time. All cases must have the same `in` and quantization. `precision` goes to
-// Arena.
+// Memory for any of the cases, one at a time. All cases must have the same `in` and quantization. `precision` is that
+// of Arena.
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);
@@ -75,7 +74,7 @@ class Series {
   Series(const Case& c, const Operands& at);
   GemmSeries gemms() const;
 
-  // Gradients of groups without rows. They must become zero.
+  // Gradients of groups without rows, which must become zero.
   struct Span {
     char* begin;
     int64_t bytes;
@@ -93,7 +92,7 @@ class Series {
   std::vector<Span> empty_gradients_;
 };
 
-// One call of our library. It has the types, K and N of a case. `sizes` may differ from those of the case.
+// One call of our library, with the types, K and N of a case. `sizes` may differ from those of the case.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);
@@ -108,8 +107,8 @@ class GroupedCall {
   GroupedGemmProblem problem_;
 };
 
-// Widens lhs and rhs of every product from bf16 to the f32 operands of `wide`, a series of the same shape. It is as
-// fast as memory allows.
+// Widens lhs and rhs of every product from bf16 to the f32 operands of `wide`, a series of the same shape, as fast as
+// memory allows.
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 
 // Writes zeros as fast as memory allows.

@@ -6,8 +6,8 @@
 
 namespace raggemm::bench {
 
-// Returns the microseconds of a custom call on 512 groups without rows: from XLA's call frame through the plugin of the
-// build, and back. Takes about 50 ms.
+// Returns the microseconds of a custom call on 512 groups without rows: from XLA's call frame through the plugin and
+// back. Takes about 50 ms.
 absl::StatusOr<double> MicrosecondsOfEmptyCall();
 
 }  // namespace raggemm::bench

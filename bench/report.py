@@ -1,7 +1,7 @@
 """Turns a run of the benchmarks into tables and a picture: report.py REPORT.json [--record FOLDER --page FILE].
 
-Writes report.md and report-rows.png beside the JSON file. With --record, writes the summary and the picture into
-FOLDER, too, under the name of the CPU, and replaces the tables of each --page by those of all summaries in FOLDER.
+Writes report.md and report-rows.png beside the JSON file. --record also writes the summary and the picture into FOLDER,
+under the name of the CPU, and replaces the tables of each --page by those of all summaries in FOLDER.
 bench/report.proto describes the JSON file.
 """
 
@@ -100,7 +100,7 @@ def _list(value) -> list[dict]:
 
 
 def geometric_mean(values, weights=None) -> float:
-    """Ignores missing values. Returns NaN if all are missing."""
+    """Returns the geometric mean without missing values, or NaN if all are missing."""
     values = np.asarray(values, float)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     there = ~np.isnan(values)
@@ -132,7 +132,7 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns each peer's better way. One that failed has no gflops."""
+    """Returns each peer's better way. A way that failed has no gflops."""
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
@@ -142,7 +142,7 @@ def best_ways(peers: list[dict]) -> dict[str, dict]:
 
 
 def case_table(cases: pd.DataFrame) -> pd.DataFrame:
-    """Returns GFLOP/s of everybody, in the cases of one regime."""
+    """Returns everybody's GFLOP/s in the cases of one regime."""
     columns = {"case": "GFLOP/s", "types": "types", "threads": "threads", "ours_gflops": "ours"}
     table = cases[list(columns)].rename(columns=columns)
     peers = pd.DataFrame(
@@ -272,8 +272,8 @@ def write_report(report: dict, folder: pathlib.Path, name: str, every_case: bool
 
 
 def file_name(machine: dict) -> str:
-    """Turns 'Intel(R) Xeon(R) Processor (family 6, model 207)' into 'intel-xeon-processor-family-6-model-207'. The name
-    ends with a unit that is faster than f32 fma: a virtual machine may hide the unit, so the CPU has two reports."""
+    """Turns 'Intel(R) Xeon(R) Processor (family 6, model 207)' into 'intel-xeon-processor-family-6-model-207'. Adds a
+    unit that is faster than f32 fma: a virtual machine may hide it, so the CPU has two reports."""
     rates = rates_of(machine["limits"][-1])
     fastest = max((name for name in rates if name not in UNITS_OF_BYTES), key=lambda name: rates[name] or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"

@@ -1,5 +1,4 @@
-// The instructions of a CPU that multiply and add, and their highest rates. Each is measured by a loop of the
-// instruction between registers, without any code of the library's kernels.
+// The instructions of a CPU that multiply and add, and their highest rates, in loops between registers.
 #ifndef RAGGEMM_BENCH_UNITS_H_
 #define RAGGEMM_BENCH_UNITS_H_
 
@@ -10,16 +9,16 @@
 
 namespace raggemm::bench {
 
-// An instruction that multiplies and adds: bytes into s32, and all other types into f32.
+// An instruction that multiplies and adds: bytes into s32, all other types into f32.
 struct Unit {
   const char* name;
   DType in;                    // Type of both operands.
   double flops;                // Operations of a step.
-  int64_t steps;               // Steps that take about 10 ms.
-  void (*run)(int64_t steps);  // Null if the CPU lacks the unit, or if the system does not permit it.
+  int64_t steps;               // Steps of about 10 ms.
+  void (*run)(int64_t steps);  // Null if the CPU lacks the unit, or the system does not permit it.
 };
 
-// Returns all units. The first one is f32 fma, which every CPU has in some width.
+// Returns all units. The first is f32 fma, which every CPU has in some width.
 inline constexpr int kUnits = 5;
 const std::array<Unit, kUnits>& Units();
 
@@ -31,7 +30,6 @@ struct UnitRates {
   double overall;  // GFLOP/s over all 10 ms. Other processes lower it.
 };
 
-// Measures a unit that the CPU has, on some number of threads at once.
 UnitRates MeasureUnit(const Unit& unit, int threads);
 
 }  // namespace raggemm::bench

@@ -1,4 +1,4 @@
-// The custom calls. Each binds its buffers to a problem, and runs it by a function of the library.
+// The custom calls. Each binds its buffers to a problem, then runs a function of the library on it.
 #ifndef RAGGEMM_FFI_CALLS_H_
 #define RAGGEMM_FFI_CALLS_H_
 
@@ -17,8 +17,8 @@
 
 namespace raggemm {
 
-// The members that all custom calls have, next to attributes and problem. The problem and the workspace point to XLA's
-// buffers. The names of operands in messages point into the attributes.
+// The common members of all custom calls. The problem and the workspace point to XLA's buffers. Operand names in
+// messages point into the attributes.
 struct DecodedCall {
   Options options;  // The handler sets the pool.
   NamedSlots named;
@@ -32,10 +32,10 @@ struct GroupedGemmCall : DecodedCall {
 
   // Applies the attributes to the problem, and parses the lists of operands.
   absl::Status ApplyAttributes();
-  // Reads all buffers but the workspace.
+  // Reads all buffers except the workspace.
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
-  // Returns the plan of Run as text. Empty if the call has none.
+  // Returns the plan of Run as text, or an empty text if the call has no plan.
   absl::StatusOr<std::string> PlanText() const;
 };
 
@@ -61,8 +61,7 @@ struct MoeMlpBackwardCall : DecodedCall {
   absl::StatusOr<std::string> PlanText() const;
 };
 
-// Decodes the attributes of a call. InvalidArgument, with a list of what is allowed, for an unknown attribute, a wrong
-// type, an unknown name of an enum value, an unknown or repeated entry of a list, or threads out of range.
+// Decodes the attributes of a call. The errors are those of SetFields, SetOptions, ParseList and ParseOperandNames.
 template <class Call>
 absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = SetFields(attributes, call.config); !s.ok()) return s;
@@ -70,7 +69,7 @@ absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call
   return status.ok() ? call.ApplyAttributes() : status;
 }
 
-// Decodes the attributes and the buffers of a call. The errors are those of DecodeAttributes and BufferReader.
+// Decodes the attributes and buffers of a call. The errors are those of DecodeAttributes and BufferReader.
 template <class Call>
 absl::Status Decode(const xla::ffi::RemainingArgs& operands, const xla::ffi::RemainingRets& results,
                     const xla::ffi::Dictionary& attributes, Call& call) {

@@ -34,7 +34,7 @@ constexpr absl::string_view kAuto = "AUTO";
 
 absl::string_view ViewOf(std::string_view text) { return {text.data(), text.size()}; }
 
-// Returns the name of an attribute's type for errors.
+// Returns the name of an attribute's type, for errors.
 absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view name) {
   if (attributes.contains<bool>(name)) return "bool";
   if (attributes.contains<int64_t>(name)) return "int64";
@@ -45,7 +45,7 @@ absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view n
   return "neither bool, int64 nor string";
 }
 
-// Reads an attribute. Checks the type first, because XLA's own error for a wrong type is INTERNAL.
+// Reads an attribute. Checks the type first, because XLA's error for a wrong type is INTERNAL.
 template <typename T>
 absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type, T& value) {
   if (!attributes.contains<T>(name)) {
@@ -55,7 +55,6 @@ absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl:
   return absl::OkStatus();
 }
 
-// Sets an enum field by the name of its value.
 absl::Status SetEnum(absl::string_view text, const FieldDescriptor& field, Message& config) {
   absl::InlinedVector<absl::string_view, 8> allowed;
   for (int i = 0; i < field.enum_type()->value_count(); ++i) {
@@ -97,8 +96,8 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
   return absl::OkStatus();
 }
 
-// Makes the tables of Protobuf while the library is loaded. Protobuf makes them at the first use, and stays broken if
-// memory is short at that time.
+// Makes the tables of Protobuf while the library is loaded. Protobuf would make them at the first use, and stays broken
+// if memory is short then.
 template <typename Config>
 void MakeTablesOf() {
   const Config config;
@@ -121,7 +120,7 @@ constexpr auto kSlots = [] {
   return all;
 }();
 
-// Returns true for a word that cannot end a line or look like another part of a message.
+// Returns true for a word that is safe in an error message: it cannot end a line or look like another part.
 bool IsWord(absl::string_view text) {
   if (text.empty() || text.size() > kLongestWord) return false;
   if (!absl::ascii_isalpha(text[0]) && text[0] != '_') return false;
@@ -208,12 +207,12 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
 
 absl::Status NotABuffer(absl::string_view word) { return Invalid(word, ": expected a buffer"); }
 
-// Returns the entries of an attribute as its text lists them.
+// Returns the entries of an attribute as a comma-separated list.
 std::string ListOf(absl::Span<const absl::string_view> names, const SlotIndices& indices) {
   return absl::StrJoin(indices, ",", [&](std::string* out, size_t i) { absl::StrAppend(out, names[i]); });
 }
 
-// Returns InvalidArgument unless the number of operands or results is the least one plus that of the attribute.
+// Returns InvalidArgument unless `given` is `least` plus the number of optional operands or results that are named.
 absl::Status CheckCount(absl::string_view what, size_t given, size_t least, absl::string_view attribute,
                         absl::Span<const absl::string_view> names, const SlotIndices& named) {
   if (given < least) return Invalid("Wrong number of ", what, ": ", given, ", must be at least ", least);

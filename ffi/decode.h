@@ -1,4 +1,4 @@
-// Decodes the attributes and buffers of custom calls. Checks only their form. The library checks the problem.
+// Decodes the attributes and buffers of custom calls. Checks only their form; the library checks the problem.
 #ifndef RAGGEMM_FFI_DECODE_H_
 #define RAGGEMM_FFI_DECODE_H_
 
@@ -22,10 +22,10 @@ namespace raggemm {
 struct CustomCall {
   absl::string_view name;                                 // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
   absl::Span<const absl::string_view> operands;           // Operands of every call.
-  absl::Span<const absl::string_view> ragged;             // Dims arrays. Shape [0] unless `ragged` names them.
-  absl::Span<const absl::string_view> optional_operands;  // Only if the attribute `operands` names them, in its order.
+  absl::Span<const absl::string_view> ragged;             // Dims arrays, of shape [0] unless `ragged` names them.
+  absl::Span<const absl::string_view> optional_operands;  // Named by the attribute `operands`, in its order.
   absl::Span<const absl::string_view> results;            // Results of every call.
-  // Only if the attribute `results` names them. The vector int64_workspace follows as the last result.
+  // Named by the attribute `results`. The vector int64_workspace follows as the last result.
   absl::Span<const absl::string_view> optional_results;
 
   size_t least_operands() const { return operands.size() + ragged.size(); }
@@ -38,26 +38,26 @@ struct NamedSlots {
   SlotIndices ragged, operands, results;
 };
 
-// Sets the fields of a message of proto/config.proto. InvalidArgument, with a list of what is allowed, for an unknown
-// attribute, a wrong type, or an unknown name of an enum value. These names may be in upper or lower case.
+// Sets the fields of a message of proto/config.proto. Enum values may be in upper or lower case. InvalidArgument, with
+// the allowed names or type, for an unknown attribute, a wrong type or an unknown enum value.
 absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
 
-// Sets executor, isa and threads. InvalidArgument if isa is neither AUTO nor a name of AllIsas, or if threads are out
-// of range.
+// Sets executor, isa and threads. InvalidArgument if isa is neither AUTO nor a name of AllIsas, or threads are out of
+// range.
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 
-// Parses a comma-separated list of names, and appends their indices in `names`. InvalidArgument, with the attribute and
-// what is allowed, for an entry that is unknown or given twice.
+// Appends to `indices` the positions in `names` of a comma-separated list. InvalidArgument, with the attribute and the
+// allowed names, for an unknown or repeated entry.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
 // Parses the attribute `names`, a comma-separated list of slot=word. The words point into `list`. A slot is a name of
-// kMatrixSlots, kDimsSlots or kOperandSlots. InvalidArgument, with the entry and what is allowed, for an unknown slot,
-// a slot that is given twice, or a word that does not match [A-Za-z_][A-Za-z0-9_.]{0,63}.
+// kMatrixSlots, kDimsSlots or kOperandSlots. InvalidArgument for an unknown or repeated slot, or a word that does not
+// match [A-Za-z_][A-Za-z0-9_.]{0,63}.
 absl::Status ParseOperandNames(absl::string_view list, OperandNames& names);
 
-// Reads the operands and the results of a call, in order. Stops at the first error.
+// Reads the operands and results of a call, in order. Stops at the first error.
 class BufferReader {
  public:
   BufferReader(const CustomCall& description, const NamedSlots& named, const xla::ffi::RemainingArgs& operands,
@@ -66,11 +66,11 @@ class BufferReader {
   // Sets the array to the next operand or result. Errors call it `word`.
   void ReadOperand(absl::string_view word, Array& array);
   void ReadResult(absl::string_view word, Array& array);
-  // Checks that the next operand, an array of sizes that the attribute `ragged` does not name, has the shape [0].
+  // Checks that the next operand, a dims array that the attribute `ragged` does not name, has the shape [0].
   void SkipOperand(absl::string_view word);
-  // Returns the last result, or the first error. InvalidArgument:
+  // Returns the workspace, which is the last result, or the first error. InvalidArgument:
   //
-  // - There are too few operands or results, or another number of optional ones than the attribute names.
+  // - There are too few operands or results, or not as many optional ones as the attribute names.
   // - An element type has no DType.
   // - A dims array has elements, but `ragged` does not name it.
   // - The workspace is no vector of int64.
@@ -88,14 +88,14 @@ class BufferReader {
   absl::Status status_;
 };
 
-// Returns the size of a buffer in bytes, or 0 if it overflows. The buffer is not checked yet, and XLA's own function
-// would overflow.
+// Returns the size of a buffer in bytes, or 0 if it overflows. XLA's own function would overflow, because nothing has
+// checked the buffer yet.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
-// Requests huge pages for the part of [data, data + bytes) that can have them. The bytes do not change.
+// Requests huge pages for the part of [data, data + bytes) that can have them. Leaves the bytes unchanged.
 //
-// XLA allocates results for each execution. The gradients of all experts are hundreds of megabytes. With pages of 4
-// KiB, their page faults cost more time than the arithmetic. Gradients of one projection of 128 experts (bfloat16,
+// XLA allocates results for each execution. The gradients of all experts are hundreds of megabytes, and with 4 KiB
+// pages their page faults cost more time than the arithmetic. Gradients of one projection of 128 experts (bfloat16,
 // 2048x768, 59 rows; two cores of Emerald Rapids, Debian's default of huge pages on request):
 //
 //                   page faults   time

@@ -39,7 +39,7 @@ using proto::GroupedGemmConfig;
 
 // ---- JSON: each function returns the text of a value ----
 
-// Returns a string. Characters other than ASCII must be escaped before.
+// Returns a JSON string. The caller must escape characters other than ASCII first.
 std::string Text(absl::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
@@ -90,7 +90,6 @@ std::string OperandRow(const OperandSlot& slot) {
   return Object({{"name", Text(slot.name)}, {"axes", List(axes, Text)}});
 }
 
-// Returns the names of the operands and results of a custom call.
 std::string CallRow(const CustomCall* call) {
   const auto names = [](absl::Span<const absl::string_view> names) { return List(names, Text); };
   return Object({{"name", Text(call->name)},
@@ -134,12 +133,12 @@ absl::string_view ReasonFor(Isa isa, const Arithmetic& arithmetic, const Environ
               : "clearly faster in the probe than the best of this CPU";
 }
 
-// Returns the value of a variable in ASCII.
+// Returns an environment variable as a JSON string, or null. Escapes bytes that are not ASCII.
 std::string Variable(const std::optional<std::string>& value) {
   return value ? Text(absl::CHexEscape(*value)) : "null";
 }
 
-// Returns the errors of the environment for calls under XLA, which has a pool.
+// Returns the errors of the environment for calls under XLA's pool.
 std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
@@ -150,8 +149,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Returns the rule and the instruction set for products of one kind, and the reasons. `as` is the name of the rule, and
-// `because` the reason for the rule.
+// Returns the arithmetic, the instruction set and the reasons for one kind of product. `as` names the arithmetic, and
+// `because` is the reason for it.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

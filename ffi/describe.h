@@ -1,4 +1,4 @@
-// Describes the library as JSON. raggemm_describe_json and raggemm_tables_json in handlers.h list the fields.
+// Describes the library as JSON. handlers.h lists the fields, at raggemm_describe_json and raggemm_tables_json.
 #ifndef RAGGEMM_FFI_DESCRIBE_H_
 #define RAGGEMM_FFI_DESCRIBE_H_
 

@@ -34,13 +34,13 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// An adapter for XLA's intra-op pool. It is used only while tasks are scheduled. ffi::ThreadPool gives the pool a
-// pointer to the closure. So a task that starts late needs its closure, but nothing of XLA.
+// An adapter for XLA's intra-op pool, used only while tasks are scheduled. The pool gets a pointer to the closure, so a
+// task that starts late needs nothing else of XLA.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
 
-  // 0 if this XLA has no pool.
+  // Returns 0 if this XLA has no pool.
   int64_t num_threads() const override { return pool_.num_threads(); }
 
   void Schedule(std::function<void()> task) override {
@@ -69,8 +69,8 @@ auto OnException(Report report) {
   }
 }
 
-// Returns the outcome of a call that failed: an error, or success if on_error is NaN and `fill` filled out with NaN.
-// NaN and LOG also write a line to stderr. Success needs no memory. FAILED_PRECONDITION is an error with NaN, too: the
+// Returns the outcome of a failed call: success if on_error is NaN and `fill` filled out with NaN, else an error. NaN
+// and LOG also write a line to stderr. Success needs no memory. FAILED_PRECONDITION stays an error with NaN: the
 // machine lacks something, so other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
@@ -83,15 +83,15 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
                    succeeds ? "; the result is NaN" : "");
       if (succeeds) return ffi::Error::Success();
     }
-    // XLA defines its codes with the same numbers.
+    // XLA's codes have the same numbers.
     return {static_cast<ffi::ErrorCode>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
     return {ffi::ErrorCode::kResourceExhausted,
-            "out of memory"};  // The text is short, so std::string allocates nothing.
+            "out of memory"};  // Short enough for std::string to allocate nothing.
   }
 }
 
-// Number of raggemm_record_plans(1) without its raggemm_record_plans(0).
+// Calls of raggemm_record_plans(1) that no raggemm_record_plans(0) has ended yet.
 constinit std::atomic<int32_t> plan_recorders{0};
 constinit std::mutex records_mutex;
 
@@ -112,13 +112,13 @@ void RecordPlan(const absl::StatusOr<std::string>& plan) {
 
 // The handlers of all custom calls. XLA's macros at the end of this file turn them into C functions.
 //
-// Both stages decode the attributes: Instantiate to check them, Execute to use them. ffi::State could keep them in
-// between, but not with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of
-// XLA_FFI_State_Set_Args and XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built
-// with the headers of FFI 0.2. With a state, their handlers would end the process.
+// Instantiate decodes the attributes to check them, and Execute decodes them again. ffi::State could keep them, but not
+// with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of XLA_FFI_State_Set_Args and
+// XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built with the headers of FFI 0.2,
+// so handlers with a state would end the process.
 //
-// No exception leaves a handler. Around a handler, XLA's headers allocate memory only at registration, and when they
-// reject a frame that XLA never makes.
+// No exception leaves a handler. XLA's headers, which wrap the handlers, allocate memory only at registration and when
+// they reject a frame that XLA never makes.
 template <class Call>
 ffi::Error Instantiate(ffi::Dictionary attributes) {
   try {
@@ -156,8 +156,7 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::R
 auto InstantiateBinding() { return ffi::Ffi::BindInstantiate().Attrs(); }
 auto ExecuteBinding() { return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs(); }
 
-// Returns the text of make_text, or of its exception, for a C caller that frees it with raggemm_free. Returns null if
-// there is no memory for the text.
+// Returns the text of make_text or of its exception, allocated by malloc. Returns null if memory runs out.
 template <typename MakeText>
 char* TextForC(MakeText make_text) {
   try {
@@ -167,8 +166,8 @@ char* TextForC(MakeText make_text) {
   }
 }
 
-// Returns the plan of an execute frame, or the text of its error. Decodes the frame, because a handler cannot return
-// text.
+// Returns the plan of an execute frame, or the text of its error. Decodes the frame itself, because a handler cannot
+// return text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
   const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),
@@ -205,7 +204,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
   *per_group = size.per_group;
 }
 
-// C has no structs with defaults, so these functions take each extent.
+// C structs have no default values, so these functions take each extent.
 // NOLINTBEGIN(readability-function-size)
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
                                      int64_t sums_tokens, int64_t has_slots) {
@@ -241,7 +240,7 @@ void raggemm_record_plans(int32_t on) {
     recorders.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // A call without its raggemm_record_plans(1) must not end the recording of others.
+  // A raggemm_record_plans(0) too many must not end the recordings of others.
   int32_t count = recorders.load(std::memory_order_relaxed);
   while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
   }

@@ -1,10 +1,10 @@
-// The symbols of libraggemm_ffi.so. All are plain C functions, and none throws. The caller frees a text that it gets
-// with raggemm_free. A text is null if there is no memory for it.
+// The symbols of libraggemm_ffi.so: plain C functions that do not throw. The caller frees a char* result with
+// raggemm_free. The result is null if memory ran out.
 //
-// XLA makes the frames of custom calls, and the handlers check no more of a frame than XLA's headers do. Attributes,
-// types, shapes, sizes and buffers come from the program. If they are wrong, the error is INVALID_ARGUMENT and says
-// what is wrong. out may be the same buffer as c. It is an error if anything else overlaps out or the workspace.
-// Operands that are only read may overlap.
+// XLA makes the frames of custom calls, so the handlers check no more of a frame than XLA's headers do. Attributes,
+// types, shapes, sizes and buffers come from the program. Wrong ones are INVALID_ARGUMENT, with the reason. out may be
+// the same buffer as c. Any other overlap with out or the workspace is an error. Operands that are only read may
+// overlap.
 #ifndef RAGGEMM_FFI_HANDLERS_H_
 #define RAGGEMM_FFI_HANDLERS_H_
 
@@ -21,35 +21,32 @@ extern "C" {
 // The custom call raggemm_grouped_gemm_v1 binds, in order:
 //
 //   arguments   lhs, rhs, lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last, then the optional operands
-//               that the attribute `operands` names; a dims array that the attribute `ragged` does not name has shape
-//               [0]
+//               that the attribute `operands` names; a dims array has shape [0] unless the attribute `ragged` names it
 //   results     out, int64_workspace (a vector, see raggemm_v1_workspace_coefficients)
 //   attributes  GroupedGemmConfig of proto/config.proto
 //
-// The instantiate handler checks the attributes, so wrong ones are an error when the program is compiled. It keeps no
-// state.
+// The instantiate handler checks the attributes when the program is compiled. It keeps no state.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
 // The execute handler computes out. After an error out is untouched, unless the attribute on_error is NaN. The
-// workspace may change.
+// workspace may have changed.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame);
 
 // Sets the two numbers of the workspace's length: *constant + *per_group * P*R*G elements. `dims_arrays` is the number
-// of dims arrays that are set, of six.
+// of dims arrays that are set, up to six.
 void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 
 // The custom call raggemm_moe_mlp_v1 (include/raggemm/moe_mlp.h) binds, in order:
 //
-//   arguments   x, row_tokens, group_sizes, w_up, w_down, then the optional operands that the attribute `operands`
-//               names
-//   results     out, then up and gate if the attribute `results` names them, then int64_workspace (a vector of
+//   arguments   x, row_tokens, group_sizes, w_up, w_down, then the optional operands that `operands` names
+//   results     out, then up and gate if `results` names them, then int64_workspace (a vector of
 //               raggemm_v1_moe_mlp_workspace elements)
 //   attributes  MoeMlpConfig of proto/config.proto
 //
-// Its handlers are like those of raggemm_grouped_gemm_v1.
+// The handlers behave like those of raggemm_grouped_gemm_v1.
 XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
 
-// Returns the length of the workspace, or -1 if there can be no such array. The parameters are T tokens, H features, I
+// Returns the length of the workspace, or -1 if no array can be that long. The extents are T tokens, H features, I
 // intermediate features, M sorted rows and G group sizes. sums_tokens is 0 if out is f32, else 1. has_slots is 1 if
 // row_slots is an operand, else 0.
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
@@ -57,21 +54,21 @@ int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t int
 
 // The custom call raggemm_moe_mlp_backward_v1 computes the gradients of raggemm_moe_mlp_v1. It binds, in order:
 //
-//   arguments   x, row_tokens, group_sizes, w_up, w_down, out_gradient, then the optional operands that the attribute
-//               `operands` names, also up and gate
-//   results     the gradients of the operands that the attribute `results` names, then int64_workspace (a vector of
+//   arguments   x, row_tokens, group_sizes, w_up, w_down, out_gradient, then the optional operands that `operands`
+//               names, also up and gate
+//   results     the gradients of the operands that `results` names, then int64_workspace (a vector of
 //               raggemm_v1_moe_mlp_backward_workspace elements)
 //   attributes  MoeMlpConfig of proto/config.proto
 XLA_FFI_Error* raggemm_moe_mlp_backward_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_backward_v1_execute(XLA_FFI_CallFrame* frame);
-// Returns the length of the workspace, or -1. sums_tokens is 0 if the gradient of x is f32 or no result, else 1.
-// sums_weights is 0 if all gradients of weights and biases among the results are f32, else 1. element_bytes is
+// Returns the length of the workspace, or -1. sums_tokens is 0 if the gradient of x is f32 or not wanted, else 1.
+// sums_weights is 0 if all wanted gradients of weights and biases are f32, else 1. element_bytes is
 // MoeMlpExtents::element_bytes.
 int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
                                               int64_t groups, int64_t element_bytes, int64_t sums_tokens,
                                               int64_t sums_weights);
 
-// Returns the plan of a call of raggemm_grouped_gemm_v1 as text, or the text of its error. `frame` is an execute frame.
+// Returns the plan of a raggemm_grouped_gemm_v1 call as text, or the text of its error. `frame` is an execute frame.
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
 // Records the plans of all calls on all threads, from raggemm_record_plans(1) to its raggemm_record_plans(0). Pairs may

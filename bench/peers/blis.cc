@@ -1,8 +1,12 @@
-// BLIS, Debian's OpenMP build: the pthread build starts and joins threads in every call. It has f32 only.
+// BLIS in Debian's OpenMP build, for f32 only. The pthread build starts and joins threads in every call.
 //
-// On a CPU with AVX-512 it comes twice, from two copies of the library, as each decides once for a core type. Its
-// kernels for AVX-512 win where groups are large, and those for AVX2, which need not pack, below 64 rows (2048x768 on
-// Emerald Rapids, 2 outer threads, GFLOP/s: 4 rows 11 and 38, 64 rows 132 and 135, 512 rows 243 and 161).
+// On a CPU with AVX-512 there are two peers, from two copies of the library, because each copy chooses a core type only
+// once. The kernels for AVX2 need not pack, and win below 64 rows. GFLOP/s for 2048x768 on Emerald Rapids, 2 outer
+// threads:
+//
+//     rows        4    64   512
+//     AVX-512    11   132   243
+//     AVX2       38   135   161
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -18,8 +22,9 @@
 namespace raggemm::bench {
 namespace {
 
-// BLIS knows the CPUs with two AVX-512 units by words in their names; on others it takes the kernels for AVX2. The
-// variable is the number of a core type, which bli_arch_string translates. A choice from outside stands.
+// Initializes BLIS for a core type. BLIS recognizes CPUs with two AVX-512 units by words in their names, and uses the
+// kernels for AVX2 on others. BLIS_ARCH_TYPE is the number of a core type, which bli_arch_string translates. A value
+// from outside is kept.
 void Initialize(void (*init)(), const char* (*arch_string)(int), absl::string_view core_type) {
   constexpr char kVariable[] = "BLIS_ARCH_TYPE";
   const bool force = std::getenv(kVariable) == nullptr && HostCpu().Has("avx512");

@@ -1,4 +1,4 @@
-// Every library by name: what peers.cc knows of the files beside it. NotFoundError says why a library is absent.
+// The loaders of all libraries, for peers.cc. They return NotFoundError with the reason if a library is absent.
 #ifndef RAGGEMM_BENCH_PEERS_LIBRARIES_H_
 #define RAGGEMM_BENCH_PEERS_LIBRARIES_H_
 

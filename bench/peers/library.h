@@ -1,4 +1,4 @@
-// A shared library that was found when the build was configured, loaded when it is first needed.
+// A shared library that CMake found, loaded when it is first needed.
 #ifndef RAGGEMM_BENCH_PEERS_LIBRARY_H_
 #define RAGGEMM_BENCH_PEERS_LIBRARY_H_
 
@@ -11,17 +11,18 @@ namespace raggemm::bench {
 
 class Library {
  public:
-  // Stays loaded to the end of the process, for its threads may. NotFoundError with the reason, also for an empty path.
+  // Loads a library for the rest of the process, because its threads may live as long. Returns NotFoundError with the
+  // reason, also for an empty path.
   static absl::StatusOr<Library> Load(const std::string& path);
 
-  // A missing symbol leaves `function` null and shows in status().
+  // Finds a symbol. If it is missing, sets `function` to null and status() to an error.
   template <typename Function>
   void Find(const std::string& symbol, Function*& function) {
     function = reinterpret_cast<Function*>(Address(symbol));
   }
 
   const std::string& path() const { return path_; }
-  // NotFoundError that names the first symbol that was missing.
+  // Returns NotFoundError with the first missing symbol.
   const absl::Status& status() const { return status_; }
 
  private:

@@ -1,8 +1,8 @@
 // MKL: a loop of products in f32, bf16 and f16, and one call for all.
 //
-// Its threading layer is the one for GNU's OpenMP: with Intel's, a second team of OpenMP threads would spin for 200 ms
-// after each call beside the one that everybody else uses here. cblas_hgemm, f16 to f16, is left out: it sums in f16
-// (17 times the error that f32 sums may have, at K = 256 on Emerald Rapids).
+// It uses GNU's OpenMP, like everything else here. Intel's OpenMP would be a second team of threads, which spins for
+// 200 ms after each call. cblas_hgemm, f16 to f16, is left out, because it sums in f16. Its error is 17 times the
+// bound for f32 sums, at K = 256 on Emerald Rapids.
 #include <link.h>
 
 #include <cstddef>
@@ -25,17 +25,22 @@ namespace {
 constexpr int kLp64 = 0;          // MKL_INTERFACE_LP64
 constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 
-// Intel's CPUs without AMX do the bf16 dot instruction at half the rate of fma, and MKL takes it where it is. Kept from
-// it, MKL widens and reaches 0.86 of the fma peak in a dense product, against 0.48; on Emerald Rapids, 2048x768, 2
-// outer threads, GFLOP/s without and with it: 1 row 3 and 19, 4 rows 33 and 46, 16 rows 109 and 100, 64 rows 229 and
-// 147, 512 rows 287 and 167; wgrad of 16 rows 213 and 155. Where it would win, oneDNN has it (14, 45, 101). One process
-// can have MKL in one way only. The variable is read by the first call; a choice from outside stands.
+// Keeps MKL from the bf16 dot instruction on Intel's CPUs without AMX, where it has half the rate of fma. MKL then
+// widens and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on Emerald Rapids, 2048x768, 2
+// outer threads:
+//
+//     rows                          1     4    16    64   512   wgrad of 16
+//     MKL without the instruction   3    33   109   229   287   213
+//     MKL with it                  19    46   100   147   167   155
+//     oneDNN with it               14    45   101
+//
+// A process can have MKL in one way only. MKL reads the variable in its first call. A value from outside is kept.
 void AvoidSlowDotInstruction() {
   const bool slow = __builtin_cpu_is("intel") && !__builtin_cpu_supports("amx-bf16");
   if (slow && HostCpu().Has("avx512")) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);
 }
 
-// MKL has one library of kernels for each core type, and loads the one it has chosen.
+// Returns the name of the kernel library that MKL has chosen and loaded. There is one for each core type.
 std::string LoadedKernels() {
   std::string kernels = "unknown";
   const auto visit = [](dl_phdr_info* info, size_t, void* found) {

@@ -1,9 +1,9 @@
-// oneDNN: its matmul primitive, prepared once for each shape, on plain row-major operands; and its sgemm. Version 3 also
-// multiplies weights of few bits, whose scales it applies itself, and bytes with bytes.
+// oneDNN: its sgemm, and its matmul primitive on plain row-major operands, prepared once for each shape. Version 3 also
+// multiplies quantized weights, whose scales it applies itself, and bytes with bytes.
 //
-// Built once for each version whose headers are found: structs and enums come from the headers, functions from the
-// library that is loaded. It works on OpenMP's threads, as many as OpenMP says. The headers of version 3 are of 3.2 and
-// the library is newer. This file declares what it uses of 3.4.
+// This file is built once for each version whose headers are found. Structs and enums come from the headers, functions
+// from the loaded library. The library uses OpenMP's number of threads. For version 3 the headers are of 3.2 and the
+// library is newer, so this file declares what it uses of 3.4.
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
@@ -30,7 +30,7 @@
 namespace raggemm::bench {
 namespace {
 
-// Finds a function of the library by its name, of the type that it is assigned to.
+// A function of the library, found by its name, with the type of the variable that it is assigned to.
 struct Symbol {
   Library& library;
   const char* name;
@@ -62,7 +62,7 @@ dnnl_data_type_t DataType(DType dtype) {
   return dnnl_data_type_undef;
 }
 
-// Version 3 hides descriptors of memory behind pointers, and has none of operations.
+// Version 3 hides memory descriptors behind pointers, and has no operation descriptors.
 #if DNNL_VERSION_MAJOR == 2
 const dnnl_memory_desc_t* Given(const dnnl_memory_desc_t& desc) { return &desc; }
 
@@ -110,7 +110,7 @@ struct Versioned {
     return matmul(desc, engine, a, b, nullptr, c, attributes);
   }
 
-  // Sets what quantized operands need. `row_scale` describes the scales of lhs if there are some.
+  // Sets the attributes for quantized operands. `row_scale` describes the scales of lhs, if any.
   absl::Status Quantize(const GemmSeries& series, int rank, const dnnl_memory_desc_t& row_scale,
                         dnnl_primitive_attr_t attributes) const {
     absl::Status status;
@@ -159,15 +159,15 @@ struct Functions {
   decltype(dnnl_primitive_execute)* primitive_execute = Symbol{library, "dnnl_primitive_execute"};
 };
 
-// The primitive of one shape and number of threads. Operands are bound to a thread's own memory objects.
+// The primitive of one shape and number of threads. Each thread binds operands to its own memory objects.
 class Matmul {
  public:
   Matmul(const Functions& f, dnnl_engine_t engine) : f_(f), engine_(engine) {}
 
-  // Returns UnimplementedError if the reference is the only implementation.
+  // Prepares the primitive. Returns UnimplementedError if oneDNN has only the reference implementation.
   absl::Status Prepare(const GemmSeries& series, const Product& p) {
-    // A scale for each row is a product with [m,1] afterwards: scales of lhs are one for all. Only the reference
-    // implements this for [m,n] (3.6.2). For [1,m,n] the kernels do.
+    // oneDNN has one scale for all of lhs, so scales of rows are a multiplication by [m,1] afterwards. For [m,n] only
+    // the reference implements it, for [1,m,n] the kernels do (3.6.2).
     const int rank = series.lhs_scale.empty() ? 2 : 3;
     absl::Status status = Describe(DNNL_ARG_SRC, series.lhs_dtype, rank, {p.m, p.k, p.lda, p.a_transposed});
     status.Update(Describe(DNNL_ARG_WEIGHTS, series.rhs_dtype, rank, {p.k, p.n, p.ldb, p.b_transposed}));
@@ -182,7 +182,7 @@ class Matmul {
     if (!status.ok()) return status;
     dnnl_primitive_attr_t attributes;
     f_.attr_create(&attributes);
-    // The library's own scratch memory belongs to the thread that creates a primitive; others run it too.
+    // A library scratchpad would belong to the thread that creates the primitive, but other threads run it, too.
     status = Checked(f_.attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "set_scratchpad_mode");
     if (IsQuantized(series.rhs_dtype)) {
       status.Update(f_.versioned.Quantize(series, rank, operands_[series.lhs_scale.empty() ? 0 : 3].desc, attributes));
@@ -194,7 +194,7 @@ class Matmul {
 
   size_t scratch_bytes() const { return scratch_bytes_; }
 
-  // Makes memory objects for each thread that will run it.
+  // Makes memory objects for each thread.
   void BindThreads(size_t threads) {
     while (arguments_.size() < threads) {
       std::vector<dnnl_exec_arg_t>& arguments = arguments_.emplace_back();
@@ -225,7 +225,7 @@ class Matmul {
     dnnl_memory_desc_t desc;
   };
   struct Matrix {
-    int64_t rows, columns, step;  // `step` is the elements from one stored row to the next.
+    int64_t rows, columns, step;  // Elements from one stored row to the next.
     bool is_transposed = false;
   };
 
@@ -264,13 +264,13 @@ class Matmul {
 
   const Functions& f_;
   dnnl_engine_t engine_;
-  std::vector<Operand> operands_;  // lhs, rhs, out, scales of lhs and of rhs if there are some, scratch
+  std::vector<Operand> operands_;  // lhs, rhs, out, scales of lhs and rhs if any, scratch.
   dnnl_primitive_t primitive_ = nullptr;
   size_t scratch_bytes_ = 0;
   std::vector<std::vector<dnnl_exec_arg_t>> arguments_;  // One list per thread, in the order of operands_.
 };
 
-// Everything that was prepared so far; lives to the end of the process.
+// All primitives that were prepared so far. Lives until the process ends.
 class OneDnn {
  public:
   explicit OneDnn(const Functions& f) : f_(f) { f_.engine_create(&engine_, dnnl_cpu, 0); }
@@ -331,8 +331,7 @@ class OneDnn {
   using Types = std::array<DType, 4>;
   using Key = std::tuple<Mode, Types, bool, int64_t, int64_t, int64_t, int64_t, int>;
 
-  // Finds or makes the primitive of each group. The number of threads goes into a primitive when it is made, by what
-  // OpenMP says then.
+  // Finds or makes the primitive of each group. A primitive keeps OpenMP's number of threads from when it is made.
   absl::Status Prepare(const GemmSeries& series, int library_threads, std::vector<Matmul*>& matmuls) {
     for (size_t group = 0; group < series.rows.size(); ++group) {
       const Types types = {series.lhs_dtype, series.rhs_dtype, series.out_dtype, series.rhs_scale_dtype};

@@ -1,7 +1,7 @@
-// OpenBLAS, twice: Debian's, and the newer one that SciPy's wheels carry. Neither has 16-bit products.
+// OpenBLAS, twice: Debian's, and the newer one in SciPy's wheels. Neither has 16-bit products.
 //
-// Of Debian's three builds the OpenMP one is taken: its threads are those of everybody else here, where the pthread
-// build brings a pool of its own that spins beside them. The wheel is a pthread build, so both kinds are measured.
+// Debian's is the OpenMP build, which shares its threads with everything else here. The threads of a pthread build spin
+// beside them. The wheel has a pthread build, so both kinds are measured.
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -14,19 +14,20 @@
 namespace raggemm::bench {
 namespace {
 
-// OpenBLAS goes by the CPU's model number, and falls to SSE kernels where it is newer than the library. The core types
-// beyond SkylakeX have its f32 kernels: no difference beyond noise on Emerald Rapids, from 1 to 2048 rows.
+// Returns the core type for this CPU. OpenBLAS goes by the model number, and uses SSE kernels if the CPU is newer than
+// the library. Core types beyond SkylakeX have the same f32 kernels: there was no difference on Emerald Rapids, from 1
+// to 2048 rows.
 const char* CoreType() {
   if (HostCpu().Has("avx512")) return "SkylakeX";
   if (HostCpu().Has("avx2")) return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
   return nullptr;
 }
 
-// Read while the libraries are loaded. A choice from outside stands.
+// Sets variables that the libraries read when they are loaded. Values from outside are kept.
 void SetEnvironment() {
   if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
-  // For 2^21 clock ticks, about 1 ms, an idle thread of the pthread build spins: enough to be awake from product to
-  // product. The default spins for 117 ms, through what is measured next, and is no faster (4 to 512 rows, K 2048).
+  // Idle threads of the pthread build spin for 2^21 clock ticks, about 1 ms, so that they stay awake from product to
+  // product. The default of 117 ms reaches into the next measurement, and is no faster (4 to 512 rows, K 2048).
   setenv("OPENBLAS_THREAD_TIMEOUT", "21", 0);
 }
 

@@ -1,5 +1,5 @@
-// What a competitor gets and gives. A peer is one small file, peers/<library>.cc, behind the struct Peer. Its library
-// is loaded with dlopen from the paths that were found when the build was configured; none is required.
+// The interface of a competitor. Each peer is one small file, peers/<library>.cc, behind the struct Peer. dlopen loads
+// its library from the path that CMake found. No library is required.
 #ifndef RAGGEMM_BENCH_PEERS_PEER_H_
 #define RAGGEMM_BENCH_PEERS_PEER_H_
 
@@ -16,7 +16,7 @@ namespace raggemm::bench {
 
 enum class Mode : uint8_t { kForward, kForwardTransposed, kWgrad };
 
-// One product per active group, in order of the groups; every matrix row-major and contiguous. With m = rows of a
+// One product per active group, in the order of the groups. Matrices are row-major and contiguous. With m = rows of a
 // group:
 //
 //   kForward             out [m,n] = lhs [m,k] x rhs [k,n]
@@ -26,34 +26,34 @@ struct GemmSeries {
   Mode mode = Mode::kForward;
   DType lhs_dtype = DType::kF32, rhs_dtype = DType::kF32, out_dtype = DType::kF32;
   int64_t k = 0, n = 0;
-  absl::Span<const int64_t> rows;  // m of each group, > 0
+  absl::Span<const int64_t> rows;  // m of each group, positive.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
-  // Scales of quantized operands: f32 [m] for the rows of lhs, [k / block, n] for rhs. Empty: there are none.
+  // Scales of quantized operands: f32 [m] for the rows of lhs, [k / block, n] for rhs. Empty if there are none.
   absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;
 };
 
-// kOwn: group after group, the library's own threads on each. kOuter: threads over the groups, largest first, the
-// library on one thread in each. With one thread the two are the same.
+// kOwn: one group after the other, each on the library's own threads. kOuter: threads over the groups, largest first,
+// each with the library on one thread. With one thread the two are the same.
 enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
   const char* name;
-  // The whole series is one call of the library, which shares it out among its own threads: there is no way kOuter.
+  // True if one call of the library computes the whole series on its own threads. There is no kOuter then.
   bool one_call = false;
-  // Gets quantized operands, and nothing else.
+  // True if the peer takes quantized operands only.
   bool quantized = false;
-  // By types and mode alone, the same for any shape unless operands are quantized. False where the library would fall
-  // back to a reference implementation.
+  // Returns true for supported types and modes. The shape matters only for quantized operands. Returns false if the
+  // library would use a reference implementation.
   std::function<bool(const GemmSeries& series)> supports;
-  // Called with alternating thread counts and ways; what must be prepared for a shape (kernels, descriptors) is kept
-  // from the first call on, so that a second call with the same rows does nothing but multiply. OpenMP's number of
-  // threads is as before afterwards. One run at a time, of all peers together. UnimplementedError for one_call and
-  // kOuter; InternalError where the library fails or fewer threads than asked for come to work.
+  // Computes a series. The first call for a shape prepares kernels and descriptors and keeps them, so that later calls
+  // only multiply. Thread counts and ways alternate between calls. OpenMP's number of threads is restored. Only one
+  // peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or
+  // has fewer threads than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads way, int threads)> run;
-  // Version, core type in use, path; one line.
+  // Returns version, core type in use and path, in one line.
   std::function<std::string()> describe;
 };
 
@@ -62,8 +62,8 @@ struct AbsentPeer {
   std::string reason;
 };
 
-// List those found on this machine, in a fixed order, and those that were not. The first call loads the libraries and
-// sets the environment variables by which they choose their kernels; no other thread may run meanwhile.
+// Return the peers that were found on this machine, in a fixed order, and those that were not. The first call loads the
+// libraries and sets the environment variables that choose their kernels. No other thread may run meanwhile.
 const std::vector<Peer>& LoadPeers();
 const std::vector<AbsentPeer>& AbsentPeers();
 

@@ -17,7 +17,7 @@ struct Peers {
   std::vector<AbsentPeer> absent;
 };
 
-// MKL is last, for it adds its own cblas_sgemm to the names that libraries loaded later would find first.
+// MKL is last, because libraries that are loaded later would find its cblas_sgemm first.
 Peers Load() {
   const Source sources[] = {{{"onednn", "onednn-sgemm"}, LoadOneDnn<2>},
                             {{"onednn3", "onednn3-sgemm", "onednn3-quantized"}, LoadOneDnn<3>},

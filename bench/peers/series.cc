@@ -38,8 +38,8 @@ int LibraryThreads(PeerThreads way, int threads) { return way == PeerThreads::kO
 OpenMpThreads::OpenMpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
 OpenMpThreads::~OpenMpThreads() { omp_set_num_threads(before_); }
 
-// The outer threads are OpenMP's: the same that OpenMP libraries and raggemm use, so that nobody competes for the cores
-// with another pool that still spins, and libraries see that they are inside a parallel region.
+// The outer threads are OpenMP's, like those of OpenMP libraries and raggemm. No other pool then spins on the cores,
+// and libraries see that they are inside a parallel region.
 absl::Status ForEachGroup(const GemmSeries& series, PeerThreads way, int threads,
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply) {
   if (way == PeerThreads::kOwn) {

@@ -1,4 +1,4 @@
-// A series of groups as matrix products, done one by one or by several threads at once.
+// The groups of a series as matrix products, computed one by one or by several threads at once.
 #ifndef RAGGEMM_BENCH_PEERS_SERIES_H_
 #define RAGGEMM_BENCH_PEERS_SERIES_H_
 
@@ -12,23 +12,23 @@
 
 namespace raggemm::bench {
 
-// C [m,n] = A [m,k] x B [k,n], as BLAS has it: row-major, an operand that is transposed is stored [k,m] or [n,k].
+// C [m,n] = A [m,k] x B [k,n], as in BLAS: row-major. A transposed operand is stored [k,m] or [n,k].
 struct Product {
   bool a_transposed, b_transposed;
   int64_t m, n, k;
-  int64_t lda, ldb, ldc;  // elements from one stored row to the next
+  int64_t lda, ldb, ldc;  // Elements from one stored row to the next.
   const void *a, *b;
   void* c;
 };
 Product ProductOf(const GemmSeries& series, size_t group);
 
-// Groups by falling number of rows, equal ones in their order.
+// Returns the groups by falling number of rows, and equal ones in their order.
 std::vector<size_t> LargestFirst(const GemmSeries& series);
 
-// On how many threads the library works.
+// Returns the number of threads for the library.
 int LibraryThreads(PeerThreads way, int threads);
 
-// OpenMP's default number of threads in the calling thread, and as it was at the end.
+// Sets OpenMP's default number of threads in the calling thread, and restores it at the end.
 class OpenMpThreads {
  public:
   explicit OpenMpThreads(int threads);
@@ -40,8 +40,8 @@ class OpenMpThreads {
   const int before_;
 };
 
-// Calls multiply for every group: in the calling thread one by one (kOwn; thread is 0), or from `threads` OpenMP
-// threads, each of which takes the largest group that is left (kOuter; 0 <= thread < threads). The first error ends it.
+// Calls multiply for every group. kOwn: in the calling thread, one by one, with thread 0. kOuter: from `threads` OpenMP
+// threads, 0 <= thread < threads, which each take the largest group that is left. Ends at the first error.
 absl::Status ForEachGroup(const GemmSeries& series, PeerThreads way, int threads,
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply);
 

@@ -76,7 +76,7 @@ def _with_gradients(layer):
 
 
 def _received_bytes() -> int:
-    """Returns the bytes received by all TCP sockets of this process: tcpi_bytes_received of linux/tcp.h."""
+    """Returns the bytes that all TCP sockets of this process received: tcpi_bytes_received of linux/tcp.h."""
     total = 0
     for descriptor in pathlib.Path("/proc/self/fd").iterdir():
         try:
@@ -85,7 +85,7 @@ def _received_bytes() -> int:
             with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
                 information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
                 total += struct.unpack_from("=Q", information, 128)[0]
-        except (OSError, struct.error):  # Closed, or no TCP socket.
+        except (OSError, struct.error):  # closed, or no TCP socket
             continue
     return total
 

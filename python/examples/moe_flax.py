@@ -2,7 +2,7 @@
 
     pip install flax optax && python python/examples/moe_flax.py [--steps=30]
 
-Every token belongs to one of a few kinds. Each kind has its own linear map, which the layer learns.
+Every token belongs to one of a few kinds, whose linear maps the layer learns.
 """
 
 import argparse

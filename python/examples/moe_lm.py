@@ -3,8 +3,8 @@
     .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--seed=N]
 
 Licences of three families are held out from training. At the end, the program prints the loss on them, and the entropy
-of one of their bytes given the previous byte. That entropy is the loss of the best bigram table. The same seed and
-number of threads give a bit-identical loss.
+of one of their bytes given the previous byte, which is the loss of the best bigram table. The same seed and number of
+threads give a bit-identical loss.
 
 The model is a decoder-only transformer in float32. Its feed-forward layers are those of raggemm.nn.
 """
@@ -29,7 +29,7 @@ HELD_OUT = ("Apache-2.0", "Artistic", "CC0-1.0")
 VOCABULARY = 256
 BATCH = 16
 BALANCE = 0.01  # weight of the load-balance loss
-WARM_UP, PEAK_RATE = 50, 2e-3  # warm-up steps; learning rate at their end
+WARM_UP, PEAK_RATE = 50, 2e-3  # steps; learning rate at their end
 STEPS_BETWEEN_EVALUATIONS = 50
 BITS = 1 / np.log(2)  # bits per nat
 
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of the licences for training and of the held-out licences, as int32."""
+    """Returns the bytes of the training licences and of the held-out ones, as int32."""
     files = sorted(path for path in LICENCES.iterdir() if path.is_file() and not path.is_symlink())
     missing = set(HELD_OUT) - {path.name for path in files}
     if missing or len(files) == len(HELD_OUT):
@@ -61,7 +61,7 @@ def read_texts() -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_entropy(text: np.ndarray) -> float:
-    """Returns the entropy in bits of a byte given the previous byte, from the bigram frequencies of the text."""
+    """Returns the entropy in bits of a byte given the previous byte, from the text's bigram frequencies."""
     pairs = np.zeros((VOCABULARY, VOCABULARY))
     np.add.at(pairs, (text[:-1], text[1:]), 1)
     given = np.maximum(pairs.sum(axis=1, keepdims=True), 1)
@@ -121,7 +121,7 @@ def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[j
 
 
 def learning_rate(step: jax.Array) -> jax.Array:
-    """Returns a rate that rises, then falls with the root of the steps. It does not depend on the number of steps."""
+    """Returns a rate that rises, then falls with the root of the steps, whatever their number."""
     step = jnp.asarray(step, jnp.float32) + 1
     return PEAK_RATE * jnp.minimum(step / WARM_UP, jnp.sqrt(WARM_UP / step))
 

@@ -1,15 +1,15 @@
-"""Expert parallelism: a mixture-of-experts layer whose experts are sharded over an axis of a mesh of CPU devices.
+"""Expert parallelism: a mixture-of-experts layer with experts sharded over an axis of a mesh of CPU devices.
 
-    mlp                 the experts of a device, computed by raggemm.moe_mlp
-    on_one_device       the layer without communication: the reference for the other three
+    mlp                 computes a device's experts by raggemm.moe_mlp
+    on_one_device       computes the layer without communication, as the reference for the others
     by_all_gather       gathers all tokens on every device
     by_all_to_all       sends tokens to the devices of their experts
-    by_all_reduce       for tokens that every device has, for example in decoding
+    by_all_reduce       sums results, for tokens that every device has, as in decoding
 
 No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device (with
-jaxlib 0.9.2, gradients up to a rounding of XLA's own sums). by_all_gather and by_all_reduce sum the experts of a token
-in another order. by_all_gather is cheaper if a token has more experts than there are devices. Call the last three
-inside jax.shard_map, over devices of one process or several (jax.distributed with gloo):
+jaxlib 0.9.2, gradients up to a rounding of XLA's own sums). by_all_gather and by_all_reduce sum a token's experts in
+another order. by_all_gather is cheaper if a token has more experts than there are devices. Call the last three inside
+jax.shard_map, over devices of one process or several (jax.distributed with gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
         routing = Routing(expert_ids, weights, num_experts=64)
@@ -19,9 +19,9 @@ inside jax.shard_map, over devices of one process or several (jax.distributed wi
     spec = PartitionSpec("expert")  # tokens and experts are sharded along their first axis
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
-On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options). This
-includes quantized operands and float32 as products of bfloat16. Results then depend on the process of an expert.
-check_processes detects this.
+On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options), also for
+quantized operands and float32 as products of bfloat16. Results then depend on an expert's process. check_processes
+detects this.
 
 python/examples/expert_processes.py runs the layers in several processes.
 """
@@ -51,8 +51,8 @@ __all__ = [
     "on_one_device",
 ]
 
-# (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]. Computes the experts of a device, from
-# expert group_offset on, for rows sorted by expert. Results for rows of other experts are ignored.
+# (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]. Computes a device's experts, from
+# expert group_offset on, for rows sorted by expert. Results for other rows are ignored.
 Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -63,12 +63,12 @@ Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 class Routing:
     """The experts of each token.
 
-    An id outside [0, num_experts) means no expert, as in padding. It adds nothing, whatever its weight.
+    An id outside [0, num_experts) means no expert, as in padding, and adds nothing.
     """
 
     expert_ids: jax.Array  # experts of each token, integer [t,k]
     weights: jax.Array  # weights of these experts, float [t,k]
-    num_experts: int  # number of experts of all devices
+    num_experts: int  # number of experts on all devices together
 
 
 class _ExpertOrder(NamedTuple):
@@ -86,12 +86,12 @@ class _ExpertOrder(NamedTuple):
 
 
 def _order_by_expert(expert_ids: jax.Array, num_experts: int) -> _ExpertOrder:
-    """Sorts expert ids. The sort is stable, for bit-identical gradients of weights."""
+    """Sorts expert ids stably, so that gradients of weights are bit-identical."""
     return _ExpertOrder(*sort_expert_ids(expert_ids, num_experts))
 
 
 def _check_arguments(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
-    """Checks arguments. Sets the weights of invalid expert ids to 0."""
+    """Checks the arguments. Sets the weights of invalid expert ids to 0."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
     tokens, weights = checks.as_float_array("tokens", tokens), checks.as_float_array("weights", routing.weights)
@@ -123,7 +123,7 @@ def _experts_per_device(num_experts: int, axis_name: str) -> int:
 def _repeat_tokens(tokens: jax.Array, top_k: int) -> jax.Array:
     """Repeats each token top_k times: [t,d] -> [t*k,d].
 
-    Broadcasts in float32, in which the gradient is then summed. A gather would sum it in the order of the experts.
+    Broadcasts in float32, so that the gradient is summed in float32. A gather would sum it in the order of the experts.
     """
     t, d = tokens.shape
     wide = tokens.astype(sum_dtype(tokens))
@@ -149,9 +149,8 @@ def _run_experts(experts: Experts, rows: jax.Array, group_sizes: jax.Array, grou
 def check_processes() -> None:
     """Checks that all processes of jax.distributed sum products of bfloat16 by the same rounding rule.
 
-    raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS select the rule of a process. The default depends on its CPU.
-    All processes must call this collective, before layers with bfloat16 products. Products of float32 and float64 do
-    not depend on the rule.
+    The rule is that of raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS, and depends on the CPU by default. All
+    processes must call this collective before layers with bfloat16 products. Others do not depend on the rule.
 
     Raises:
       RuntimeError: in every process, if the rules differ.
@@ -168,7 +167,7 @@ def check_processes() -> None:
 
 
 def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
-    """Returns a function that computes the experts of one device: the argument `experts` of the other functions.
+    """Returns the function that computes the experts of one device: `experts` of the other functions.
 
     Args:
       w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
@@ -184,7 +183,7 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
 
 def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.Array:
-    """Computes the layer without communication: sums weights[:, k] times the result of expert expert_ids[:, k] over k.
+    """Computes the layer without communication: for each token, the sum of its experts' results times their weights.
 
     Args:
       experts: computes all experts, in one call with group_offset 0.
@@ -205,7 +204,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
 def _sum_local_experts(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
 ) -> tuple[jax.Array, np.dtype]:
-    """Sums the results of this device's experts for each token. Returns the sums, and the dtype of the results."""
+    """Sums the results of this device's experts for each token. Returns the sums and the dtype of the results."""
     local = _experts_per_device(routing.num_experts, axis_name)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     order = _order_by_expert(routing.expert_ids, routing.num_experts)
@@ -217,14 +216,14 @@ def _sum_local_experts(
 
 
 def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
-    """Computes the layer for the tokens of all devices. Gathers tokens by all_gather, and sums results by psum_scatter.
+    """Computes the layer for all devices' tokens. Gathers tokens by all_gather, and sums results by psum_scatter.
 
     Each device temporarily holds k copies of all tokens.
 
     Args:
-      experts: computes the num_experts / devices experts of this device.
+      experts: computes this device's num_experts / devices experts.
       tokens: [t,d], this device's.
-      routing: experts of these tokens, on all devices.
+      routing: experts of these tokens, among all devices.
       axis_name: mesh axis along which the experts are sharded, in the order of the devices.
 
     Returns:
@@ -240,9 +239,9 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
 
 def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
-    """Computes the layer for tokens that every device has. Sums the results by psum.
+    """Computes the layer for tokens that every device has. Sums results by psum.
 
-    Suits decoding with few tokens: each token is one row of a single exchange.
+    Suits decoding with few tokens, because a single exchange has one row per token.
 
     Args:
       experts, axis_name: see by_all_gather.
@@ -257,7 +256,7 @@ def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
 
 class _Exchange(NamedTuple):
-    """An exchange of rows sorted by expert, with a buffer of `capacity` rows for each device."""
+    """An exchange of rows sorted by expert, with a buffer of `capacity` rows per device."""
 
     axis_name: str
     devices: int
@@ -265,12 +264,12 @@ class _Exchange(NamedTuple):
     slots: jax.Array  # position of each row in the buffers, int32 [t*k]; past the end if a row is not sent
 
     def send(self, rows: jax.Array) -> jax.Array:
-        """Sends rows [t*k,d] to the devices of their experts. Returns the received rows [devices*capacity,d]."""
+        """Sends rows [t*k,d] to the devices of their experts. Returns the rows received, [devices*capacity,d]."""
         buffers = jnp.zeros((self.devices * self.capacity, rows.shape[1]), rows.dtype)
         return self._all_to_all(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
 
     def send_back(self, rows: jax.Array) -> jax.Array:
-        """Sends results back. Rows that were not sent get zeros."""
+        """Sends results back. Rows that were not sent become zero."""
         return self._all_to_all(rows).at[self.slots].get(mode="fill", fill_value=0)
 
     def _all_to_all(self, buffers: jax.Array) -> jax.Array:
@@ -286,7 +285,7 @@ def _exchange_and_run(
     sizes = order.group_sizes.reshape(devices, local)
     counts = sizes.sum(1, dtype=jnp.int32)
     starts = jnp.cumsum(counts) - counts
-    device = order.ids // local  # equals `devices` for rows of no expert
+    device = order.ids // local  # equals `devices` for rows without an expert
     index = jnp.arange(len(rows), dtype=jnp.int32) - starts.at[device].get(mode="fill", fill_value=0)
     not_sent = devices * capacity + jnp.arange(len(rows), dtype=jnp.int32)  # Slots must be unique.
     slots = jnp.where((device < devices) & (index < capacity), device * capacity + index, not_sent)
@@ -295,7 +294,7 @@ def _exchange_and_run(
     received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)  # [source, local expert]
     slot = jnp.arange(capacity, dtype=jnp.int32)
     expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
-    # Rows of an expert stay in the order of the devices, which is that of all tokens.
+    # Rows of an expert stay in the order of the devices, as in the order of all tokens.
     local_order = _order_by_expert(expert_of_slot, local)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     group_sizes = lax.dynamic_update_slice(jnp.zeros_like(order.group_sizes), local_order.group_sizes, (first,))
@@ -306,10 +305,10 @@ def _exchange_and_run(
 def by_all_to_all(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str, capacity: int | None = None
 ) -> jax.Array:
-    """Computes the layer for the tokens of all devices. Exchanges rows by all_to_all.
+    """Computes the layer for all devices' tokens. Exchanges rows by all_to_all.
 
-    XLA on CPU has no ragged all_to_all, so each device sends `capacity` rows to every device, with padding. If one has
-    more rows for a device, all use the largest possible capacity, t*k. Nothing is dropped.
+    XLA on CPU has no ragged all_to_all, so each device sends `capacity` rows, with padding, to every device. If one has
+    more rows for a device, all use the largest possible capacity, t*k.
 
     Args:
       experts: see by_all_gather. Its group_sizes are zero for other devices' experts.

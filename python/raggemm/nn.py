@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer as functions of a dict of arrays. It works with any framework, or without one.
+"""A mixture-of-experts layer as functions of a dict of arrays, for use with any framework or none.
 
     params = nn.init(jax.random.key(0), nn.Shape(width=64, hidden=128, num_experts=8))
     out, logits, chosen = nn.apply(params, x, top_k=2)
@@ -7,7 +7,7 @@
 apply calls route, sort_by_expert and moe_mlp. All matrices except router and shared_router may be QuantizedTensors or
 PackedWeights.
 
-Calls for known models, with the arrays that params has in addition to those of init:
+Calls for known models. params holds the arrays of init and the arrays named here:
 
     Mixtral       apply(params, x, 2)
     Qwen3-MoE     apply(params, x, 8, pre_softmax=True, renormalize=True)
@@ -62,7 +62,7 @@ class Output(NamedTuple):
 
 
 def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-    """Initializes the arrays of a layer, normal with a standard deviation of one over the square root of the inputs.
+    """Initializes the arrays of a layer, normal with standard deviation 1 / sqrt(inputs).
 
     Returns:
       "router", float32 [H,G]; "w_gate" and "w_up", [G,H,I], and "w_down", [G,I,H], of dtype.
@@ -105,7 +105,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 
 
 def _check_matrix(params: dict[str, Any], name: str, width: int, options: dict[str, Any]) -> tuple[int, int]:
-    """Checks that the model axis of a matrix has `width` elements. Returns the groups and the other extent."""
+    """Checks that a matrix's model axis has `width` elements. Returns the groups and the other extent."""
     w, side = _grouped_matrix(params, name), "down" if name.endswith("down") else "up"
     data, _, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
     shape = data.shape if packed is None else w.shape
@@ -134,7 +134,7 @@ def _check_shared(params: dict[str, Any], width: int, options: dict[str, Any]) -
 
 
 def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    """Checks the arrays that have other names in moe_mlp. shape: shape of x."""
+    """Checks the arrays that moe_mlp lacks or names differently. shape: shape of x."""
     router = checks.as_float_array("params['router']", params["router"]).shape
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
@@ -151,7 +151,7 @@ def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[
 
 
 def _grouped_matrix(params: dict[str, Any], name: str) -> Any:
-    """Returns a matrix of params. Adds a group axis to matrices of the shared expert."""
+    """Returns a matrix of params. Adds a group axis to the shared expert's matrices."""
     w = params.get(name)
     if w is None or name not in _SHARED or isinstance(w, PackedWeights):
         return w
@@ -169,7 +169,7 @@ def _matmul_float32(x: jax.Array, matrix: Any) -> jax.Array:
 def _run_experts(
     tokens: jax.Array, rows: tuple[Any, Any, Any], matrices: list[Any], options: dict[str, Any]
 ) -> jax.Array:
-    """Calls moe_mlp, without transposes of PackedWeights.
+    """Calls moe_mlp. PackedWeights ignore transposes.
 
     rows: row_tokens, row_weights, group_sizes. matrices: w_up, w_gate, w_down.
     """
@@ -206,17 +206,17 @@ def apply(
     """Sums the weighted results of each token's experts, and of the shared expert.
 
     Args:
-      params: the arrays of init; "w_gate" may be missing. Optional keys are the following, others are a ValueError:
+      params: the arrays of init; "w_gate" may be missing. Other keys than the following are a ValueError:
         - "b_up" and "b_gate" [G,I], "b_down" [G,H];
         - "router_bias" [G]: added to the logits;
         - "expert_bias" [G]: see route; it affects only the choice of experts;
         - "shared_up", "shared_gate" [H,S] and "shared_down" [S,H]: an expert of every token, without biases. Its result
-          is added in float32. "shared_gate" may be missing. Concatenate several shared experts along S. PackedWeights
-          are [1,H,S] and [1,S,H];
+          is added in float32. "shared_gate" may be missing. Several shared experts are concatenated along S.
+          PackedWeights are [1,H,S] and [1,S,H];
         - "shared_router" [H,1]: multiplies the shared expert's result by sigmoid(x @ shared_router).
       x: [...,H], float16, bfloat16 or float32.
       top_k: experts of a token.
-      activation, merged, transpose_up, transpose_down: see moe_mlp. They hold for the shared expert, too. PackedWeights
+      activation, merged, transpose_up, transpose_down: see moe_mlp. They also apply to the shared expert. PackedWeights
         ignore transposes.
       weight_on: see moe_mlp.
       routing: keyword arguments of route, except expert_bias.

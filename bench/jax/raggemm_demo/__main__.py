@@ -30,11 +30,11 @@ from raggemm_demo.layers import Layer, Weights, expert_products, make_loss, rand
 from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-# This model takes a third of the time of all three models.
+# This model takes a third of the time of all three.
 LONG_MODEL = "mixtral-8x7b"
 BFLOAT16 = "raggemm, bfloat16"
-# Approximate rows of a prefill layer for all contenders. ragged_dot multiplies every row by every expert, and its
-# gradients take five times as long.
+# Approximate rows of a prefill layer. ragged_dot multiplies every row by every expert, and its gradients take five
+# times as long.
 PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
@@ -72,7 +72,8 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, and would slow the next run."""
+    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, which would slow the next
+    one."""
     for _ in range(100):
         before = time.process_time()
         time.sleep(0.02)
@@ -212,7 +213,7 @@ def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
 
 
 def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
-    """Yields the rows of the table for the layers of a model, which share their weights."""
+    """Yields the table's rows for the layers of a model, which share their weights."""
     weights, plain = random_weights(layers[0]), None
     if format is not None:
         quantize = jax.jit(FORMATS[format].quantized)

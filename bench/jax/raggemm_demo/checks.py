@@ -1,7 +1,7 @@
 """Errors in units of a tolerance. Errors of correct results are at most 1.
 
 Each product of raggemm is compared with float64 on its own inputs, on sampled rows, with the tolerance of
-docs/numerics.md. Whole blocks are compared with each other, with the largest distance of correct blocks.
+docs/numerics.md. Whole blocks are compared with each other, by the largest distance of correct blocks.
 """
 
 import concurrent.futures
@@ -16,10 +16,10 @@ import numpy as np
 from raggemm_demo.formats import Dequantized
 from raggemm_demo.layers import Products, Weights
 
-# Elements of the sampled weights of one product: 10 experts of 2048 x 768. At least 2 experts are sampled.
+# Elements of the sampled weights of one product: 10 experts of 2048 x 768, and at least 2 experts.
 _SAMPLED_WEIGHTS = 2**24
-_WIDENED = 2**17  # Elements that are converted to float64 at once. They fit into caches.
-_SAMPLED_ROWS = 4  # sampled rows of a group
+_WIDENED = 2**17  # Elements converted to float64 at once. They fit into caches.
+_SAMPLED_ROWS = 4  # per group
 
 _Array = jax.Array | np.ndarray
 
@@ -41,8 +41,8 @@ def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
 def disagreement(got: jax.Array, reference: jax.Array) -> float:
     """Returns the largest distance between two entries of the first axis (rows, or the matrices of experts).
 
-    The unit is the norm of the reference entry over 256, half of the eps of bfloat16: values in the block that are
-    rounded to bfloat16 may round differently.
+    The unit is the norm of the reference entry over 256, half of the eps of bfloat16, because values that the block
+    rounds to bfloat16 may round differently.
     """
     ratio = np.asarray(_disagreements(got, reference))
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))
@@ -55,7 +55,7 @@ def _float64(x: np.ndarray) -> np.ndarray:
 
 
 def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: float = 0) -> float:
-    """Returns the largest error of got = lhs x rhs, in units of the tolerance of float32 sums. A NaN gives infinity.
+    """Returns the largest error of got = lhs x rhs, in units of the tolerance of float32 sums. NaN gives infinity.
 
     scalings: number of additional roundings of a sum.
     """
@@ -82,7 +82,7 @@ def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
 def rows_error(got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Sequence[int]) -> float:
     """Returns the largest error of got[rows of g] = lhs[rows of g] x rhs[g] on sampled rows of sampled groups g.
 
-    Samples include the largest group, and the first and last row of each.
+    Samples include the largest group, and each group's first and last row.
     """
     scalings = rhs.scalings if isinstance(rhs, Dequantized) else 0
     rhs = rhs if isinstance(rhs, Dequantized) else np.asarray(rhs)

@@ -1,6 +1,6 @@
 """The expert block with raggemm and with the alternatives in JAX. Weights are bfloat16 or quantized.
 
-Each alternative has the fastest form that was tried. Other forms, with 250 rows of 128 experts on two cores with
+Each alternative has the fastest form that was tried. Slower forms, with 250 rows of 128 experts on two cores with
 AVX-512:
 
 - ragged_dot of operands cast to float32 takes the same time and twice the memory.
@@ -52,7 +52,7 @@ def ragged_dot(lhs: jax.Array, rhs: jax.Array | QuantizedTensor, sizes: jax.Arra
 
 
 def loop_block(padded_size: int, dtype: Any) -> Block:
-    """Returns a block that loops over the experts, with dots of `dtype` on padded_size rows, the largest group size."""
+    """Returns a block that loops over the experts. Dots of `dtype` have padded_size rows, the largest group size."""
 
     def block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
         first, padded = jnp.cumsum(sizes) - sizes, jnp.pad(x, ((0, padded_size), (0, 0)))
@@ -65,8 +65,8 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
             return lax.dynamic_update_slice_in_dim(y, _dot(gated, down, dtype), first[g], 0)
 
         def active_expert(g: jax.Array, y: jax.Array) -> jax.Array:
-            # Without a dynamic branch XLA converts the weights of all experts to float32 before the loop: 5 times the
-            # time and 100 times the memory (250 rows of 128 experts, two cores, AVX-512).
+            # Without a dynamic branch XLA converts all experts' weights to float32 before the loop: 5 times the time
+            # and 100 times the memory (250 rows of 128 experts, two cores, AVX-512).
             return lax.cond(sizes[g] > 0, expert, lambda _, y: y, g, y)
 
         return lax.fori_loop(0, sizes.shape[0], active_expert, jnp.zeros(padded.shape, jnp.float32))[: x.shape[0]]
@@ -75,7 +75,7 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
 
 
 def blocks(padded_size: int) -> dict[str, Block]:
-    """Returns all contenders by name. Groups must have at most padded_size rows for the loops."""
+    """Returns all contenders by name. The loops require groups of at most padded_size rows."""
     return {
         RAGGEMM: lambda *operands: expert_products(gmm, *operands).y,
         FUSED: fused_block,

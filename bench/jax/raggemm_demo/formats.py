@@ -17,7 +17,7 @@ class Format:
 
     dtype: Any
     scale_dtype: Any = jnp.float32
-    block: int | None = None  # steps of k that share a scale, reduced to a divisor of K; None: all steps
+    block: int | None = None  # steps of k that share a scale, reduced to a divisor of K; None: all
 
     def quantized(self, weights: jax.Array) -> QuantizedTensor:
         """Quantizes weights [experts,K,N]."""
@@ -43,7 +43,7 @@ class Dequantized:
 
     @functools.cached_property
     def scalings(self) -> float:
-        """Number of roundings of a sum by scales, one per block. Scales that are powers of two do not round."""
+        """Number of roundings of a sum by scales, one per block. Powers of two do not round."""
         return 0 if self._scale.dtype == jnp.float8_e8m0fnu else 5 + self._scale.shape[1]
 
     def __getitem__(self, expert: int) -> np.ndarray:

@@ -5,8 +5,8 @@ bfloat16, sums are float32.
 
     y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
 
-A block takes (x, weights, sizes): bfloat16 rows [rows, hidden] sorted by expert, weights, and the number of rows of
-each expert, int32 [experts]. It returns y, float32 [rows, hidden].
+A block takes (x, weights, sizes): bfloat16 rows [rows, hidden] sorted by expert, weights, and the rows of each expert,
+int32 [experts]. It returns y, float32 [rows, hidden].
 """
 
 import concurrent.futures
@@ -56,7 +56,7 @@ class Layer:
     def with_rows(self, rows: int) -> "Layer":
         """Returns the layer with about `rows` rows, or its own number if that is less.
 
-        Every active expert keeps one row. Other rows are scaled, so that the load imbalance stays.
+        Every active expert keeps one row, and other rows are scaled, so that the load imbalance stays.
         """
         spare = self.rows - self.active
         scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
@@ -84,9 +84,9 @@ def recorded_layers() -> list[Layer]:
 
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
-    # Models have billions of weights, so a block of random numbers is repeated, at other offsets in rows and matrices.
-    # Random sign, mantissa and two bits of the exponent (magnitudes from 2^-7 to 2^-3) take a tenth of the time of
-    # normal numbers.
+    # A block of random numbers is repeated, at other offsets in rows and matrices, because models have billions of
+    # weights. Random sign, mantissa and two bits of the exponent (magnitudes from 2^-7 to 2^-3) take a tenth of the
+    # time of normal numbers.
     size = int(np.prod(shape))
     words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)
     bits = words.view(np.uint16)
@@ -140,5 +140,5 @@ def distance(y: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def make_loss(block: Block) -> Callable[[jax.Array, Weights, jax.Array, jax.Array], jax.Array]:
-    """Returns the loss as a function of (x, weights, sizes, target). The target has the shape of y."""
+    """Returns the loss as a function of (x, weights, sizes, target)."""
     return lambda x, weights, sizes, target: distance(block(x, weights, sizes), target)

@@ -1,4 +1,4 @@
-"""Parses config.json: the sizes of a model, and the properties of its family."""
+"""Parses config.json: the sizes of a model and the properties of its family."""
 
 import math
 from typing import Any, NamedTuple

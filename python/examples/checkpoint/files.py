@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 def _entries(path: pathlib.Path) -> dict[str, Entry]:
-    """Reads the header of a file. A file has the length of a JSON object, the object, and the tensors."""
+    """Reads the header of a file: the length of a JSON object, and the object. The tensors follow."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

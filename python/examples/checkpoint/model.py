@@ -10,7 +10,7 @@ from checkpoint.config import Config
 from checkpoint.weights import Mlp
 
 Tree = Any
-LATENT_EPSILON = 1e-6  # epsilon of the norms in latent attention; rms_norm_eps does not apply there
+LATENT_EPSILON = 1e-6  # rms_norm_eps does not apply to the norms in latent attention
 
 
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:

@@ -44,7 +44,7 @@ def join(process: int, count: int, port: int) -> Mesh:
 
 
 def make_global(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
-    """Makes global arrays from each process's shards or replicas. Copies nothing."""
+    """Makes global arrays from each process's shards or replicas, without copies."""
 
     def array(x: jax.Array) -> jax.Array:
         shape = (mesh.size * x.shape[0], *x.shape[1:]) if spec else x.shape

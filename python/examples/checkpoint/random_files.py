@@ -13,7 +13,7 @@ SHAPES: dict[str, dict[str, Any]] = json.loads(pathlib.Path(__file__).with_name(
 
 
 class RandomFiles:
-    """A source of random tensors with the interface of Checkpoint. `made` has the returned tensors by name if keep."""
+    """A source of random tensors with the interface of Checkpoint. If keep, `made` has the returned tensors by name."""
 
     def __init__(self, dtype: str = "BF16", seed: int = 0, keep: bool = False):
         self._dtype, self._random, self._keep = dtype, np.random.default_rng(seed), keep
@@ -23,7 +23,7 @@ class RandomFiles:
         return not name.endswith("g_idx")
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Draws at most 2^20 numbers, and repeats them. Drawing all numbers of a model takes minutes."""
+        """Draws at most 2^20 numbers and repeats them. Drawing all numbers of a model takes minutes."""
         count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv"))
         drawn_count = min(count, 1 << 20)
         if np.issubdtype(dtype, np.integer):  # MXFP4 scales near 2^-4, or packed 4-bit elements

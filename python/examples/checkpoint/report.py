@@ -20,7 +20,7 @@ PASS_BYTES = 1 << 29
 
 
 def stored_bytes(tree: Tree) -> int:
-    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # nbytes counts a 4-bit element as a byte.
+    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # nbytes counts a 4-bit element as a byte
     return sum(x.size * info[jnp.issubdtype(x.dtype, jnp.integer)](x.dtype).bits // 8 for x in jax.tree.leaves(tree))
 
 
@@ -38,7 +38,7 @@ def bandwidth_meter() -> Callable[[], float]:
 
 
 def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[str, tuple[Callable, float]]:
-    """Returns by name: a function that runs a part of all layers, and the bytes that it reads."""
+    """Returns by name a function that runs a part of all layers, and the bytes that it reads."""
     experts = model.local_experts(config)
     attention = model.latent_attention if config.latent else model.grouped_attention
     cache = model.empty_cache(config, length, dtype)

@@ -50,7 +50,7 @@ def _quantizer(dtype: Any, **options: Any) -> Callable[[jax.Array], Tree]:
     return jax.jit(functools.partial(raggemm.quantize, dtype=dtype, **options))
 
 
-# Conversions of float matrices [E,N,K]. Matrices that are quantized in the file are not converted.
+# Conversions of float matrices [E,N,K]. Matrices that are quantized in the file stay as they are.
 FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
     "as-stored": lambda w: w,
     "int8": _quantizer(jnp.int8, axes=2),
@@ -83,7 +83,7 @@ class Loader:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
     def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
-        """Returns the matrices of these names, and True if they are [.,N,K], False if [.,K,N]."""
+        """Returns the matrices of these names. Returns also True if they are [.,N,K], and False if [.,K,N]."""
         stored = self.config.quantization
 
         def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:

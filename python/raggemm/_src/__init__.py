@@ -20,6 +20,4 @@
     lowering                lowering of the primitives to custom calls
     dimension_numbers, lax  ragged_dot and ragged_dot_general with the signatures of jax.lax
     override                the override of jax.lax.ragged_dot
-
-No module here imports a public module.
 """

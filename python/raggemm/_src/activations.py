@@ -1,4 +1,4 @@
-"""Activations in JAX, for derivatives and batches that no custom call computes. See include/raggemm/activation.h."""
+"""Activations in JAX, for derivatives and batches without a custom call. See include/raggemm/activation.h."""
 
 import math
 
@@ -9,7 +9,7 @@ from raggemm._src.library import tables
 
 
 def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """Computes the activation of gpt-oss. Clamps up on both sides, and gate from above only."""
+    """Computes the activation of gpt-oss. Clamps up on both sides, and gate only from above."""
     gate = jnp.minimum(gate, 7)
     return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
 
@@ -18,8 +18,8 @@ def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
 def _normal_cdf(x: jax.Array) -> jax.Array:
     """Returns the standard normal distribution function.
 
-    It has its own derivative, because jax 0.12.0.1 cannot differentiate erfc inside shard_map: its polynomial mixes
-    values that vary over devices with values that do not.
+    Has its own derivative, because jax 0.12.0.1 cannot differentiate erfc inside shard_map: its polynomial mixes values
+    that vary over devices with values that do not.
     """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
@@ -38,7 +38,7 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Functions of one array. With a gate, up is multiplied by the activation of the gate.
+# Functions of one array. With a gate, the result is activation(gate) * up.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: x * _normal_cdf(x),

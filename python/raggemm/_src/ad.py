@@ -6,9 +6,6 @@ The product is linear in each operand, and its derivatives are grouped GEMMs, to
 
 Both rules bind the primitive again, which gives forward and reverse mode of every order. Transposes are flags of the
 storage, never copies.
-
-A scale or zero point of a quantized operand is [P,1|R,G], or has one value per block of the matrix. It is then
-[P, second axis of the matrix or 1, rows of blocks, columns of blocks].
 """
 
 import dataclasses
@@ -36,14 +33,14 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """Returns [P,R,extent]: the group of each row or column, and G behind the last group."""
+    """Returns [P,R,extent]: the group of each row or column, or G behind the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """Returns the ragged axis of lhs or rhs, if any, and the processed group of each index on it."""
+    """Returns the ragged axis of lhs or rhs and the processed group of each index on it, or None."""
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
         return None
@@ -54,7 +51,7 @@ def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array
 
 
 def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -> jax.Array:
-    """Returns scales (or zero points) in a shape that broadcasts against lhs or rhs."""
+    """Returns scales or zero points in a shape that broadcasts against lhs or rhs."""
     if values.ndim == 4:
         shape = getattr(args, side).shape
         for axis in (2, 3):
@@ -94,7 +91,7 @@ def _compute_dtype(call: Call, args: Arguments):
 
 
 def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
-    """Returns rows * cols. A product that hides a negative size or overflows is -1, which the library rejects."""
+    """Returns rows * cols, or -1, which the library rejects, for a negative size or an overflow."""
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
@@ -103,7 +100,7 @@ def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
     """Broadcasts values [P,1|R,G,w] of each group against out. Elements of no group are zero.
 
-    Along a ragged axis this is a product of ones with the values, so its transpose, a sum, has the order of ragged K.
+    Along a ragged axis this is a product of ones with the values, so its transpose is a sum in the order of ragged K.
     w is 1 unless the mode is ragged M, uniform or ragged K.
     """
     shape = call.out_shape(args)
@@ -119,7 +116,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Errors of the product name one dims array: for all ragged the first one.
+    # Errors of the product name one dims array, which is the first one for all ragged.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
@@ -135,7 +132,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns x, which has the shape of out, times the value of its group. Elements of no group are zero.
+    """Returns x, which has the shape of out, times its group's value. Elements of no group are zero.
 
     values: [P,1|R,G]. The result has the type of the epilogue.
     """
@@ -144,7 +141,7 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
 
 
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
-    """Returns 1 for elements of processed groups and 0 for others. Broadcasts against out.
+    """Returns 1 for elements of processed groups and 0 for others, to broadcast against out.
 
     With on_error="nan", wrong group sizes give NaN.
     """
@@ -186,9 +183,9 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 
 
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies the activation of the custom call to a float32 result: a product with K = 0, c and a gate.
+    """Applies the custom call's activation to a float32 result, by a product with K = 0, c and a gate.
 
-    The value of a derivative thus has the bits of the call, and its product is computed once.
+    A derivative thus has the bits of the call, and computes the product only once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
@@ -222,7 +219,7 @@ def _activated_jvp(primals, tangents, call: Call):
     (result, gate), (result_dot, gate_dot) = jax.jvp(pre_activation, [primals[i] for i in argnums], dots)
     args = call.unflatten(primals)
     processed = True if gate is None and "c" not in args.optional else _mask_processed(call, args) != 0
-    # Elements outside of all groups get neither the gate nor c.
+    # The gate and c apply only inside groups.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
     out = jnp.where(processed, _bind_activation(call, *inside), result)
 
@@ -259,9 +256,9 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """Returns the product that is the gradient of lhs or rhs, and True if ct out is its lhs."""
+    """Returns the product that is the gradient of lhs or rhs, and True if ct is its lhs."""
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # The gradient of a transposed operand swaps and transposes the operands of its product.
+    # For a transposed operand, the product's operands are swapped and transposed.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -280,7 +277,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
     """Returns zeros [P,R,M,1], or NaN for wrong indices with on_error="nan".
 
-    A product with K = 0 checks row_index. From a gradient XLA may drop the product itself, and its check.
+    Checks row_index by a product with K = 0, because XLA may drop the product itself, and its check, from a gradient.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
@@ -291,7 +288,7 @@ def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> j
 def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
     """Returns [P,R,count,K]: for each index the sum of its rows [P,R,M,K], weighted by weights [P,R,M,1].
 
-    Rows with index `count` are ignored. The sum is a ragged-K product, up to seven times as fast as XLA's scatter-add.
+    Ignores rows with index `count`. The sum is a ragged-K product, up to seven times as fast as XLA's scatter-add.
     """
     p, r, m, k = rows.shape
     index = index.reshape(p * r, m)
@@ -304,14 +301,14 @@ def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, co
 
 
 def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs of a call with row_index. A row of lhs gets the sum over all its uses."""
+    """Returns the cotangent of lhs or rhs of a call with row_index. Each row of lhs gets the sum over its uses."""
     p, r, tokens, k = (aval if to_lhs else args.lhs).shape
     both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
     wrong = _check_row_index(call, both, tokens, both.rhs.shape[1])
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # Indices of rows in no processed group are not checked. They become `tokens`, one past the last row.
+    # Indices of rows in no processed group are unchecked. They become `tokens`, one past the last row.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
@@ -335,7 +332,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
     if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
-        # The gradient sums over elements with different alpha, so alpha is applied to ct first.
+        # The gradient sums over elements with different alpha, so ct is scaled first.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
     for operand in args.select(OperandRole.QUANT_PARAM).given:
@@ -364,7 +361,7 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
 
 
 def _transpose_column_blocks(ct, lhs, rhs, *others, call: Call):
-    """Returns the cotangents of a call whose rhs is in column blocks. Unpacks rhs first."""
+    """Returns the cotangents of a call with rhs in column blocks, by unpacking rhs."""
     columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
     if not ad.is_undefined_primal(rhs):
         return _transpose(ct, lhs, from_column_blocks(rhs, columns), *others, call=strided)
@@ -387,7 +384,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # A product has no float8 result, so cotangents of float8 operands are computed wider and then rounded.
+    # Products have no float8 result, so cotangents of float8 operands are computed wider, then rounded.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)
@@ -399,9 +396,8 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 
 
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
-    """A policy for jax.checkpoint that saves the results of grouped GEMMs and recomputes everything else.
+    """Returns True for grouped GEMMs: a policy of jax.checkpoint that saves their results and recomputes the rest.
 
-    jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. Combine both policies with
-    jax.checkpoint_policies.save_from_both_policies.
+    jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. save_from_both_policies combines both policies.
     """
     return prim is grouped_gemm_p

@@ -34,14 +34,14 @@ def _is_hashable(x: Any) -> bool:
 def jit_eager_calls(
     *arrays: str, without_effect: tuple[str, ...] = ()
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Returns a decorator that runs eager calls through jax.jit. Their arguments are checked once per signature.
+    """Returns a decorator that runs eager calls through jax.jit, which checks arguments once per signature.
 
-    A call is eager if its parameters `arrays` are all concrete JAX arrays or None, and its other parameters, which are
-    static, are hashable. All other calls run without this jit.
+    A call is eager if its parameters `arrays` are concrete JAX arrays or None, and the others, which are static, are
+    hashable. Other calls run without this jit.
 
     Args:
       arrays: names of the parameters that are not static.
-      without_effect: names of parameters that jit does not get. A new function in each call would be a new program.
+      without_effect: names of parameters that jit does not get, because each new tiling function would compile again.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -72,8 +72,8 @@ def straight_through(
 ) -> jax.Array:
     """Computes product(*operands, sizes). Derivatives of quantized operands pass straight through.
 
-    product must be linear in each operand. values: for each operand the array that it was quantized from, which gets
-    the operand's derivative, or None.
+    product must be linear in each operand. values: for each operand None, or the array that it was quantized from,
+    which gets the operand's derivative.
     """
 
     @jax.custom_jvp
@@ -121,27 +121,27 @@ def gmm(
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
-    It differs from megablox in three points (raggemm.compat.megablox keeps megablox's rule for the last one):
+    It differs from megablox in three points. raggemm.compat.megablox keeps megablox's rule for the last one.
 
     - Rows of no processed group are zero, or rows of existing_out.
     - The gradient of existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
     - If rhs has fewer groups than group_sizes, group_offset is required. In megablox it is 0 by default.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, and rhs likewise. Or both int8 or uint8, for an int32 result.
+      lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64, or both int8 or uint8 for an int32 result.
         Either may be a QuantizedTensor.
-      rhs: [num_groups, k, n], or [num_groups, n, k] with transpose_rhs. Or PackedWeights, without transpose_rhs.
+      rhs: [num_groups, k, n], or [num_groups, n, k] with transpose_rhs, or PackedWeights without transpose_rhs.
       group_sizes: [total groups], int32, int64 or uint32: rows of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result. As in megablox the default is float32, also for float64 operands.
-      tiling, interpret: accepted, without effect.
-      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. It is required if rhs has fewer
-        groups than group_sizes (else ValueError).
+      tiling, interpret: without effect.
+      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. Required if rhs has fewer groups
+        than group_sizes (else ValueError).
       existing_out: [m, n] of preferred_element_type (else ValueError). The result keeps its rows outside the processed
         groups. The other rows are not read.
       transpose_rhs: True if the matrices of rhs are stored transposed.
-      lhs_quantize: a dtype for quantize, which is then applied to lhs with one scale per row. A NaN or an infinity
-        changes only its own row, as quantize describes. The gradient of lhs passes straight through; second derivatives
-        treat the elements as constants. Not with existing_out.
+      lhs_quantize: dtype to quantize lhs to, with one scale per row (see quantize), so that a NaN or infinity changes
+        only its own row. The gradient of lhs passes straight through; second derivatives treat the elements as
+        constants. Not with existing_out.
 
     Returns:
       [m, n].
@@ -181,15 +181,14 @@ def tgmm(
     The result of an empty group is zero.
 
     Args:
-      lhs: [k, m], float16, bfloat16, float32 or float64, and rhs likewise. Or both int8 or uint8, for an int32 result.
-        Either may be a QuantizedTensor.
+      lhs: [k, m]. lhs and rhs have the types of gmm. Either may be a QuantizedTensor.
       rhs: [m, n].
-      group_sizes: [total groups], int32, int64 or uint32: extent of each group along m. Their sum may be less than m.
-      preferred_element_type: dtype of the result. As in megablox the default is float32, also for float64 operands.
-      tiling, interpret: accepted, without effect.
-      group_offset: integer, () or (1,): the first group to compute. It is required if num_actual_groups is less than
-        the number of groups (else ValueError).
-      num_actual_groups: number of groups to compute, by default all.
+      group_sizes: [total groups], as for gmm: extent of each group along m. Their sum may be less than m.
+      preferred_element_type: see gmm.
+      tiling, interpret: without effect.
+      group_offset: integer, () or (1,): first group to compute. Required if num_actual_groups is less than the number
+        of groups (else ValueError).
+      num_actual_groups: number of groups to compute. The default is all.
       existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError). It is added to the result.
 
     Returns:
@@ -209,8 +208,8 @@ def tgmm(
 def _promote_floats(a: Any, b: Any) -> Any:
     """Returns the dtype of a dot without preferred_element_type, by the rule of jax.lax.
 
-    It is the dtype with the larger range, then the larger precision: bfloat16 for bfloat16 and float16, which
-    jnp.promote_types promotes to float32.
+    It has the larger range, then the larger precision. bfloat16 and float16 thus give bfloat16, where
+    jnp.promote_types gives float32.
     """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)
@@ -218,7 +217,7 @@ def _promote_floats(a: Any, b: Any) -> Any:
 
 
 def _call_quantized(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
-    """Computes call(lhs, rhs, group_sizes), which must be linear in lhs and rhs, with lhs quantized by rows."""
+    """Computes call(lhs, rhs, group_sizes), which must be linear in lhs and rhs, with rows of lhs quantized."""
     lhs, dtype = checks.as_float_array("lhs", lhs), checks.as_dtype("lhs_quantize", dtype, QUANTIZED)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # raises an error
@@ -243,16 +242,15 @@ def ragged_dot(
     Wrong shapes are a TypeError, as in jax.lax. Unlike in jax.lax, group_offset works on CPU.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, and rhs likewise. Or both int8 or uint8. Either may be a
+      lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64, or both int8 or uint8. Either may be a
         QuantizedTensor.
       rhs: [g, k, n], or PackedWeights.
-      group_sizes: [g], int32, int64 or uint32: rows of each group. Their sum may be less than m. Rows behind the sum
-        become zero.
-      precision: products are exact and sums are in float32 or float64, for any jax.lax.Precision. float32 operands also
-        allow the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6, see grouped_gemm. Presets with other arithmetic raise
+      group_sizes: [g], as for gmm. Rows behind their sum become zero.
+      precision: any jax.lax.Precision: products are exact, and sums are in float32 or float64. float32 operands also
+        allow the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 (see grouped_gemm). Presets with other arithmetic raise
         NotImplementedError. None means jax_default_matmul_precision.
-      preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the wider dtype
-        of lhs and rhs. If one is a QuantizedTensor it is the dtype of the other, and float32 if both are.
+      preferred_element_type: dtype of the result, int32 for int8 and uint8. The default is the wider dtype of lhs and
+        rhs. If one is a QuantizedTensor, it is the dtype of the other, and if both are, float32.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. rhs may then have fewer groups.
       out_sharding: sharding of the result, on a mesh with explicit axes.
       lhs_quantize: as in gmm. It does not change the dtype of the result.

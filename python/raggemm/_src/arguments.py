@@ -1,4 +1,4 @@
-"""Checks of the arguments of a product other than lhs and rhs: sizes, offsets, result, precision and epilogue."""
+"""Checks of a product's other arguments: sizes, offsets, result, precision and epilogue."""
 
 import math
 from typing import Any, NamedTuple
@@ -86,7 +86,7 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 
 
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
-    """Returns the scale and zero point of lhs or rhs by operand name. Values of blocks have canonical shape."""
+    """Returns the scale and zero point of lhs or rhs by operand name, values of blocks in canonical shape."""
     given: dict[str, jax.Array] = {}
     if x.quant_params is None:
         return given
@@ -180,7 +180,7 @@ def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute
 
 
 def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
-    """Returns the options of grouped_gemm for megablox's existing_out. name: the front end's name for it."""
+    """Returns the options of grouped_gemm for megablox's existing_out. name: its name in the front end."""
     if c is None:
         return {}
     c, dtype = checks.as_array(name, c), jax.dtypes.canonicalize_dtype(checks.as_dtype("preferred_element_type", dtype))
@@ -195,7 +195,7 @@ class _Preset(NamedTuple):
     attribute: str = ""  # value of the attribute `precision`
 
 
-# Supported presets. The others round operands or sums.
+# The other presets round operands or sums.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
@@ -207,15 +207,15 @@ _PRESETS = {
 
 
 def default_precision(precision: Any) -> Any:
-    """Returns precision, or jax_default_matmul_precision for None, like functions of jax.lax."""
+    """Returns precision, or jax_default_matmul_precision for None, as jax.lax does."""
     return jax.config.jax_default_matmul_precision if precision is None else precision  # type: ignore[attr-defined]
 
 
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
     """Returns the attribute `precision` for a product of these dtypes, or "" for the default.
 
-    By default products are exact and sums are in float32 or float64, which is as precise as any jax.lax.Precision.
-    Raises NotImplementedError for a DotAlgorithmPreset with other arithmetic, except BF16_BF16_F32_X3 and _X6.
+    By default products are exact and sums are in float32 or float64, which satisfies any jax.lax.Precision.
+    NotImplementedError for a DotAlgorithmPreset with other arithmetic, except BF16_BF16_F32_X3 and _X6.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]

@@ -1,11 +1,10 @@
 """The batching rule of grouped_gemm: every vmap is one call.
 
-The new axis joins the problems P if matrices that are per group, or their scales, are batched. Otherwise it joins the
-replicas R. Ragged N and uniform calls have no replicas and become ragged M. If only a shared lhs of ragged N is
-batched, the axis joins the rows of lhs.
+The new axis joins the problems P if per-group matrices or their scales are batched, else the replicas R. Ragged N and
+uniform have no replicas, so such calls become ragged M. If only a shared lhs of ragged N is batched, the axis joins the
+rows of lhs.
 
-Rows, c, gate and sizes may be moved, and broadcast if they are not batched. Matrices that are per group are never
-copied, unless only their scales are batched.
+Per-group matrices are never copied, unless only their scales are batched. Other operands may be moved or broadcast.
 """
 
 import jax
@@ -18,7 +17,7 @@ from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_rag
 
 
 def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
-    """Merges the batch into axis `into` of the unbatched x, as its outer part. That axis is broadcast to `extent`."""
+    """Merges the batch into axis `into` of the unbatched x, as its outer part. Broadcasts that axis to `extent`."""
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]
     extent = x.shape[into + 1] if extent is None else extent
@@ -39,7 +38,7 @@ def _bind_into_problems(call: Call, args: Arguments, axes: Arguments, size: int)
 
 
 def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Merges the batch into the replicas of ragged M. The whole batch shares rhs."""
+    """Merges the batch into the replicas of ragged M. All batch elements share rhs."""
 
     def merge(x, axis):
         return _merge_batch(x, axis, size, 1, extent=_unbatched_aval(args.lhs, axes.lhs).shape[1])

@@ -1,17 +1,17 @@
 """Static parameters of the primitive: the product that one custom call computes, and the storage of its operands.
 
-The product is out_g = op(lhs_g) x op(rhs_g) for each group g. An operand holds the matrices of all groups in one array
-of canonical shape. The first axis counts P independent problems (a batch), the second R replicas or G groups:
+The product is out_g = op(lhs_g) x op(rhs_g) for each group g. One array of canonical shape holds an operand's matrices
+of all groups. Its first axis counts P independent problems (a batch), the second R replicas or G groups:
 
     first ragged   [P,R,rows,x]    row slices: group g has dims[g] rows
-    last ragged    [P,R,x,cols]    column slices; with layout PACKED dense blocks, one after the other
+    last ragged    [P,R,x,cols]    column slices; with layout PACKED consecutive dense blocks
     neither        [P,G,x,y]       one matrix per group
     shared         [P,1,x,y]       one matrix for all groups
     column blocks  [P,G,T,K,B]     rhs of ragged M: T blocks of B columns, zero from column N on
     both           [P,1,length]    1-D, packed
 
-Every dims array is [P,R,G]. OPTIONAL lists the optional operands. Replicas of a problem share the matrices that are per
-group; ragged K sums over replicas. Ragged N and all ragged have R = 1.
+Every dims array is [P,R,G]. OPTIONAL lists the optional operands. Replicas of a problem share the per-group matrices;
+ragged K sums over replicas. Ragged N and all ragged have R = 1.
 """
 
 import dataclasses
@@ -34,16 +34,16 @@ class OperandRole(enum.Enum):
     ALPHA = enum.auto()
     QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs
     ADDEND = enum.auto()  # c, beta or bias
-    GATE = enum.auto()  # gate of the activation
+    GATE = enum.auto()
     GROUP_OFFSET = enum.auto()
-    ROW_INDEX = enum.auto()  # indices of rows of lhs
+    ROW_INDEX = enum.auto()
 
 
 class OptionalOperand(NamedTuple):
     """An optional operand of a call.
 
-    A scale or zero point has either one value per group, or one value per block of its matrix. Its shape is then
-    [P, second axis of the matrix or 1, rows of blocks, columns of blocks].
+    A scale or zero point has one value per group, [P,1|R,G], or one per block of its matrix, [P, second axis of the
+    matrix or 1, rows of blocks, columns of blocks].
     """
 
     name: str
@@ -59,7 +59,7 @@ class OptionalOperand(NamedTuple):
 
     @property
     def side(self) -> str:
-        """Returns the matrix that a scale or zero point belongs to, "lhs" or "rhs"."""
+        """Returns the matrix of a scale or zero point, "lhs" or "rhs"."""
         return self.name[:3]
 
 
@@ -76,19 +76,19 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Builds an operand from a row of the library's table, which has no axes for scales and zero points."""
+    """Returns an operand from the library's table, which has no axes for scales and zero points."""
     if name not in _ROLES:
         return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
     is_as_out = {"row", "column"} <= set(axes)
     return OptionalOperand(name, _ROLES[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
 
 
-# Optional operands, in the order of the custom call. ad.py has a tangent rule for alpha and for each addend.
+# Optional operands, in the order of the custom call. ad.py has a tangent rule for alpha and each addend.
 OPTIONAL = tuple(_make_operand(row["name"], row["axes"]) for row in tables()["operands"])
 
 
 class Mode(enum.Enum):
-    """Mode of a call: the axis that groups divide. See the table in include/raggemm/problem.h."""
+    """The axis of a call that groups divide. See the table in include/raggemm/problem.h."""
 
     RAGGED_M = enum.auto()
     RAGGED_K = enum.auto()
@@ -100,8 +100,8 @@ class Mode(enum.Enum):
 class Storage(NamedTuple):
     """Storage of an operand."""
 
-    first: int | None = None  # index of the dims array with the sizes along the first axis
-    last: int | None = None  # index of the dims array with the sizes along the last axis
+    first: int | None = None  # index of the dims array of the first axis
+    last: int | None = None  # index of the dims array of the last axis
     trans: bool = False  # op() transposes each group's matrix
     layout: str = STRIDED  # layout of a ragged last axis, or COLUMN_BLOCKS
     shared: bool = False  # one matrix for all groups
@@ -128,12 +128,12 @@ class Call:
     activation: str = ""  # value of the attribute; "": none
     out_extent: int | None = None  # groups of a ragged-K out, or length of an all-ragged out
     overwrites_c: bool = False  # True if beta is the constant 0
-    # Argument names for error messages of the custom call.
+    # Argument names for the custom call's error messages.
     dims_names: tuple[str, ...] = ()  # one per dims array; (): default names
     c_name: str = "c"
     row_index_name: str = "row_index"
     lhs_name: str = "lhs"  # used with row_index only
-    operands: tuple[str, ...] = ()  # names of the given optional operands; bind() sets it
+    operands: tuple[str, ...] = ()  # given optional operands; bind() sets it
 
     @property
     def storages(self) -> dict[str, Storage]:
@@ -141,7 +141,7 @@ class Call:
 
     @property
     def ragged_slots(self) -> dict[str, int]:
-        """Returns the index in Arguments.dims of each dims array of the custom call."""
+        """Returns the index in Arguments.dims of each given dims array."""
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
 
@@ -162,7 +162,7 @@ class Call:
         return attributes
 
     def names_attribute(self) -> str:
-        """Returns the attribute `names`: slot=name for each operand whose argument has another name."""
+        """Returns the attribute `names`: slot=name for each operand with another name than its slot."""
         names = {slot: self.dims_names[index] for slot, index in self.ragged_slots.items()} if self.dims_names else {}
         optional = {"c": self.c_name, "row_index": self.row_index_name}
         names |= {slot: name for slot, name in optional.items() if slot in self.operands}
@@ -206,7 +206,7 @@ class Call:
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
 
     def unflatten(self, args: Sequence[Any]) -> "Arguments":
-        """Returns the flat arguments of the primitive by name: lhs, rhs, dims arrays, then the given operands."""
+        """Returns the primitive's flat arguments by name: lhs, rhs, dims arrays, then the given operands."""
         lhs, rhs, *others = args
         dims = others[: len(others) - len(self.operands)]
         return Arguments(lhs, rhs, tuple(dims), dict(zip(self.operands, others[len(dims) :], strict=True)))
@@ -243,9 +243,9 @@ class Arguments(NamedTuple):
 
 
 def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
-    """Returns the shape of an operand of the custom call, which has the same elements in the same order.
+    """Returns the shape of a custom call's operand, which has the same elements in order.
 
-    It is 1-D, 3-D with a group axis, or 2-D with the matrices of all P and R on top of each other.
+    It is 1-D, 3-D with a group axis, or 2-D with the matrices of all P and R stacked.
     """
     p, r, *matrix = shape
     if len(matrix) == 1:

@@ -1,4 +1,4 @@
-"""Checks of single arguments. Their TypeErrors and ValueErrors name the argument, its value and the allowed values."""
+"""Checks of single arguments. Errors name the argument, its value and the allowed values."""
 
 import dataclasses
 import operator
@@ -90,7 +90,7 @@ QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
 def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """Returns x as a JAX array of an allowed dtype. The error says that bytes are multiplied by bytes only."""
+    """Returns x as a JAX array of an allowed dtype. The error mentions that only bytes multiply bytes."""
     x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
         pair = format_dtypes(BYTES)
@@ -124,7 +124,7 @@ def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
 
 
 def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
-    """Returns a hint about packed int4 if an axis of bytes has half of the wanted extent, else ""."""
+    """Returns a hint that int4 may be packed, for an axis of bytes with half of the wanted extent, else ""."""
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
     return (
@@ -143,7 +143,7 @@ class QuantParams(NamedTuple):
 def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
     """Returns the elements and QuantParams of a QuantizedTensor, or an array and None.
 
-    Elements and float8_e8m0fnu scales, which have no zero and no sign, have no derivative.
+    No derivative passes through elements, or through float8_e8m0fnu scales, which have no zero and no sign.
     """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
@@ -188,7 +188,7 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """Returns a QuantizedTensor of JAX arrays, from a QuantizedTensor or an object with the fields of qwix's QArray."""
+    """Returns a QuantizedTensor of JAX arrays, also from an object with the fields of qwix's QArray."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
@@ -236,7 +236,7 @@ def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
 def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
     """Returns preferred_element_type, or the default for None, as a dtype that JAX supports.
 
-    Without jax_enable_x64 float64 becomes float32, with a warning if the caller named float64.
+    Without jax_enable_x64, float64 becomes float32, with a warning if the caller named float64.
     """
     named = default if preferred is None else as_dtype("preferred_element_type", preferred)
     dtype = jax.dtypes.canonicalize_dtype(named)

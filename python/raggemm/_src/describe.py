@@ -1,4 +1,4 @@
-"""describe(), which prints the configuration of this process, or the plans of a program's calls."""
+"""The public function describe()."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -41,13 +41,12 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         raggemm.describe()
         raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
 
-    Without arguments it prints the versions of raggemm, XLA's FFI, jax and jaxlib, the CPU, the instruction set in use
-    and the reason for it, executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS,
-    RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS.
+    Without arguments it prints versions, the CPU, the instruction set and its reason, executors, threads, and the
+    environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS.
 
-    With a function it calls function(*args, **kwargs) once and waits for the results. Then it prints the plan of each
-    raggemm call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles.
-    A moe_mlp prints the plans of its products for the first piece of its rows.
+    With a function it calls function(*args, **kwargs) once, waits for the results, and prints the plan of each raggemm
+    call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles. A
+    moe_mlp prints its products' plans for the first piece of its rows.
     """
     if function is None:
         facts = list(_facts())

@@ -1,6 +1,6 @@
 """jax.lax's ragged_dot_general as one call: converts dimension numbers and operands to canonical form.
 
-lax.py checks the arguments and calls this module. override.py lowers jax.lax's own function to it.
+lax.py calls this module with checked arguments. override.py lowers jax.lax's own function to it.
 """
 
 import functools
@@ -24,7 +24,7 @@ MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
-    """Returns scales or zero points of canonical shape: [P, second axis or 1, rows, columns].
+    """Returns scales or zero points in canonical shape: [P, second axis or 1, rows, columns].
 
     The custom call requires blocks of one size, so values are repeated along merged axes before the last axis with
     blocks. If groups divide an axis, they are also repeated along that axis, problems and replicas.
@@ -62,13 +62,8 @@ def canonicalize_quant_params(
 ) -> dict[str, jax.Array]:
     """Returns the scale and zero point of lhs or rhs in canonical shape, as operands of a call.
 
-    Args:
-      quant_params: scales and zero points of lhs and rhs by operand name, in the caller's shapes.
-      side: "lhs" or "rhs".
-      x: the caller's data.
-      parts: axes of x that merge to each canonical axis.
-      groups: number of processed groups.
-      ragged: axis of x that groups divide, or None.
+    quant_params: scales and zero points of lhs and rhs by operand name, in the caller's shapes. x: the caller's data.
+    parts: axes of x that merge to each canonical axis. ragged: axis of x that groups divide, or None.
     """
     canonical = {}
     for name, values in quant_params.items():
@@ -101,7 +96,7 @@ def widen_sizes(group_sizes: Any) -> Any:
 
 
 def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
-    """Widens elements to a byte if the result is int32, which the custom call has for bytes only."""
+    """Widens elements to a byte for an int32 result, which the custom call has only for bytes."""
     return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
@@ -129,7 +124,7 @@ class Result(NamedTuple):
 
 
 class _Axes:
-    """Axes of lhs and rhs by role. Contracted axes have the order of rhs, so that weights are not transposed."""
+    """The axes of lhs and rhs by role. Contracted axes have the order of rhs, so that weights are not transposed."""
 
     def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
         (left, right), (self.lhs_batch, self.rhs_batch) = numbers.dot_dimension_numbers
@@ -150,20 +145,20 @@ class _Axes:
 
 
 def _arrange_ragged(x, lead, free, ragged, trans_if_first):
-    """Returns x as [lead, ragged, free], or [lead, free, ragged] if it is stored like that, and its Storage."""
+    """Returns x as [lead, ragged, free], or as [lead, free, ragged] if it is stored so, and its Storage."""
     matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
 def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the axes that merge to rows, and those that merge to columns, in a result of _arrange_ragged."""
+    """Returns the axes that merge to the rows and to the columns of a result of _arrange_ragged."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
 def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     """Returns sizes [P,R,G], from group_sizes [batch..., outer axes..., G] or [G].
 
-    Outer axes of lhs come before the ragged one. All axes after it have the same sizes.
+    Outer axes of lhs precede the ragged axis. All axes after it have the same sizes.
     """
     side = axes.ragged_side
     position = side.index(axes.ragged)
@@ -178,7 +173,7 @@ def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> 
 def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
     """Binds [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...].
 
-    One of m... is ragged. The others are replicas.
+    One of m... is ragged, and the others are replicas.
     """
     rest = [a for a in axes.lhs_free if a != axes.ragged]
     batch, free = _extents(lhs, axes.lhs_batch), _extents(rhs, axes.rhs_free)
@@ -203,7 +198,7 @@ def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _A
 def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
     """Binds [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...].
 
-    One of k... is ragged. The others are replicas, which ragged K sums over.
+    One of k... is ragged, and the others are replicas, which ragged K sums over.
     """
     index = axes.left.index(axes.ragged)
     left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))
@@ -255,8 +250,8 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes ragged_dot_general of checked operands.
 
-    group_sizes: int32, int64 or uint32. group_offset: one such element, not with a ragged batch axis. quant_params:
-    scales and zero points of lhs and rhs by operand name.
+    group_sizes: int32, int64 or uint32. group_offset: one element of such a type; not with a ragged batch axis.
+    quant_params: scales and zero points of lhs and rhs by operand name.
     """
     lhs, rhs = (_widen_to_bytes(versions.replicate_explicit_axes(x), result.dtype) for x in (lhs, rhs))
     group_sizes = versions.replicate_explicit_axes(group_sizes)

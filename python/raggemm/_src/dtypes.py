@@ -1,6 +1,4 @@
-"""Element types: the types of the library by role, and the rules for combining them.
-
-The library's table of formats is the only list of types."""
+"""Element types by role, from the library's table of formats, and the rules for combining them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,17 +9,17 @@ import numpy as np
 from raggemm._src.library import tables
 
 _S32, _F32, _F64 = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float64)
-# Formats of the library, by the library's names.
+# The library's formats by name.
 _FORMATS = {row["name"]: row for row in tables()["formats"] if row["role"] != "panel"}
 _DTYPES = {name: np.dtype(row["numpy"]) for name, row in _FORMATS.items()}
 
 
 def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
-    """Returns the types with a role, each with the type that accumulates their products."""
+    """Returns the types with a role, each with the type of its sums."""
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# Types of matrices, and element types of quantized matrices.
+# Types of plain matrices and of quantized elements.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
@@ -35,7 +33,7 @@ def _one_byte_type(dtype: np.dtype) -> Any:
     return np.uint8 if ml_dtypes.iinfo(dtype).min == 0 else np.int8
 
 
-# Types narrower than a byte: elements per byte, and a one-byte type that holds all their values.
+# Types narrower than a byte: elements per byte, and a one-byte type that holds their values.
 SUB_BYTE = {
     _DTYPES[name]: (8 // row["bits"], _one_byte_type(_DTYPES[name]))
     for name, row in _FORMATS.items()
@@ -46,7 +44,7 @@ INTEGERS = tuple(_dtypes_with_role("sizes"))
 
 
 def elements_per_byte(dtype: np.dtype) -> int:
-    """Returns the number of elements in a byte, and 1 for elements of one or more bytes."""
+    """Returns the number of elements in a byte, or 1 for wider elements."""
     info = ml_dtypes.iinfo(dtype) if dtype in INTEGER_ELEMENTS else ml_dtypes.finfo(dtype)
     return max(1, 8 // info.bits)
 
@@ -64,14 +62,14 @@ def compute_dtype(*dtypes: Any) -> np.dtype:
 
 
 def addend_dtypes(compute: np.dtype) -> Iterable[np.dtype]:
-    """Returns the accepted types of alpha, beta and bias, for an epilogue of type `compute`."""
+    """Returns the types that alpha, beta and bias may have, for an epilogue of type `compute`."""
     return (_S32,) if compute == _S32 else FLOATS
 
 
 def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
     """Returns the first of "lhs", "rhs" and "result" with an unsupported dtype, and its allowed types. None: all fit.
 
-    narrow: also accepts element types of quantized operands as plain numbers, next to a float or to their own kind.
+    narrow: also accepts quantized element types as plain numbers, next to a float or to their own kind.
     """
     has_bytes = lhs in BYTES or rhs in BYTES
     operands: Iterable[np.dtype] = BYTES if has_bytes else MATRICES

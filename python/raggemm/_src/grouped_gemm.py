@@ -25,7 +25,7 @@ _MODES = {
 
 
 def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
-    """Returns the mode of a product. Raises ValueError if no mode has these ragged axes."""
+    """Returns the mode of a product. Raises ValueError if no mode has its ragged axes."""
     mode = _MODES.get((lhs.ragged_axis, rhs.ragged_axis))
     if mode is None:
         named = ", ".join((*lhs.dims, *rhs.dims))
@@ -38,7 +38,7 @@ def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
 
 
 def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
-    """Marks axis 0 of operands that are neither ragged nor shared as the group axis."""
+    """Makes axis 0 the group axis of operands that are neither ragged nor shared."""
     # The lhs of ragged N is shared if it has one free axis.
     lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
     lhs = lhs.mark_group_axis() if lhs_is_grouped else lhs
@@ -81,8 +81,8 @@ class _Shapes(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
-    """Reshapes the caller's arrays to canonical shape and binds the call. Jitted, because eager reshapes copy."""
-    # Axes that a mesh divides cannot always be collapsed.
+    """Reshapes the caller's arrays to canonical shape and binds the call, under jit, because eager reshapes copy."""
+    # An axis that a mesh divides cannot always be collapsed.
     args = args.map(versions.replicate_explicit_axes)
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
@@ -103,7 +103,7 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
 
 
 def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
-    """Computes grouped_gemm of operands that a front end has created. options: fields of arguments.Options."""
+    """Computes grouped_gemm of a front end's operands. options: fields of arguments.Options."""
     given = arguments.Options(**options)
     mode = _find_mode(lhs, rhs)
     for x in (lhs, rhs):
@@ -190,37 +190,36 @@ def grouped_gemm(
     M, K and N may each be several axes, which collapse to one. An empty contraction (K = 0 in a group) gives zero.
 
     Args:
-      lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix. Or both of int8 or uint8,
-        with a preferred_element_type of int32. For ragged M, ragged K and uniform, either may be a QuantizedTensor. Its
-        scale and zero_point of shape [G] have one value per processed group, and out is of floats. The rhs of ragged M
-        may be PackedWeights.
+      lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix, or both of int8 or uint8
+        with a preferred_element_type of int32. For ragged M, ragged K and uniform, either may be a QuantizedTensor; out
+        is then of floats, and a scale or zero_point [G] has one value per processed group. The rhs of ragged M may be
+        PackedWeights.
       contracting_dims: (lhs_axes, rhs_axes) of `data`, counting the group axis. Each is the first or the last axes,
-        adjacent and in order. The lhs of ragged N is shared by all groups if it has one free axis; else axis 0 is its
+        adjacent and in order. All groups share the lhs of ragged N if it has one free axis; else its axis 0 is the
         group axis. All ragged: axis 0 or 1 of each group's matrix.
-      c: shape and dtype of out. beta * c is added to the processed elements. The other elements of out are c.
-      bias: [G,N], float16, bfloat16, float32 or float64, one row for each processed group. Not for ragged N and all
-        ragged. With int8 or uint8 operands bias, alpha, beta and c are int32.
-      alpha, beta: scalars or [G], by default 1. beta requires c. If beta is 0, c is not read (as in BLAS).
-      group_offset: integer, () or (1,): the first processed group. It is required if fewer groups are processed than
-        the sizes have (else ValueError). The sizes are those of all groups. rhs (ragged M), out (ragged K), alpha, beta
-        and bias have the processed groups only. It must be 0 in the other modes.
-      num_actual_groups: ragged K: number of processed groups, by default all.
+      c: same shape and dtype as out. Processed elements get beta * c added. Other elements of out are c.
+      bias: [G,N], float16, bfloat16, float32 or float64, one row per processed group. Not for ragged N and all ragged.
+        With int8 or uint8 operands bias, alpha, beta and c are int32.
+      alpha, beta: scalars or [G], 1 by default. beta requires c. If beta is 0, c is not read (as in BLAS).
+      group_offset: integer, () or (1,): the first processed group. Required if fewer groups are processed than there
+        are sizes (else ValueError). rhs (ragged M), out (ragged K), alpha, beta and bias have the processed groups
+        only. Must be 0 in the other modes.
+      num_actual_groups: ragged K: number of processed groups. The default is all.
       out_size: all ragged: length of out, a Python int.
       out_layout: "STRIDED" or "PACKED" (see GroupedTensor), for a ragged-N out. All ragged requires "PACKED".
-      preferred_element_type: dtype of out, by default jnp.result_type(lhs, rhs). Sums are in float64 if lhs, rhs or out
-        is float64, else in float32, and are rounded once. Sums of int8 and uint8 are in int32, exact modulo 2^32.
-        Without jax_enable_x64 float64 becomes float32, with a warning.
+      preferred_element_type: dtype of out. The default is jnp.result_type(lhs, rhs). Sums are rounded once. They are in
+        float64 if lhs, rhs or out is float64, else in float32. Sums of int8 and uint8 are in int32, exact modulo 2^32.
+        Without jax_enable_x64, float64 becomes float32, with a warning.
       precision: None, or any jax.lax.Precision: products are exact. The jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3
-        and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. The relative
-        error of a product is at most 2**-15 or 2**-24, and subnormal numbers are zero. Derivatives use the same
-        precision. Unsupported presets raise NotImplementedError.
-      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" or, only with a gate, "swiglu_oai". moe_mlp
-        defines them. For the result r, with bias and c, out is activation(r), or activation(gate) * r. It is computed
-        in float32 and rounded once. Elements of no processed group are not activated. TypeError if sums are in float64
-        or int32.
+        and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. A product's
+        relative error is at most 2**-15 or 2**-24, and subnormal numbers are zero. Derivatives use the same precision.
+        Unsupported presets raise NotImplementedError.
+      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" or, only with a gate, "swiglu_oai" (see
+        moe_mlp). For the result r, with bias and c, out is activation(r), or activation(gate) * r, computed in float32
+        and rounded once. Elements of no processed group are not activated. TypeError if sums are in float64 or int32.
       gate: shape of out, float32, bfloat16 or float16. Requires an activation.
       row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of the product
-        uses row row_index[m] of lhs. lhs may have any number of rows; out has M rows, which first_dims count. An index
+        uses row row_index[m] of lhs, which may have any number of rows; first_dims count the M rows of out. An index
         out of range is an error at run time, like a wrong group size. Indices of no processed group are ignored.
 
     Returns:
@@ -251,7 +250,7 @@ def grouped_gemm(
 def mask_grouped_rows(count: int, group_sizes: Any) -> jax.Array:
     """Returns float32 [count]: 1 for rows of groups, 0 for rows behind them.
 
-    It is a grouped GEMM with K = 0 and a bias, which checks the sizes: NaN for wrong sizes with on_error="nan".
+    A grouped GEMM with K = 0 and a bias computes it, and checks sizes: NaN for wrong ones with on_error="nan".
     """
     arg_names, sizes = ArgNames(sizes="group_sizes"), checks.as_group_sizes(group_sizes)
     groups = sizes.shape[0]

@@ -21,15 +21,15 @@ def _split_operand(name: str, x: Any) -> tuple[jax.Array, checks.QuantParams | N
 
 
 def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
-    """Returns an aval for the rule of jax.lax. A quantized operand gets its partner's dtype if float, else float32."""
+    """Returns an aval for jax.lax's rule. A quantized operand gets its partner's dtype if float, else float32."""
     dtype = x.dtype if quant_params is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
     return jax.ShapeDtypeStruct(x.shape, dtype)
 
 
 def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
-    """Returns the shape and dtype of the result, by the rule of jax.lax.
+    """Returns the shape and dtype of the result, by jax.lax's rule.
 
-    The rule has no group_offset. With one it gets as many sizes as rhs has groups.
+    The rule has no group_offset, so with one it gets as many sizes as rhs has groups.
     """
     sizes_shape = group_sizes.shape
     group_axes = tuple(numbers.rhs_group_dimensions)
@@ -40,7 +40,7 @@ def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, h
     def call(lhs, rhs, group_sizes):
         return jax.lax.ragged_dot_general(lhs, rhs, group_sizes, numbers, preferred_element_type=dtype)
 
-    # On a mesh with explicit axes the rule would require out_sharding, which shapes do not depend on.
+    # On a mesh with explicit axes the rule would require out_sharding, which does not change shapes.
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return jax.eval_shape(call, *avals)
 
@@ -106,25 +106,24 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes jax.lax.ragged_dot_general. raggemm.compat.lax lists the differences.
 
-    It is one call for all batch dimensions. An operand is transposed only if no storage of the library fits its layout.
+    All batch dimensions are one call. An operand is transposed only if the library cannot read its layout.
 
     Args:
-      lhs, rhs: float16, bfloat16, float32 or float64. Or both integers of up to 8 bits, for an int32 result. Either may
-        be a QuantizedTensor. Arrays with an element type of QuantizedTensor are numbers without a scale. They go with a
-        float operand, and two float8 or float4 operands go together, except two of float8_e5m2. The ragged dimension of
-        lhs is
+      lhs, rhs: float16, bfloat16, float32 or float64, or both integers of up to 8 bits for an int32 result. Either may
+        be a QuantizedTensor. Arrays with a quantized element type are numbers without a scale. They go with a float
+        operand, and two float8 or float4 operands go together, except two of float8_e5m2. The ragged dimension of lhs
+        is
         1. not contracted: [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...],
         2. contracted: [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...], or
         3. a batch dimension: [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]. The values of group_sizes are
            ignored, as in jax.lax on CPU.
-      group_sizes: any integer type except uint64. The shape is [g], or [b...,x...,g] with dimensions x... as jax.lax
-        defines them.
+      group_sizes: any integer type except uint64, [g], or [b...,x...,g] with dimensions x... as in jax.lax.
       ragged_dot_dimension_numbers: as in jax.lax, in any order.
       precision: as in raggemm.compat.lax. None means jax_default_matmul_precision.
-      preferred_element_type: dtype of the result. The default is that of jax.lax.dot_general. A QuantizedTensor counts
-        as having the dtype of its partner, or float32 if that is no float.
+      preferred_element_type: dtype of the result. The default is that of jax.lax.dot_general, where a QuantizedTensor
+        counts as its partner's dtype, or as float32 if that is no float.
       group_offset: integer, () or (1,): the first group to compute, for forms 1 and 2. In form 1 rhs has the groups
-        from there on. Form 2 computes all groups of group_sizes, so only 0 is in range.
+        from there on. Form 2 computes all groups, so only 0 is in range.
       out_sharding: sharding of the result, on a mesh with explicit axes.
     """
     operands = lhs, rhs, group_sizes

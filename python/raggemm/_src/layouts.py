@@ -1,4 +1,4 @@
-"""Conversions of weights: to and from PackedWeights, and from the layouts of checkpoints.
+"""Conversions of weights, to and from PackedWeights and from layouts of checkpoints.
 
     prepack, unprepack  to and from PackedWeights
     mxfp4_from_blocks   gpt-oss
@@ -6,7 +6,7 @@
     int4_from_awq       AutoAWQ, version "gemm"
     int4_from_gptq      AutoGPTQ and GPTQModel, without act order
 
-Matrices [N,K] or [K,N] of a checkpoint may have leading axes, such as an axis for all experts.
+Matrices [N,K] or [K,N] of a checkpoint may have leading axes, such as one for all experts.
 """
 
 import functools
@@ -24,7 +24,7 @@ from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
 # Columns of a block, widest first. A streaming GEMV reads up to 256 columns of floats, or 128 of quantized elements, at
-# a time. A block width is chosen only if it pads the columns by at most the fraction _PADDING.
+# a time. The widest block that pads the columns by at most the fraction _PADDING is chosen, else the least one.
 _WIDTHS, _LEAST_WIDTH, _LEAST_QUANTIZED_WIDTH = (256, 128, 64), 64, 128
 _PADDING = 1 / 16
 
@@ -56,20 +56,16 @@ def _swap_axes(values: jax.Array | None, transpose: bool) -> jax.Array | None:
 def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     """Packs the weights of G groups.
 
-    It copies the weights, also under jit. Pack them once, and donate w if nothing else needs it. For an array it is a
-    linear function with derivatives.
+    Packing copies the weights, also under jit, so do it once, and donate w if nothing else needs it. For an array
+    it is linear, with derivatives.
 
     Args:
-      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor. Only the data of a
-        QuantizedTensor is packed; scale and zero_point keep their layout.
-      transpose: True if w is stored as [G,N,K]. The result, scale and zero_point included, is [G,K,N] all the same.
-
-    Returns:
-      PackedWeights of shape [G,K,N].
+      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor, whose scale and zero_point
+        keep their layout.
+      transpose: True if w is stored as [G,N,K]. The result, with scale and zero_point, is [G,K,N] all the same.
 
     Raises:
-      TypeError: for another dtype.
-      ValueError: for another shape.
+      TypeError, ValueError: for other dtypes or shapes.
     """
     data, params = checks.split_quantized("w", w, FLOATS)
     transpose = checks.check_bool("transpose", transpose)
@@ -88,10 +84,10 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
 
 
 def unprepack(packed: PackedWeights) -> Any:
-    """Returns the weights that prepack was given, with the same bits: an array or a QuantizedTensor.
+    """Returns the array or QuantizedTensor that prepack was given, with the same bits.
 
     Raises:
-      ValueError: if `packed` has another version of the layout, or arrays that prepack cannot have created.
+      ValueError: if `packed` has another version of the layout, or arrays that prepack cannot have made.
     """
     packed = checks.as_packed_weights("packed", packed)
     data = _unpack(packed.data, packed.columns, packed.transposed)
@@ -112,11 +108,8 @@ def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
 
     Args:
       blocks: uint8 [E,N,K/32,16], two elements per byte, the first one in the low bits.
-      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. QuantizedTensor describes products with codes
-        0, 1, 253 and 254.
-
-    Returns:
-      A QuantizedTensor of the same bits.
+      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. For products with codes 0, 1, 253 and 254 see
+        QuantizedTensor.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -136,11 +129,8 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
     Args:
       weight: float8_e4m3fn [...,N,K].
       weight_scale_inv: float32 or bfloat16 [...,N/128,K/128]. It multiplies the elements, in spite of its name.
-      block: rows and columns of a block (weight_block_size). They must divide N and K, because a QuantizedTensor has
-        blocks of one size.
-
-    Returns:
-      A QuantizedTensor of the same arrays.
+      block: rows and columns of a block (weight_block_size). They must divide N and K, because blocks of a
+        QuantizedTensor have one size.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -165,7 +155,7 @@ def _unpack_int32(name: str, x: Any) -> jax.Array:
 
 
 def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
-    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order: positions in an int32 of its eight columns."""
+    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order: positions of the eight columns in an int32."""
     elements = _unpack_int32(name, x)[..., order]
     return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_INT32)
 
@@ -189,9 +179,6 @@ def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
       qzeros: int32 [...,K/size,N/8], zero points, packed like qweight.
       scales: float16 or bfloat16 [...,K/size,N].
 
-    Returns:
-      A QuantizedTensor of these elements, zero points and scales.
-
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
     """
@@ -203,16 +190,13 @@ def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bo
     """Converts a matrix of a GPTQ checkpoint, 4 bits, to [...,K,N] of uint4.
 
     Rows along K belong to blocks in ascending order. Checkpoints with act order ("desc_act", with a g_idx) are not
-    supported: the result would be wrong.
+    supported, and would give a wrong result.
 
     Args:
       qweight: int32 [...,K/8,N]. Each int32 holds eight rows along K, the first one in the lowest bits.
       qzeros: int32 [...,K/size,N/8], zero points. Each int32 holds eight columns.
       scales: float16 or bfloat16 [...,K/size,N].
       zeros_less_one: True if stored zero points are one less, modulo 16, as in format "gptq". False for "gptq_v2".
-
-    Returns:
-      A QuantizedTensor of these elements, zero points and scales.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.

@@ -1,8 +1,6 @@
-"""The shared library: loads it, registers its handlers with XLA, and wraps its C functions.
+"""Loads the shared library, registers its custom calls for the platform cpu, and wraps its C functions.
 
-Importing this module registers the custom calls `raggemm_grouped_gemm_v1`, `raggemm_moe_mlp_v1` and
-`raggemm_moe_mlp_backward_v1` for the platform cpu. ffi/handlers.h documents their operands and results,
-proto/config.proto their attributes.
+ffi/handlers.h documents the operands and results of the custom calls, and proto/config.proto their attributes.
 """
 
 import ctypes
@@ -56,7 +54,7 @@ def _built_ffi_version(library: ctypes.CDLL) -> tuple[int, int]:
 
 
 def _runtime_ffi_version() -> tuple[int, int] | None:
-    """Reads the version of jaxlib's FFI from jaxlib's header. Returns None if there is no such header."""
+    """Returns the FFI version in jaxlib's header, or None if there is no such header."""
     header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     if not header.exists():
         return None
@@ -88,7 +86,7 @@ for _target in (TARGET, MLP_TARGET, MLP_BACKWARD_TARGET):
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
     """Returns (constant, per_group) for a call that sets `dims_arrays` of the six dims arrays.
 
-    The workspace of the call has constant + per_group * P*R*G int64 elements.
+    Its workspace has constant + per_group * P*R*G int64 elements.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))
@@ -98,8 +96,8 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
 def moe_mlp_workspace(target: str, *extents: int) -> int:
     """Returns the size of a custom call's workspace, in int64 elements.
 
-    extents: tokens, hidden, intermediate, rows, groups. Then sums_tokens and has_slots for MLP_TARGET; element_bytes,
-    sums_tokens and sums_weights for MLP_BACKWARD_TARGET (ffi/handlers.h).
+    extents: tokens, hidden, intermediate, rows, groups. Then sums_tokens and has_slots for MLP_TARGET, or
+    element_bytes, sums_tokens and sums_weights for MLP_BACKWARD_TARGET (ffi/handlers.h).
     """
     name = {MLP_TARGET: "moe_mlp", MLP_BACKWARD_TARGET: "moe_mlp_backward"}[target]
     elements = getattr(_library, f"raggemm_v1_{name}_workspace")(*extents)
@@ -109,7 +107,7 @@ def moe_mlp_workspace(target: str, *extents: int) -> int:
 
 
 def _text(function: str) -> str:
-    """Calls a function of the library that returns text. Frees the text and returns a copy."""
+    """Calls a function of the library that returns text. Returns a copy, and frees the text."""
     text = getattr(_library, function)()
     if not text:
         raise MemoryError(function)
@@ -126,20 +124,20 @@ def tables() -> dict[str, list[Any]]:
 
 
 def description() -> dict[str, Any]:
-    """Returns facts about the library, this CPU and the environment variables that the library has read.
+    """Returns facts about the library, this CPU and the library's environment variables.
 
-    See raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some milliseconds.
+    See raggemm_describe_json in ffi/handlers.h. The first call takes some milliseconds to measure the instruction sets.
     """
     return json.loads(_text("raggemm_describe_json"))
 
 
 def record_plans(on: bool) -> None:
-    """Starts or stops recording the plans of calls on all threads. Recording stops after as many stops as starts."""
+    """Starts or stops recording the plans of calls on all threads. Every start needs its own stop."""
     _library.raggemm_record_plans(on)
 
 
 def take_plans() -> str:
-    """Returns the plans recorded since the last call, in the order of the calls, separated by empty lines."""
+    """Returns the plans recorded since the last call, in order, separated by empty lines."""
     return _text("raggemm_take_plans")
 
 

@@ -34,7 +34,7 @@ def _register(primitive: Primitive, make_function: Callable[..., Callable[..., A
 
 
 def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
-    """Reshapes scales or zero points of blocks for the custom call."""
+    """Reshapes per-block scales or zero points for the custom call."""
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
@@ -63,7 +63,7 @@ def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, rep
 
 
 def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
-    """Calls the library. options: attributes for the options in effect."""
+    """Calls the library. options: attributes of the options in effect."""
     args = call.unflatten(flat)
     shape = call.out_shape(args)
     dims = {name: args.dims[index] for name, index in call.ragged_slots.items()}
@@ -84,7 +84,7 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
     if names := call.names_attribute():
         attributes["names"] = names
-    # Without rows every index is wrong. XLA must not drop that check with a result without elements.
+    # Without rows every index is wrong. XLA must not drop that check together with an empty result.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
@@ -121,7 +121,7 @@ def _mlp_custom_call(
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: value for name, value in attributes.items() if value}
-    # A call without tokens computes nothing, but rows that name a token are an error. XLA would drop the call.
+    # A call without tokens computes nothing, but checks that no row names a token. XLA would drop it.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
@@ -133,7 +133,7 @@ def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
 
 
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library, or computes grouped GEMMs if extents, and so the workspace size, are symbolic."""
+    """Calls the library, or computes grouped GEMMs if symbolic extents leave the workspace size unknown."""
     extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
@@ -142,7 +142,7 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
 
 
 def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library for gradients, or computes grouped GEMMs."""
+    """Calls the library for gradients, or computes grouped GEMMs like _mlp_call."""
     args = call.call.unflatten(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
     if any(map(jax.export.is_symbolic_dim, extents)):

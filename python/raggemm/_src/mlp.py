@@ -1,4 +1,4 @@
-"""moe_mlp, the whole MLP of the experts: checks its arguments and binds the call."""
+"""moe_mlp, the experts' whole MLP: checks its arguments and binds the call."""
 
 import functools
 from typing import Any
@@ -36,7 +36,7 @@ def _check_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> 
 
 
 def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the given weights, scales and zero points by name, and the unpacked shape and dtype of each weight."""
+    """Returns the given weights, scales and zero points by name, and each weight's unpacked shape and dtype."""
     args: dict[str, jax.Array | None] = {}
     matrices: dict[str, jax.ShapeDtypeStruct] = {}
     for part, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
@@ -166,19 +166,18 @@ def moe_mlp(
         d = a @ w_down[e] + b_down[e]
         out[t] = sum of row_weights[r] * d[r] over the rows r of token t
 
-    up, gate and d are float32, as results of grouped_gemm. a is computed in float32 and rounded once, to the type of
-    w_down, or to the type of x if w_down is quantized. The sum is a float32 fma chain that starts at +0, over rows in
-    ascending order, and is rounded once to out's type. It is one chain for any number of rows, in the value and in
-    gradients. Forward mode and combine begin a new chain after 256 rows of a token, so their last bits differ then.
+    up, gate and d are float32. a is computed in float32 and rounded once, to the type of w_down, or of x if w_down is
+    quantized. The sum over a token's rows, in ascending order, is one float32 fma chain that starts at +0. It is
+    rounded once to out's type. Forward mode and combine begin a new chain after 256 rows of a token, so their last bits
+    may differ then.
 
-    A token may have any number of rows, also several of one expert. A token without rows is +0. Rows of no processed
-    group, such as rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
+    A token may have any number of rows, also several of one expert. Without rows it is +0. Rows of no processed group,
+    such as rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
 
     Args:
-      x: [T,H], float16, bfloat16 or float32. All float arguments may have these types, in any mix. float64 is a
-        TypeError.
-      row_tokens: [M], int32, int64 or uint32. Tokens of processed groups must be in [0,T). A wrong token is an error at
-        run time of the call or its derivative, like a wrong size.
+      x: [T,H]. All float arguments are float16, bfloat16 or float32, in any mix. float64 is a TypeError.
+      row_tokens: [M], int32, int64 or uint32. Tokens of processed groups must be in [0,T), else the call or its
+        derivative fails at run time, as for a wrong size.
       row_weights: [M], or None for 1.
       group_sizes: [total groups], int32, int64 or uint32: rows of each group. Their sum may be less than M.
       w_up: [G,H,I], or [G,I,H] with transpose_up. w_up, w_gate and w_down may be QuantizedTensors or PackedWeights.
@@ -187,38 +186,36 @@ def moe_mlp(
       w_gate: same shape and dtype as w_up, or None for no gate.
       b_up, b_gate: [G,I], or None.
       b_down: [G,H], or None.
-      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" (gate * sigmoid(1.702 * gate)), or
-        "swiglu_oai" of gpt-oss: gate * sigmoid(1.702 * gate) * (up + 1), with gate clamped to at most 7 and up to
-        [-7,7]. "swiglu_oai" needs a gate.
-      merged: w_up [G,H,2I] and b_up [G,2I] hold gate and up, and w_gate and b_gate are None. "halves": the columns of
-        the gate come first. "interleaved": the even columns are the gate's.
-      group_offset: integer, () or (1,): index in group_sizes of the first group of the weights. It is required if the
-        weights have fewer groups than group_sizes (else ValueError).
-      preferred_element_type: dtype of the result, by default that of x.
-      save: values that a gradient keeps from the forward pass. "inputs": only the arguments; it recomputes up and gate.
-        "activations": also up and gate, float32 [M,I]. The gradient has the same bits either way.
+      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" (gate * sigmoid(1.702 * gate)), or, only
+        with a gate, "swiglu_oai" of gpt-oss: gate * sigmoid(1.702 * gate) * (up + 1), with gate clamped to at most 7
+        and up to [-7,7].
+      merged: w_up [G,H,2I] and b_up [G,2I] hold gate and up, and w_gate and b_gate are None. "halves": the gate's
+        columns come first. "interleaved": the gate's columns are the even ones.
+      group_offset: integer, () or (1,): index in group_sizes of the weights' first group. Required if the weights have
+        fewer groups than group_sizes (else ValueError).
+      preferred_element_type: dtype of the result. The default is that of x.
+      save: values that a gradient keeps from the forward pass. "inputs": only the arguments; the gradient recomputes up
+        and gate. "activations": also up and gate, float32 [M,I]. The gradient has the same bits either way.
       weight_on: "output", or "input" as in Llama 4. With "input", x[row_tokens[r]] is multiplied by row_weights[r] in
         float32 and rounded once to x's type, and d[r] is added without a weight.
-      row_slots: [M], int32, int64 or uint32, for example from sort_by_expert. The rows of a token are added in the
-        order of these numbers, and rows with equal numbers in ascending order.
+      row_slots: [M], int32, int64 or uint32, for example from sort_by_expert. A token's rows are added in the order of
+        these numbers, and rows with equal numbers in ascending order.
 
     Returns:
       [T,H].
 
     Memory: temporaries do not grow with the rows, except for eight bytes per row (docs/concepts/memory.md).
 
-    Derivatives: of every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
-    that are not float8_e8m0fnu. A gradient is one call, too. A product rounds cotangents of rows to the type of its
-    weights, or to the type of x if they are quantized. All sums are in float32, with a token's rows in ascending order.
-    include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of scales run as a sequence of
-    grouped GEMMs.
+    Derivatives: every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
+    that are not float8_e8m0fnu. A gradient is one call, too. It rounds cotangents of rows to the type of a product's
+    weights, or of x if they are quantized. All sums are in float32, with a token's rows in ascending order;
+    include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of scales run as grouped GEMMs.
 
-    vmap: the batch is one call with the same bits, and so is its gradient, if extents are static and either no weight
-    is batched or all matrices are. In the second case biases, scales and zero points may be batched or not. All other
-    batches run as grouped GEMMs. So do gradients of shared weights for each batch element; the gradient of the whole
-    batch is one call. An error in one element of a batch of B is an error of the one call. Indices in its message count
-    rows of the call, and a wrong token that is not negative is greater by (B-1) T. With on_error="nan" the whole batch
-    is NaN.
+    vmap: the batch and its gradient are one call each, with the same bits, if extents are static and either no weight
+    or every matrix is batched. Biases, scales and zero points may then be batched or not. Other batches run as grouped
+    GEMMs, and so do gradients of shared weights for each batch element. An error in one element of a batch of B fails
+    the whole call, with indices that count rows of the call. A wrong token that is not negative is greater by (B-1) T.
+    With on_error="nan" the whole batch is NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"

@@ -3,10 +3,9 @@
     shared weights     G groups: each has the rows of batch element 0, then of element 1, and so on
     batched weights    B*G groups: those of batch element 0, then of element 1, and so on
 
-The rows of a group and of a token keep their order, so results have the same bits. Rows of no processed group come
-last.
+Rows of a group and of a token keep their order, so results have the same bits. Rows of no processed group come last.
 
-Matrices are never copied. The batch runs as grouped GEMMs instead if only some weights are batched, or if each batch
+Matrices are never copied. A batch runs as grouped GEMMs instead if only some weights are batched, or if each batch
 element needs its own gradient of shared weights. So do tangents, and extents that are symbolic or beyond int32.
 """
 
@@ -32,7 +31,7 @@ _NON_WEIGHTS = ("x", *_ROW_ARGS, *_SIZE_ARGS)
 
 
 def _move_batch_first(x: jax.Array, axis: int | None, size: int) -> jax.Array:
-    """Returns x as [B,...]. Broadcasts it if it is not batched."""
+    """Returns x as [B,...], broadcast if it is not batched."""
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
@@ -48,7 +47,7 @@ def _saturating_add(x: jax.Array, number: int) -> jax.Array:
 
 
 def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
-    """Converts token indices [B,M] to indices into all B * count tokens. A wrong index stays wrong."""
+    """Converts token indices [B,M] to indices into all B * count tokens. Wrong indices stay wrong."""
     size, dtype = len(tokens), tokens.dtype
     first = (jnp.arange(size, dtype=dtype) * dtype.type(count))[:, None]
     beyond = jnp.where(tokens < 0, tokens, _saturating_add(tokens, (size - 1) * count))
@@ -78,8 +77,8 @@ class _MergedBatch:
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
         """Returns True if any size is wrong, and the sizes [B,all groups] for the error.
 
-        They are those of the first wrong batch element, with the rows of all others in its first size. The others have
-        size 0, because their sizes could compensate the error.
+        Only the first wrong batch element keeps its sizes, and its first size also counts the rows of the others. Their
+        sizes are 0, because they could compensate the error.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -110,7 +109,8 @@ class _MergedBatch:
 
     @functools.cached_property
     def _order(self) -> tuple[jax.Array, jax.Array]:
-        """Returns two int32 [B*M]: the batch's row for each row of the call (any behind all groups), and inverse."""
+        """Returns two int32 [B*M]: the batch's row for each row of the call (any behind all groups), and the
+        inverse."""
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
         sizes, starts = (self._select_processed(x) for x in (sizes, starts))
@@ -141,7 +141,7 @@ def _shares_weights(args: Args, axes: Args) -> bool | None:
 
 
 def _merge_arguments(args: Args, axes: Args, size: int) -> tuple[_MergedBatch, Args] | None:
-    """Returns the merged batch and the arguments of its call, or None if the batch cannot be one call."""
+    """Returns the merged batch and its call's arguments, or None if the batch cannot be one call."""
     shared = _shares_weights(args, axes)
     tokens, rows = (args[name].shape[axes[name] == 0] for name in ("x", "row_tokens"))
     if shared is None or size * max(tokens, rows) >= _LIMIT:
@@ -183,7 +183,7 @@ def _bind_backward(flat: Sequence[Any], axes: Sequence[Any], call: BackwardCall,
 
 
 def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | BackwardCall, size: int) -> Any:
-    """Returns the results of one call, with the batch axis in front, or None if the batch cannot be one call."""
+    """Returns the results of one call, with the batch axis first, or None if the batch cannot be one call."""
     if size == 1:
         single = (x if axis is None else jnp.squeeze(x, axis) for x, axis in zip(flat, axes, strict=True))
         found = mlp_p.bind(*single, call=call) if isinstance(call, MlpCall) else backward_p.bind(*single, call=call)

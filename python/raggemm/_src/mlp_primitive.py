@@ -17,7 +17,7 @@ from raggemm._src.primitive import register_jitted_impl
 
 # Operands: the arguments. Results: the value, and the first products if they are saved.
 mlp_p = Primitive("moe_mlp")
-# Operands: the arguments, saved products, and tangents of some arguments, in which it is linear. Result: the tangent.
+# Operands: the arguments, saved products, and tangents of some arguments (linear). Result: the tangent.
 tangent_p = Primitive("moe_mlp_tangent")
 # Operands: the arguments, saved products, and the cotangent of the value. Results: cotangents of some arguments.
 backward_p = Primitive("moe_mlp_backward")
@@ -84,7 +84,7 @@ class BackwardCall:
 def _restrict_to_argnums(
     function: Callable[..., Any], flat: Sequence[Any], argnums: Sequence[int]
 ) -> Callable[..., Any]:
-    """Returns function as a function of the arguments at argnums, with the others from flat."""
+    """Returns function as a function of the arguments at argnums. The others come from flat."""
 
     def restricted(*values: Any) -> Any:
         changed = list(flat)

@@ -1,7 +1,6 @@
 """The experts' MLP as a sequence of grouped GEMMs: its value and its gradients.
 
-The custom calls compute the same in one call. This module computes the derivatives that they lack, and the batches that
-cannot be one call.
+The custom calls compute the same in one call. This module computes derivatives and batches that they lack.
 """
 
 import dataclasses
@@ -27,7 +26,7 @@ Args = dict[str, Any]
 
 
 def widen_partial_bytes(args: Args) -> Args:
-    """Widens elements of less than a byte to a byte, in weights whose rows would end inside a byte."""
+    """Widens elements narrower than a byte to a byte, in weights whose rows would end inside a byte."""
     wide: Args = {}
     for part in ("up", "gate", "down"):
         matrix, zero = f"w_{part}", f"{part}_zero"
@@ -51,8 +50,8 @@ class MlpCall:
     dtype: np.dtype  # dtype of the value
     saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass
     weight_on: str  # attribute: "INPUT" if row_weights multiply x
-    operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
-    returns_products: bool = False  # True if the first products are results, too
+    operands: tuple[str, ...]  # given optional operands, in the order of the custom call
+    returns_products: bool = False  # True if the first products are results
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,7 +82,7 @@ class MlpCall:
         return (2 if self.merged else 1) * self.intermediate_size(args)
 
     def unpack_weights(self, args: Args) -> tuple["MlpCall", Args]:
-        """Returns the call and its arguments with column blocks unpacked to matrices."""
+        """Returns the call and its arguments, with column blocks unpacked to matrices."""
         plain = {name: from_column_blocks(args[name], n) for name, n in self.block_columns(args).items()}
         return dataclasses.replace(self, up_layout="", down_layout=""), widen_partial_bytes(args | plain)
 
@@ -115,7 +114,8 @@ class MlpCall:
 def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
     """Returns float32 [M]: 1 for rows of processed groups, 0 for others.
 
-    It is a grouped GEMM with K = 0 and a bias, which checks sizes and tokens: NaN if one is wrong with on_error="nan".
+    A grouped GEMM with K = 0 and a bias computes it, and checks sizes and tokens: NaN for wrong ones with
+    on_error="nan".
     """
     tokens, groups = args["x"].shape[0], args["w_up"].shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((tokens, 0), (groups, 0, 1)))
@@ -131,7 +131,7 @@ def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
 def multiply_weight(
     args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True
 ) -> jax.Array:
-    """Returns float32 [M,columns]: rows times w_up, w_gate or w_down of their group, plus its bias."""
+    """Returns float32 [M,columns]: rows times their group's w_up, w_gate or w_down, plus its bias."""
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
     w = data if is_array else QuantizedTensor(data, args.get(f"{weight}_scale"), args.get(f"{weight}_zero"))
@@ -145,7 +145,7 @@ def multiply_weight(
 
 
 def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns the products of float32 rows [M,H] with w_up and, if it is given, w_gate.
+    """Returns the products of float32 rows [M,H] with w_up and, if given, w_gate.
 
     Each product rounds rows separately, so that gradients are summed in float32.
     """
@@ -156,7 +156,7 @@ def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array)
 def split_gate_and_up(
     call: MlpCall, up: jax.Array, gate: jax.Array | None = None
 ) -> tuple[jax.Array | None, jax.Array]:
-    """Returns gate and up from the first products. Splits merged ones."""
+    """Returns gate and up from the first products, split if they are merged."""
     if call.merged == "HALVES":
         gate, up = jnp.split(up, 2, axis=1)
     elif call.merged == "INTERLEAVED":
@@ -165,9 +165,9 @@ def split_gate_and_up(
 
 
 def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns for each row its token, or the number of tokens if it is ignored; its weight; and an error.
+    """Returns for each row its token (the number of tokens if the row is ignored), its weight, and an error.
 
-    The error is 0, or NaN if a token or a size is wrong with on_error="nan". The weights include it.
+    The error is 0, or NaN for a wrong token or size with on_error="nan". The weights include it.
     """
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _mask_processed_rows(args)
     takes_part = (is_placed != 0) & (row_tokens >= 0) & (row_tokens < tokens)
@@ -200,7 +200,7 @@ def reference_impl(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]
 
 
 def _operand_type(args: Args, weight: str) -> Any:
-    """Returns the type of the rows that w_up, w_gate or w_down is multiplied with."""
+    """Returns the type of the rows that are multiplied with w_up, w_gate or w_down."""
     dtype = args[f"w_{weight}"].dtype
     return dtype if dtype in FLOATS else args["x"].dtype
 
@@ -217,13 +217,13 @@ def _multiply_per_group(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) 
 
 
 def _weight_cotangent(args: Args, name: str, rows: jax.Array, ct: jax.Array, is_trans: bool) -> jax.Array:
-    """Returns the cotangent of a weight, from the rows and the cotangent of its product."""
+    """Returns the cotangent of a weight, from the rows and cotangent of its product."""
     operands = (ct, rows) if is_trans else (rows, ct)
     return _multiply_per_group(args, *operands, args[name].dtype)
 
 
 def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
-    """Returns the cotangent of a bias: ct, summed over the rows of each group."""
+    """Returns the cotangent of a bias: ct, summed over each group's rows."""
     ones = jnp.ones((ct.shape[0], 1), ct.dtype)
     return _multiply_per_group(args, ones, ct, args[name].dtype).reshape(args[name].shape)
 

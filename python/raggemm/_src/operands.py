@@ -27,7 +27,7 @@ class ArgNames(NamedTuple):
     row_index: str = "row_index"
 
 
-# End of the error message if the numbers of matrices and of group sizes differ.
+# End of the error message for different numbers of matrices and group sizes.
 EQUAL_COUNTS = "the two must be equal, unless group_offset names the first group"
 
 
@@ -43,7 +43,7 @@ def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool
 
 
 def check_quantized_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any) -> None:
-    """Rejects two operands of float8_e5m2. Any other pair with scales is allowed."""
+    """Rejects two operands of float8_e5m2, the only unsupported pair of quantized operands."""
     if lhs == rhs == jnp.float8_e5m2:
         raise TypeError(
             f"{arg_names.lhs} and {arg_names.rhs} are both of float8_e5m2: one of them must have another dtype"
@@ -108,7 +108,7 @@ class Operand:
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of data. For PackedWeights it is the shape before packing."""
+        """Returns the shape of data, or of PackedWeights before packing."""
         if self.columns is None:
             return self.data.shape
         return (self.data.shape[0], self.data.shape[2], self.columns)
@@ -166,9 +166,9 @@ class Operand:
 
     @property
     def canonical_shape(self) -> tuple[int, ...]:
-        """Returns [1,G,rows,cols] with a group axis, [1,1,length] if both axes are ragged, else [1,1,rows,cols].
+        """Returns [1,G,rows,cols] with a group axis, else [1,1,rows,cols].
 
-        PackedWeights are [1,G,T,K,B].
+        It is [1,1,length] if both axes are ragged, and [1,G,T,K,B] for PackedWeights.
         """
         if self.ragged_axis == "both":
             return (1, 1, *self.data.shape)
@@ -198,7 +198,7 @@ def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...
 
 
 def check_contraction(lhs: Operand, rhs: Operand) -> None:
-    """Checks that contracted extents are equal, or their products if lhs and rhs contract different numbers of axes."""
+    """Checks that contracted extents are equal, or their products if the numbers of axes differ."""
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         message = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
@@ -206,7 +206,7 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
 
 
 def contraction_hint(lhs: Operand, rhs: Operand) -> str:
-    """Returns a hint if lhs or rhs seems to hold two elements in a byte, else ""."""
+    """Returns a hint if lhs or rhs seems to hold two elements per byte, else ""."""
     a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
     return checks.packed_int4_hint(lhs.data.dtype, a, b) or checks.packed_int4_hint(rhs.data.dtype, b, a)
 
@@ -216,8 +216,8 @@ def make_operands(
 ) -> tuple[Operand, Operand]:
     """Returns lhs [rows, cols] and rhs as operands, contracted over `axes`.
 
-    If rhs_rank is 3, groups divide the rows of lhs. If it is 2, they divide the contracted axis of lhs and rhs.
-    error: exception type for wrong shapes.
+    Groups divide the rows of lhs if rhs_rank is 3, and the contracted axis of lhs and rhs if it is 2. error: exception
+    type for wrong shapes.
     """
     (lhs, lhs_params), (rhs, rhs_params, columns) = (
         checks.split_quantized("lhs", lhs),

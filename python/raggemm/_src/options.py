@@ -1,7 +1,7 @@
-"""Options of calls: the options in effect when a program is lowered, and the attributes that they become.
+"""The options in effect when a program is lowered, and the attributes that they become.
 
 The options are the value of a context of jax.make_user_context. JAX's caches of traced, lowered and compiled programs
-have that value in their keys, so a function that was compiled with other options is compiled again.
+include this value in their keys, so other options compile a function again.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from raggemm._src import library
 
 
 class _Options(NamedTuple):
-    """Options in effect. None: not set. Spelled as in proto/config.proto, but on_error in lower case."""
+    """Options in effect; None if not set. Spelled as in proto/config.proto, but on_error in lower case."""
 
     threads: int | None = None
     isa: str | None = None
@@ -39,7 +39,7 @@ def check_not_staged(context: str) -> None:
 
 
 def _match_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """Returns the entry of `allowed` that equals value, ignoring case. Raises ValueError if there is none."""
+    """Returns the entry of `allowed` that equals value, ignoring case. Raises ValueError without one."""
     for one in allowed:
         if isinstance(value, str) and value.upper() == one.upper():
             return one
@@ -86,38 +86,39 @@ def options(
     on_error: str | None = None,
     bf16_sums: str | None = None,
 ) -> Iterator[None]:
-    """Sets the options of calls that are lowered inside this context. Only bf16_sums changes the bits of results.
+    """Sets the options of calls that are lowered in this context. Only bf16_sums changes the bits of results.
 
         with raggemm.options(isa="AVX2", threads=1):
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
 
-    An option that is None keeps the value of the enclosing options(), else its default. Upper and lower case are the
-    same. The context applies to one thread.
+    None keeps the option of the enclosing options(), else its default. Case does not matter. The context applies to one
+    thread.
 
-    Options are read when a program is lowered, usually at the first call of a jitted function. Enter the context around
-    that call. A backward pass is lowered with the options in effect at that time. With jit around the gradient both
-    passes have the same options. `vjp(ct)` and an eager jax.grad use the options in effect when they run. Calls
-    that override_ragged_dot() lowers have the options, too. JAX's caches keep programs with different options apart.
-    Exported and ahead-of-time compiled programs keep the options that they were lowered with.
+    A program is usually lowered at the first call of a jitted function, so enter the context around that call. A
+    backward pass has the options in effect when it is lowered: with jit around the gradient those of the forward pass,
+    for `vjp(ct)` and an eager jax.grad those in effect when they run. The options also apply to calls that
+    override_ragged_dot() lowers. JAX's caches keep programs with different options apart. Exported and ahead-of-time
+    compiled programs keep their options.
 
     Args:
-      threads: maximal number of threads for one call. 0 means RAGGEMM_THREADS, else all threads of the executor.
-      isa: instruction set, one that raggemm.describe() lists, such as "AVX2". "AUTO" means RAGGEMM_ISA, else the widest
-        one, unless a narrower one is clearly faster in a short measurement.
+      threads: maximal number of threads of one call. 0 means RAGGEMM_THREADS, else all threads of the executor.
+      isa: instruction set that raggemm.describe() lists, such as "AVX2". "AUTO" means RAGGEMM_ISA, else the widest one,
+        unless a narrower one is clearly faster in a short measurement.
       executor: "POOL" (XLA's thread pool), "OPENMP" or "SERIAL". "AUTO" means RAGGEMM_EXECUTOR, else POOL.
       on_error: handling of a call that fails at run time, for example because of its group sizes.
         - "raise": raises an error. This is the default on one device.
-        - "log": raises an error, and writes the message to stderr at once. This is the default if JAX has several CPU
-          devices: devices that wait in a collective for the failed one end the process before the error arrives.
-        - "nan": writes the message to stderr and fills the result with NaN; the program goes on. It applies to wrong
-          data and lack of memory. A missing instruction set or a wrong environment variable is an error all the same.
-      bf16_sums: rounding rule for products of bfloat16 with bfloat16. Each gives the same bits on every CPU: "TILES" as
-        AMX, "PAIRS" as VDPBF16PS of AVX-512, "FMA" as float32, "MMLA" as BFMMLA of aarch64, which is slow elsewhere.
-        "AUTO" means RAGGEMM_BF16_SUMS, else the native rule of the CPU that runs the program: on x86 TILES with AMX,
-        else PAIRS; on aarch64 MMLA with BF16, else FMA. Name a rule to get the same bits on all CPUs.
+        - "log": raises an error, and writes the message to stderr at once. This is the default with several CPU
+          devices, because devices that wait for the failed one in a collective end the process before the error
+          arrives.
+        - "nan": writes the message to stderr, fills the result with NaN and goes on. It applies to wrong data and lack
+          of memory. A missing instruction set or a wrong environment variable stays an error.
+      bf16_sums: rounding rule for products of bfloat16. Each gives the same bits on every CPU: "TILES" as AMX, "PAIRS"
+        as VDPBF16PS of AVX-512, "FMA" as float32, "MMLA" as BFMMLA of aarch64, which is slow elsewhere. "AUTO" means
+        RAGGEMM_BF16_SUMS, else the native rule of the CPU that runs the program: TILES with AMX, else PAIRS on x86;
+        MMLA with BF16, else FMA on aarch64. Name a rule to get the same bits on all CPUs.
 
     Raises:
-      ValueError: for an unknown value, or an instruction set that this CPU lacks. The message lists the usable ones.
+      ValueError: for an unknown value, or an instruction set that this CPU lacks. The message lists usable ones.
       RuntimeError: inside a function that JAX is tracing.
     """
     given = {"threads": threads, "isa": isa, "executor": executor, "on_error": on_error, "bf16_sums": bf16_sums}
@@ -130,7 +131,7 @@ def options(
 def _cpu_devices() -> int:
     try:
         return jax.device_count("cpu")
-    except RuntimeError:  # no CPU backend here, for example when lowering for another platform
+    except RuntimeError:  # no CPU backend, for example when lowering for another platform
         return 1
 
 
@@ -150,7 +151,7 @@ def bf16_rule() -> str:
 
 
 def attributes() -> dict[str, str | int]:
-    """Returns the attributes of a custom call that is lowered now, if they differ from the defaults of config.proto."""
+    """Returns the attributes of a custom call that is lowered now, if they differ from the defaults."""
     current = _in_effect.value
     on_error = current.on_error or ("log" if _cpu_devices() > 1 else "raise")
     values = current._replace(on_error=on_error)._asdict()

@@ -1,16 +1,16 @@
-"""The opt-in override: jax.lax.ragged_dot lowers to raggemm on CPU, in programs that need no change.
+"""The opt-in override: jax.lax.ragged_dot lowers to raggemm on CPU, in unchanged programs.
 
 The override replaces JAX's lowering rule of the primitive ragged_dot_general for the platform cpu, with
-jax.interpreters.mlir.register_lowering. JAX's own rule, which is private, is the fallback. Neither is a stable
-interface of JAX. With an untested version of jax the override first tries small products.
+jax.interpreters.mlir.register_lowering, and falls back to JAX's private rule. Neither is a stable interface, so with an
+untested version of jax the override first tries small products.
 
-The rule is registered at the first use of the override, and stays registered. The value of a context of
-jax.make_user_context switches it on and off. JAX's caches have that value in their keys, so programs with and without
-the override are kept apart.
+The rule is registered at the first use of the override, and stays registered. A context of jax.make_user_context
+switches it on and off. JAX's caches include its value in their keys, so they keep programs with and without the
+override apart.
 
-group_offset needs another mechanism, because JAX does not support it: it is a parameter of the primitive, which must be
-hashable, and the shape, derivative and lowering rules reject it. While the override is on, `bind` of the primitive
-passes calls with a group_offset to the package's ragged_dot_general.
+group_offset needs another mechanism. In JAX it is a parameter of the primitive, which must be hashable, and the shape,
+derivative and lowering rules reject it. While the override is on, `bind` of the primitive passes calls with a
+group_offset to the package's ragged_dot_general.
 """
 
 import concurrent.futures
@@ -110,7 +110,6 @@ def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
 
 _log = logging.getLogger("raggemm.override")
 
-# Known parameters of the primitive.
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
@@ -148,7 +147,7 @@ def _precision_attribute(operands: Any, out: Any, params: dict[str, Any]) -> str
 
 
 def _explain_fallback(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
-    """Returns the reason why raggemm cannot compute a call of JAX, or None if it can."""
+    """Returns the reason why raggemm cannot compute a call of JAX, or None."""
     unknown = set(params) - _PARAMETERS
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"
@@ -168,7 +167,7 @@ def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
     """Runs a trial in a new thread, without the caller's contexts (traces, meshes, precisions). Returns its result."""
 
     def run():
-        # raggemm supports the precision "highest". The configuration may ask for an unsupported one.
+        # raggemm supports "highest". The configuration may ask for an unsupported precision.
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
             return trial()
 
@@ -184,7 +183,7 @@ def _raise_fault(fault: str | None) -> None:
 
 
 class _Override:
-    """The context and the lowering rule that reads it. There is one instance, created at the first use."""
+    """The context, and the lowering rule that reads it. The only instance is created at the first use."""
 
     def __init__(self):
         primitive, expansion = versions.jax_ragged_dot()
@@ -258,27 +257,26 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
         print(lowerings)  # [RaggedDotLowering(by='raggemm', ...), ...]
 
-    JAX's own rules define the forward product, both gradients, batch dimensions and vmap. group_offset works, see
-    raggemm.compat.lax. Integers and float8 next to a float operand are multiplied without a conversion in memory. JAX's
-    own rule lowers all calls on other platforms, and calls that raggemm does not support: integers with integers,
-    except up to 8 bits for int32, float8 results, uint64 sizes, and some DotAlgorithmPresets. Unlike with JAX's rule,
-    group sizes that are negative or exceed the rows are an error at run time.
+    JAX's own rules define the forward product, both gradients, batch dimensions and vmap. group_offset works (see
+    raggemm.compat.lax). Integers and float8 next to a float operand are multiplied without a conversion in memory.
+    JAX's rule lowers calls on other platforms, and calls that raggemm does not support: integers with integers, except
+    up to 8 bits for int32, float8 results, uint64 sizes, and some DotAlgorithmPresets. Unlike with JAX's rule, negative
+    group sizes and sums above the rows are an error at run time.
 
-    The override uses parts of JAX that may change without notice (raggemm._src.override lists them). With a jax newer
-    than 0.12 the first use compares some tiny products with exact results. If they are equal, the override is on and
-    the logger warns; otherwise it raises RuntimeError.
+    The override uses parts of JAX that may change without notice (see raggemm._src.override). With a jax newer than
+    0.12 the first use compares some tiny products with exact results, and warns in the log if they are equal. Otherwise
+    it raises RuntimeError.
 
-    The context is read when a program is lowered, usually at the first call of a jitted function. Enter it around that
-    call. JAX's caches keep programs with and without the override apart.
+    Enter the context around the first call of a jitted function, which usually lowers the program. JAX's caches keep
+    programs with and without the override apart.
 
     Args:
       enabled: False for JAX's own rule, if enable_ragged_dot_override() is in effect.
 
     Yields:
-      A list of RaggedDotLowering. It gets an entry for each call that is lowered in this context. A program that JAX
-      has already compiled with the override is not lowered again. Calls with group_offset are entered when they are
-      traced or run eagerly, and their derivatives are not entered. The logger "raggemm.override" writes the same at
-      level DEBUG.
+      A list of RaggedDotLowering, with an entry for each call that is lowered in this context. A program that JAX has
+      compiled before with the override is not lowered again. A call with group_offset gets its entry when it is traced
+      or run eagerly, and its derivatives get none. The logger "raggemm.override" writes the same at level DEBUG.
 
     Raises:
       RuntimeError: inside a function that JAX is tracing, or if this version of jax lacks the parts or fails the trial.
@@ -295,9 +293,9 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 
 
 def enable_ragged_dot_override(enabled: bool = True) -> None:
-    """Switches the override on or off, in all threads. See override_ragged_dot().
+    """Switches the override on or off in all threads. See override_ragged_dot().
 
-    To see the lowered calls, set the logger "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the
-    text of a compiled program.
+    To see the lowered calls, set the logger "raggemm.override" to DEBUG, or search the text of a compiled program for
+    raggemm_grouped_gemm_v1.
     """
     versions.set_globally(_override().is_on, checks.check_bool("enabled", enabled))

@@ -1,7 +1,7 @@
 """The JAX primitive grouped_gemm, and bind(), the only function that binds it.
 
-The custom call does not support every Call. bind() rewrites the others as calls that it supports. No rewrite copies or
-transposes matrices that are per group.
+The custom call does not support every Call. bind() rewrites the others, without copying or transposing per-group
+matrices.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ grouped_gemm_p = Primitive("grouped_gemm")
 
 
 def register_jitted_impl(primitive: Primitive) -> None:
-    """Registers an eager implementation of the primitive that runs it through jax.jit."""
+    """Registers an eager implementation of the primitive, through jax.jit."""
 
     def bound(*args, call):
         return primitive.bind(*args, call=call)
@@ -45,7 +45,7 @@ def _abstract_out(*avals, call: Call):
 
 
 def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
-    """Widens elements of less than a byte to a byte if a row, or a group's columns, could end inside a byte."""
+    """Widens elements narrower than a byte to a byte, if a row or a group's columns could end inside a byte."""
     for side, x in (("lhs", args.lhs), ("rhs", args.rhs)):
         count, wider = SUB_BYTE.get(x.dtype, (1, x.dtype))
         if x.shape[-1] % count or (count > 1 and call.storages[side].last is not None):
@@ -57,7 +57,7 @@ def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
 def bind(call: Call, args: Arguments) -> jax.Array:
     """Computes the call. Returns out in canonical form.
 
-    Callers replicate the operands first: no explicit axis of a mesh may divide an axis of an operand.
+    Callers replicate the operands first, so that no explicit axis of a mesh divides an axis of an operand.
     """
     args = _widen_partial_bytes(call, args)
     if needs_one_group(call):
@@ -75,7 +75,7 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 
 
 def needs_one_group(call: Call) -> bool:
-    """Returns True for ragged M or ragged K with an operand that all groups share, which the custom call lacks.
+    """Returns True for ragged M or ragged K with a shared operand, which the custom call lacks.
 
     Derivatives of ragged N with a shared lhs are such calls. They are computed with one group that spans all groups.
     """
@@ -84,7 +84,7 @@ def needs_one_group(call: Call) -> bool:
 
 
 def _sum_sizes(sizes: jax.Array) -> jax.Array:
-    """Returns the sums [P,R,1]. A sum that hides a negative size or overflows is -1, which the library rejects."""
+    """Returns the sums [P,R,1]. A negative size or an overflow gives -1, which the library rejects."""
     ends = jnp.cumsum(sizes, -1, dtype=sizes.dtype)
     is_wrong = ((sizes < 0) | (ends < sizes)).any(-1, keepdims=True)
     return jnp.where(is_wrong, jnp.int32(-1).astype(sizes.dtype), sizes.sum(-1, keepdims=True, dtype=sizes.dtype))
@@ -125,7 +125,7 @@ def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
 def bind_ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
     """Computes ragged N with one matrix per group as the transpose of ragged M.
 
-    Unlike ragged N, ragged M supports group_offset, replicas, and scales of blocks.
+    Only ragged M supports group_offset, replicas, and scales of blocks.
     """
     sizes, packed = args.sizes(call.out.last), call.out.layout == PACKED
     swapped = {"lhs": "rhs", "rhs": "lhs"}
@@ -168,7 +168,7 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
-    """Returns the PACKED positions of a STRIDED matrix's elements. Columns of no group are one more block."""
+    """Returns the PACKED positions of a STRIDED matrix's elements. Columns of no group form one more block."""
     ends = jnp.append(jnp.cumsum(sizes, dtype=sizes.dtype), cols)
     starts = jnp.append(0, ends[:-1])
     column = jnp.arange(cols, dtype=sizes.dtype)

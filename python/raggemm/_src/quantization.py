@@ -1,7 +1,7 @@
 """Quantization and dequantization of arrays, in JAX.
 
-QuantizedTensor (tensors.py) defines the values of quantized elements. XLA on CPU flushes subnormal float32 to 0, and so
-do all functions here.
+QuantizedTensor (tensors.py) defines the values of quantized elements. Like XLA on CPU, all functions here flush
+subnormal float32 to 0.
 """
 
 import functools
@@ -25,7 +25,7 @@ E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fn
 
 
 def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
-    """Returns op(element, value of its block). values: rank of x, (), or one value for each index of axis 0."""
+    """Returns op(element, its block's value). values: rank of x, (), or one value per index of axis 0."""
     values = values.reshape(values.shape + (1,) * (x.ndim - values.ndim))
     x, values = gather_blocked_axes(x, values.shape), gather_blocked_axes(values, x.shape)
     ones = itertools.chain.from_iterable((count, 1) for count in values.shape)
@@ -33,19 +33,19 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Replicates x if an axis has blocks: JAX cannot always split an axis that an explicit mesh divides."""
+    """Replicates x if an axis has blocks, because JAX cannot always split an axis that an explicit mesh divides."""
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
 
 
 def split_blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape with each axis split into two: the blocks, and the elements of a block."""
+    """Returns the shape with each axis split into two: the blocks and the elements of a block."""
     pairs = ((count, extent // max(count, 1)) for extent, count in zip(shape, counts, strict=True))
     return tuple(itertools.chain.from_iterable(pairs))
 
 
 def _multiply_by_power(x: jax.Array, code: jax.Array, sign: int) -> jax.Array:
-    """Returns x * 2^(sign * (code - 127)), by two powers because 2^-127 is subnormal. Code 255 is NaN."""
+    """Returns x * 2^(sign * (code - 127)), in two steps because 2^-127 is subnormal. Code 255 is NaN."""
     n = sign * (code.astype(jnp.int32) - 127)
     for part in (n >> 1, n - (n >> 1)):
         power = lax.bitcast_convert_type((part + 127) << 23, jnp.float32)
@@ -72,12 +72,12 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
     Args:
       q: a QuantizedTensor, or a QArray of qwix. TypeError or ValueError if its fields do not fit together.
       dtype: dtype of the result: float16, bfloat16, float32 or float64.
-      group_sizes: [G], int32, int64 or uint32: rows of each group of data [M,K]. Required if scale or zero_point of
-        such data is [G] (else ValueError). Rows behind the sum of the sizes become 0. A negative size, or a sum above
-        M, is an error at run time.
+      group_sizes: [G], int32, int64 or uint32: rows of each group of data [M,K]. Required for a scale or zero_point [G]
+        (else ValueError). Rows behind the sum of the sizes become 0. A negative size, or a sum above M, is an error at
+        run time.
 
     Returns:
-      An array with the shape of data. It is differentiable in the scale, unless that is float8_e8m0fnu.
+      An array with the shape of data, differentiable in the scale unless that is float8_e8m0fnu.
     """
     q, dtype = checks.as_quantized_tensor("q", q), checks.as_dtype("dtype", dtype, FLOATS)
     if group_sizes is not None:
@@ -114,7 +114,7 @@ def _dequantize(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dty
 
 
 def attach_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
-    """Returns rhs with its scale: a QuantizedTensor, or the product in rhs's dtype if that is a float.
+    """Returns rhs with its scale: a QuantizedTensor, or for a float rhs the product in its dtype.
 
     rhs: [G,K,N], or [G,N,K] if transposed. rhs_scale: [G,blocks,1,N] or [G,blocks,N].
     """
@@ -171,8 +171,8 @@ def _as_bits(x: jax.Array) -> jax.Array:
 def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     """Returns the smallest power of two from 2^-127 to 2^127 that is at least absmax * (1 / largest).
 
-    This is TransformerEngine's rule. The result is float8_e8m0fnu, and NaN for NaN. An absmax below 2^-63 is multiplied
-    by 2^64 first, because XLA flushes subnormal products to 0. A subnormal absmax is read from its bits.
+    This is TransformerEngine's rule. The result is float8_e8m0fnu, and NaN for NaN. XLA flushes subnormal products to
+    0, so an absmax below 2^-63 is multiplied by 2^64 first, and a subnormal absmax is read from its bits.
     """
     bits = _as_bits(absmax)
     lift = jnp.where(bits < 64 << 23, 64, 0)
@@ -202,7 +202,7 @@ def magnitude_bits(x: jax.Array) -> jax.Array:
 
 
 def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.Array:
-    """Returns the elements of spec.dtype nearest to values, which are the elements of x divided by their scales."""
+    """Returns the nearest elements of spec.dtype. values: the elements of x divided by their scales."""
     values = jnp.clip(values, *spec.limits)
     values = jnp.where(jnp.isinf(x), x, values) if spec.has_nan else jnp.where(jnp.isnan(values), 0, values)
     return values.astype(spec.dtype)
@@ -279,42 +279,39 @@ def quantize(
 ) -> QuantizedTensor:
     """Quantizes x to elements of dtype with scales. Elements are rounded to nearest, ties to even, and saturate.
 
-    Symmetric: element = x / scale. The elements that share a scale have scale = absmax * (1 / largest), computed in
-    float32 and rounded to scale_dtype. absmax is the maximum of abs(x).
+    Symmetric: element = x / scale, with scale = absmax * (1 / largest), computed in float32 and rounded to scale_dtype.
+    absmax is the maximum of abs(x) over the elements that share the scale.
 
         dtype    int8  int4  int2  float8_e4m3fn  float8_e5m2  float4_e2m1fn
         largest  127   7     1     448            57344        6
 
     int8, int4 and int2 thus never have the elements -128, -8 and -2. A scale of 0 or below 2^-126 becomes 1. Scales are
-    at most 2^126 and at most the maximum of scale_dtype, and elements saturate then. x / scale is computed as
-    x * (1 / scale) in float32, with the rounded scale. For scale_dtype float8_e8m0fnu, as in TransformerEngine's MX
-    formats, scale is the smallest power of two, from 2^-127 on, that is at least absmax * (1 / largest). scale_dtype
-    float8_e4m3fn is for quantize_nvfp4. QuantizedTensor describes products with scales near 2^-127 and 2^127.
+    at most 2^126 and at most the maximum of scale_dtype; elements then saturate. x / scale is computed in float32 as
+    x * (1 / scale), with the rounded scale. For scale_dtype float8_e8m0fnu, as in TransformerEngine's MX formats, scale
+    is the smallest power of two, from 2^-127 on, that is at least absmax * (1 / largest). scale_dtype float8_e4m3fn is
+    for quantize_nvfp4. For products with scales near 2^-127 and 2^127 see QuantizedTensor.
 
-    Asymmetric (uint8, uint4, and other integers with zero_point): low is min(x, 0), high is max(x, 0). scale is
+    Asymmetric (uint8, uint4, and other integers with zero_point): low is min(x, 0), high is max(x, 0), scale is
     (high - low) / (2^bits - 1), zero_point is round(minimum of dtype - low / scale), and element is
     round(x / scale) + zero_point.
 
     NaN and infinity never become finite. In float8_e5m2 both stay; in float8_e4m3fn both are NaN. The scale is then 1,
-    as in TransformerEngine, or the bound's. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. All
-    other dtypes get a scale of NaN and elements of 0, so all elements that share the scale are NaN.
+    as in TransformerEngine, or the bound's. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other
+    dtypes get a scale of NaN and elements of 0, so that all elements with this scale are NaN.
 
-    It has no derivative. See fake_quantize.
+    There is no derivative. See fake_quantize.
 
     Args:
       x: float16, bfloat16, float32 or float64. float64 is rounded to float32 first.
       dtype: dtype of the elements: int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
-      axes: axes along which elements share a scale. The scale has extent 1 there. By default, x with three axes, such
-        as weights [G,K,N], has axes=1, which is one scale per group and column. Weights stored as [G,N,K] need axes=2.
-        Any other x without axes and block is a ValueError, except with a bound: it has one scale, of shape ().
-      block: (axis, size): `size` elements along `axis` share a scale. size must divide the extent. axis must not be in
-        axes.
+      axes: axes along which elements share a scale, which has extent 1 there. The default for x with three axes, such
+        as weights [G,K,N], is 1: one scale per group and column. Weights stored as [G,N,K] need axes=2. Any other x
+        needs axes or block (else ValueError), or a bound: it then has one scale, of shape ().
+      block: (axis, size): `size` elements along `axis`, which is not in axes, share a scale. size must divide the
+        extent.
       scale_dtype: float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn.
       zero_point: True for an integer dtype with a zero point.
       bound: a positive number that replaces absmax, for a range from -bound to bound. Values beyond it saturate.
-
-    Returns:
-      A QuantizedTensor.
 
     Raises:
       ValueError: for wrong axes, block or bound.
@@ -346,7 +343,7 @@ def quantize_nvfp4(x: Any, *, block: tuple[int, int]) -> tuple[QuantizedTensor, 
     """Quantizes x to NVFP4: float4_e2m1fn with one float8_e4m3fn scale per block, and one float32 scale for all of x.
 
     The float32 scale is max(abs(x)) * (1 / (6 * 448)), or 1 if that is 0 or not finite. quantize is applied to
-    x * (1 / scale), so x is about dequantize(q) * scale. Multiply products of q by scale.
+    x * (1 / scale), so x is about dequantize(q) * scale. Multiply products of q by scale, too.
 
     Args:
       x: an array, as for quantize. It gets no derivative.
@@ -376,11 +373,11 @@ def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) ->
 def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:
     """Computes dequantize(quantize(x, dtype, bound=bound, **options)) in x's dtype, with a straight-through derivative.
 
-    The tangent is that of x. With a bound, the tangent is 0 for elements with abs(x) > bound.
+    The tangent is that of x. With a bound it is 0 for elements with abs(x) > bound.
 
     Args:
       x: an array, as for quantize.
-      dtype, bound, options: arguments of quantize. axes or block is required unless x has three axes, or with a bound.
+      dtype, bound, options: arguments of quantize, with the same defaults.
 
     Returns:
       An array with the shape and dtype of x.

@@ -1,4 +1,4 @@
-"""Routing: choose each token's experts, sort rows by expert, and sum each token's rows.
+"""Routing: chooses each token's experts, sorts rows by expert, and sums each token's rows.
 
     route                       each token's experts and weights, from logits
     load_balance_loss, z_loss   losses of a router
@@ -11,7 +11,7 @@
     out = combine(rows, order.row_tokens, len(x), weights.reshape(-1)[order.order], order.group_sizes)
 
 Scores, weights and losses are float32 for all dtypes of logits. The rules are those of TransformerEngine's JAX function
-fused_topk_with_score_function, and of DeepSeek's inference/model.py (MaxText's deepseek_routing is the same). If the
+fused_topk_with_score_function, and of DeepSeek's inference/model.py, which MaxText's deepseek_routing equals. If the
 two differ, docstrings name the source.
 """
 
@@ -28,13 +28,13 @@ from raggemm._src.grouped_gemm import grouped_gemm, mask_grouped_rows
 from raggemm._src.tensors import GroupedTensor
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
-_LEAST_SUM = 1e-20  # added to sums of scores, as in all sources, for tokens whose sigmoids are all 0
+_LEAST_SUM = 1e-20  # added to sums of scores, as in all sources, because all sigmoids of a token may be 0
 
 
 class ExpertGroups(NamedTuple):
-    """Groups of experts of equal size. A token gets experts of the top_k groups with the largest group scores."""
+    """Groups of experts of equal size. A token only gets experts of the top_k groups with the largest scores."""
 
-    number: int  # number of groups
+    number: int
     top_k: int  # number of groups that a token chooses
     best: int  # number of largest scores that sum to a group score
 
@@ -62,7 +62,7 @@ class Router(NamedTuple):
 
 def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # Scales both by a power of two. The gradient of a division contains total ** 2, which underflows for small totals.
+    # Scales both by a power of two. The gradient of a division contains total ** 2, which may underflow.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
@@ -75,7 +75,7 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
     grouped = scores.reshape(len(scores), groups.number, size)
     group_scores = lax.top_k(grouped, groups.best)[0].sum(2)
     kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # sorted, so that ties go to the lower index
-    # Other groups are removed, not scored -inf: with ties at -inf, an expert of another group could win.
+    # Other groups are removed, because with scores of -inf their experts could still win ties at -inf.
     kept_scores = jnp.take_along_axis(grouped, kept[:, :, None], 1)
     positions = lax.top_k(kept_scores.reshape(len(scores), groups.top_k * size), top_k)[1]
     return jnp.take_along_axis(kept, positions // size, 1) * size + positions % size
@@ -133,14 +133,14 @@ def route(
       logits: [T,E], any float dtype.
       top_k: number of experts per token.
       score: "softmax" or "sigmoid".
-      pre_softmax: if True, softmax is over all experts. If False, it is over the chosen experts (as use_pre_softmax of
-        TransformerEngine, with the same default). Only for score "softmax".
+      pre_softmax: True for softmax over all experts, False over the chosen ones. Only for score "softmax". It is
+        use_pre_softmax of TransformerEngine, with the same default.
       num_groups, group_top_k: consecutive experts form num_groups groups. A token only gets experts of the group_top_k
         groups with the largest group scores. A group score is the group's largest score, as in DeepSeek V2. With
         expert_bias it is the sum of the two largest, as in DeepSeek V3. (TransformerEngine sums the
         top_k // group_top_k largest, which is two for V3.)
       expert_bias: [E], added to the scores that choose experts and groups, but not to weights, as in DeepSeek V3. It
-        has no gradient. For score "softmax" it requires pre_softmax.
+        has no gradient. score "softmax" requires pre_softmax with it.
       renormalize: True to divide weights by their sum (norm_topk_prob). The default is True for "sigmoid" with top_k
         above 1, as in TransformerEngine. DeepSeek also divides with top_k 1.
       scaling_factor: multiplies the final weights.
@@ -179,7 +179,7 @@ def route(
 def scores_for_loss(logits: jax.Array, top_k: int, score: str) -> jax.Array:
     """Returns scores [T,E] of float32 logits, as TransformerEngine's compute_aux_scores.
 
-    Sigmoids of a token are divided by their sum, unless top_k is 1.
+    A token's sigmoids are divided by their sum, unless top_k is 1.
     """
     scores = SCORES[score](logits)
     return _normalize(scores) if score == "sigmoid" and top_k > 1 else scores
@@ -195,14 +195,14 @@ def balance(scores: jax.Array, counts: jax.Array, top_k: int) -> jax.Array:
 def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> jax.Array:
     """Computes a loss that is 1 if experts are used evenly, and up to E if all tokens choose one expert.
 
-    It is E * sum over e of f[e] * p[e], for the fraction f[e] of (token, expert) pairs that choose e, and the mean
-    score p[e] of e: equation 4 of the Switch Transformer (arXiv:2101.03961) for any k, and TransformerEngine's
+    It is E * sum over e of f[e] * p[e]. f[e] is the fraction of (token, expert) pairs that choose e, and p[e] the mean
+    score of e. This is equation 4 of the Switch Transformer (arXiv:2101.03961) for any k, and TransformerEngine's
     fused_moe_aux_loss with a coeff of 1. MaxText's load_balance_loss does not divide by k.
 
     Args:
       logits: [T,E], any float dtype.
       experts: integer [T,k], from route. Experts outside of [0,E) are not counted.
-      score: "softmax" or "sigmoid". Sigmoids of a token are divided by their sum if k is more than 1.
+      score: "softmax" or "sigmoid". A token's sigmoids are divided by their sum if k is more than 1.
 
     Returns:
       float32 (). The choice of experts has no gradient.
@@ -228,7 +228,7 @@ def _check_expert_ids(experts: Any) -> jax.Array:
     return checks.check_rank("experts", checks.as_integer_array("experts", experts), "tokens, top_k")
 
 
-# Largest ids * experts for which all are compared. For one token this is 30 us faster than a binary search.
+# Largest ids * experts for which all pairs are compared. For one token this is 30 us faster than a binary search.
 _MOST_COMPARED = 1 << 14
 
 
@@ -241,8 +241,7 @@ def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, ja
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
     positions, all_experts = lax.iota(jnp.int32, ids.size), jnp.arange(num_experts, dtype=jnp.int32)
     if (num_experts + 1) * ids.size < 1 << 31:
-        # Sorts one array of distinct keys. 512 tokens with 8 experts take 0.6 ms; sorting two arrays takes 1.2 ms
-        # (Zen 4).
+        # One array of distinct keys: 512 tokens with 8 experts take 0.6 ms. Two arrays take 1.2 ms (Zen 4).
         keys = lax.sort(ids * ids.size + positions, is_stable=False)
         sorted_ids, order = (divide(keys, max(ids.size, 1)) for divide in (jnp.floor_divide, jnp.remainder))
     else:
@@ -260,20 +259,17 @@ class SortedRows(NamedTuple):
 
     row_tokens: jax.Array  # [T*k]: token of each row
     row_slots: jax.Array  # [T*k]: slot of each row, the index of its expert among the token's k experts
-    group_sizes: jax.Array  # [G]: number of rows of each expert
+    group_sizes: jax.Array  # [G]: rows of each expert
     order: jax.Array  # [T*k]: token * k + slot of each row. It sorts arrays [T,k]: weights.reshape(-1)[order]
 
 
 def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
-    """Sorts pairs of a token and an expert by expert, token and slot.
+    """Sorts the pairs of a token and one of its experts by expert, token and slot.
 
     Args:
-      experts: integer [T,k]. A pair is dropped if its expert is outside of [0, num_experts): its row is behind all
-        groups. To keep only the experts of one device, pass experts - first and the device's number of experts.
+      experts: integer [T,k]. A pair with an expert outside of [0, num_experts) is dropped: its row is behind all
+        groups. For one device's experts, pass experts - first and the device's number of experts.
       num_experts: G, the number of groups.
-
-    Returns:
-      SortedRows.
     """
     experts = _check_expert_ids(experts)
     num_experts = checks.check_count("num_experts", num_experts, 1)
@@ -326,8 +322,8 @@ def combine(
     """Computes out[t] = sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order of r.
 
     Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. The same
-    rows give the same bits, whatever other tokens there are. As in all products of raggemm, a new chain begins after
-    256 rows of a token. moe_mlp has one chain for any number of rows, so the last bits differ beyond 256 rows.
+    rows give the same bits, whatever other tokens there are. A new chain begins after 256 rows of a token, unlike
+    in moe_mlp.
 
     Args:
       rows: [M,H], any float dtype.
@@ -337,8 +333,8 @@ def combine(
       group_sizes: integer [G]. Rows behind the sum of the sizes are ignored, and may be NaN. A negative size, or a sum
         above M, is an error at run time.
       preferred_element_type: dtype of the result, by default that of rows.
-      row_slots: integer [M], for example from sort_by_expert. The rows of a token are added in the order of these
-        numbers, and rows with equal numbers in ascending order of r.
+      row_slots: integer [M], for example from sort_by_expert. A token's rows are added in the order of these numbers,
+        and rows with equal numbers in ascending order of r.
 
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
@@ -353,7 +349,7 @@ def combine(
     if group_sizes is not None:
         inside = mask_grouped_rows(len(rows), group_sizes)
         weights, takes_part = weights * inside.astype(sums), takes_part & (inside != 0)
-    # Ignored rows get weight 0. Otherwise their gradients would be 0 times NaN.
+    # Ignored rows get weight 0, because their gradients would be 0 times NaN otherwise.
     weights = jnp.where(takes_part, weights, 0)
     tokens = jnp.where(takes_part, tokens, num_tokens).astype(jnp.int32)
     return sum_token_rows(rows, weights, tokens, num_tokens, dtype, given.get("row_slots"))
@@ -363,10 +359,10 @@ def combine(
 def sum_token_rows(
     rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: int, dtype: Any, slots: jax.Array | None = None
 ) -> jax.Array:
-    """Sums the weighted rows of each token. Rows with token num_tokens are ignored.
+    """Sums the weighted rows of each token. Ignores rows with token num_tokens.
 
     The sum is a product with one group per token, because XLA:CPU scatters rows one by one: 4096 bfloat16 rows of 2048
-    took 4.5 ms, not 33 ms. 16384 float32 rows took 105 ms either way.
+    took 4.5 ms instead of 33 ms. 16384 float32 rows took 105 ms either way.
     """
     order = jnp.argsort(tokens, stable=True) if slots is None else jnp.lexsort((slots, tokens))
     sizes = jnp.zeros(num_tokens, jnp.int32).at[tokens].add(1, mode="drop")
@@ -377,7 +373,7 @@ def sum_token_rows(
 
 @sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Computes the tangent with a scatter-add, whose transpose is a gather. That of the product would be a scatter."""
+    """Computes the tangent with a scatter-add, whose transpose is a gather. The product's would be a scatter."""
     (rows, weights, tokens, slots), (rows_dot, weights_dot, *_) = primals, tangents
     terms = rows_dot.astype(weights.dtype) * weights[:, None] + weights_dot[:, None] * rows.astype(weights.dtype)
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype)

@@ -1,14 +1,15 @@
-"""The partitioning rule: lets the compiler divide a call under plain jit over devices. It is off by default.
+"""The partitioning rule, which lets the compiler divide a call under plain jit over devices. It is off by default.
 
-Without the rule every device gathers all operands and computes the whole result, which is correct but slow. With the
-rule each device computes its part of an axis that groups do not divide:
+Without the rule every device gathers all operands and computes the whole result. With the rule each device computes its
+part of an axis that groups do not divide:
 
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
 Free axes come first. An axis is gathered if groups divide it, or if the devices do not divide it evenly. A summed axis
 is also gathered if the call has c or bias, which must be added once, or an activation, which needs the whole sum.
-Scales and zero points are divided like their matrix, which is gathered if a device would get a part of a block or byte.
+Scales and zero points are divided like their matrix. The matrix is gathered if a device would get a part of a block or
+byte.
 """
 
 import dataclasses
@@ -31,13 +32,13 @@ _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
 
 def enable_partitioning(enabled: bool = True) -> None:
-    """Lets jax.jit divide calls over the devices of a mesh. Without it, each device gathers sharded operands.
+    """Lets jax.jit divide calls over the devices of a mesh. Otherwise each device gathers sharded operands.
 
     With weights [G,K,N] sharded along N the forward pass needs no communication. Along K partial results are summed
-    over devices, so the last bits depend on the number of devices. A change clears all caches of jax.
+    over devices, so the last bits depend on their number. A change clears all caches of jax.
 
-    The rule is off by default, because it uses a private registry of jax. All arrays of a program must have the same
-    mesh, with devices (not an AbstractMesh).
+    It is off by default because it uses a private registry of jax. All arrays of a program must have the same mesh,
+    with devices (not an AbstractMesh).
 
     Raises:
       NotImplementedError: if this version of jax has no such registry.
@@ -59,7 +60,7 @@ def is_enabled() -> bool:
 
 
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Returns the names of the axes after the first two, and the set of axes that cannot be divided."""
+    """Returns the names of the axes after the first two, and the axes that cannot be divided."""
     if storage.first is not None and storage.last is not None:
         return [""], set()
     if storage.layout == COLUMN_BLOCKS:
@@ -75,7 +76,7 @@ class _Axes(NamedTuple):
     operands: list[list[str]]
     out: list[str]
     summed: set[str]  # axes that the product sums over
-    parts: dict[str, int]  # parts of a named axis (elements, blocks or bytes); the devices must divide their number
+    parts: dict[str, int]  # number of elements, blocks or bytes along each axis, which the devices must divide
 
 
 def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
@@ -119,7 +120,7 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 
 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
-    """Returns the axes of the mesh that divide each named axis: those of the first array that they divide evenly."""
+    """Returns the mesh axes that divide each named axis: those of the first array that they divide evenly."""
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
     for axis in _PRIORITY:
@@ -167,8 +168,8 @@ def make_partitionable(
 ):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: the custom call of flat operands and `call`. It has fixed options, because the partitioner calls it later,
-    while compiling.
+    function: the custom call of flat operands and `call`. Its options are fixed, because the partitioner calls it
+    later, while compiling.
     """
     axes = _name_axes(call, operands, out_shape)
 

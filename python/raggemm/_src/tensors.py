@@ -1,7 +1,6 @@
 """The pytrees that calls accept: QuantizedTensor, PackedWeights and GroupedTensor.
 
-Their repr shows shapes and no numbers. flax.serialization saves them as dicts of their fields. A function that
-jax.export serializes may have them as arguments and results.
+Functions that jax.export serializes may take and return them.
 """
 
 import dataclasses
@@ -53,7 +52,7 @@ def _save(x: Any) -> dict[str, Any]:
 
 
 def _restore(target: Any, state: dict[str, Any]) -> Any:
-    """Returns the saved dataclass, static fields included. Nested values have the types of the target's."""
+    """Returns the saved dataclass, with static fields. Nested values have the types of the target's."""
     own = _fields(target)
     if set(own) != set(state):
         raise ValueError(f"{type(target).__name__} has the fields {list(own)}, the saved state has {list(state)}")
@@ -69,7 +68,7 @@ def _is_array(index: Any) -> bool:
 
 
 def _check_index(index: Any, extent: int) -> Any:
-    """Returns the index. Raises TypeError or IndexError unless it is valid along axis 0."""
+    """Returns the index. Raises TypeError or IndexError if it is not valid along axis 0."""
     if isinstance(index, int | np.integer) and not isinstance(index, bool):
         if not -extent <= index < extent:
             raise IndexError(f"index is {index}, must be in [{-extent}, {extent}), the extent of axis 0")
@@ -82,7 +81,7 @@ def _check_index(index: Any, extent: int) -> Any:
 
 
 def as_bits(x: jax.Array) -> jax.Array:
-    """Returns elements of quantized types as integers of the same bits. Moving 8-bit floats may change a NaN."""
+    """Returns elements of quantized types as integers of the same bits. Moving 8-bit floats could change a NaN."""
     if x.dtype in FLOATS or x.dtype not in QUANTIZED:
         return x
     return lax.bitcast_convert_type(x, {1: jnp.uint8, 2: jnp.uint4, 4: jnp.uint2}[elements_per_byte(x.dtype)])
@@ -93,7 +92,7 @@ def _take(x: Any, index: Any) -> Any:
 
 
 def _index_elements(data: Any, index: Any) -> Any:
-    """Returns data[index] without its derivative. Moves the bits of the elements."""
+    """Returns data[index] without its derivative, by moving the bits of the elements."""
     if isinstance(data, np.ndarray) and not isinstance(index, jax.Array):
         return data[index]
     bits = as_bits(jnp.asarray(data))[index]
@@ -103,7 +102,7 @@ def _index_elements(data: Any, index: Any) -> Any:
 def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, dict[str, Any]]:
     """Returns data[index] along axis 0, and its scale and zero point.
 
-    params: the scale and zero point of data by name, in any shape that a QuantizedTensor allows.
+    params: the scale and zero point by name, in any shape that a QuantizedTensor allows.
     """
     shape = jnp.shape(data)
     if not shape:
@@ -124,7 +123,7 @@ def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, di
     return _index_elements(data, index), {name: index_param(name, x) for name, x in params.items()}
 
 
-# Version of the layout of PackedWeights. A changed layout gets another number.
+# Version of the layout of PackedWeights, incremented if it changes.
 PACKED_VERSION = 1
 
 
@@ -137,26 +136,24 @@ class QuantizedTensor(Container):
 
     scale: None (1), or an array of float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn. Its shape is
     - (): one scale for all elements;
-    - [G]: one scale per group. Groups are axis 0 of data with three or more axes. For data [M,K] they are the groups of
-      rows that group_sizes gives;
+    - [G]: one scale per group. Groups are axis 0 of data with three or more axes, and for data [M,K] the groups of rows
+      that group_sizes gives;
     - data's rank, with extents that divide data's: one scale per block. For data [G,K,N], [G,1,N] has one scale per
       column of each group, [1,1,N] one per column for all groups, and [G,K/32,N] one per 32 elements along K.
 
     zero_point: None (0), or an array of data's integer dtype, in any shape that scale may have.
 
     If the scale differs along K, a product scales each element before it multiplies. A scaled element of 2^128 or more
-    is infinite. With bfloat16 rows a scaled element below 2^-126 becomes 0, unless
-    raggemm.options(bf16_sums="fma") is in effect. float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1,
-    and 253 and 254 (docs/quantized.md).
+    is infinite. With bfloat16 rows a scaled element below 2^-126 becomes 0, unless raggemm.options(bf16_sums="fma") is
+    in effect. float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253 and 254 (docs/quantized.md).
 
     The constructor checks nothing, as for every pytree. Functions check their arguments: TypeError for a wrong dtype,
     ValueError for a wrong shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
 
-    tensor[index] indexes axis 0, for example the experts of data [G,K,N]. The result is a QuantizedTensor of
-    data[index] and its scales and zero points. index is an integer, which drops the axis, a slice, or an array of
-    integers or bools with one axis. A traced integer is clamped, as for any JAX array. Any other index is a TypeError.
-    It is an IndexError if an integer is out of range, or if some, but not all, rows share a scale. len and iteration
-    use axis 0, too.
+    tensor[index] indexes axis 0, for example the experts of data [G,K,N], and returns a QuantizedTensor. index is an
+    integer, which drops the axis, a slice, or an array of integers or bools with one axis. A traced integer is clamped,
+    as for any JAX array. Any other index is a TypeError. An integer out of range is an IndexError, and so is an index
+    if some, but not all, rows share a scale. len and iteration use axis 0, too.
 
     flax.serialization saves and restores it as a dict of its fields, if flax was imported before it was created.
     """
@@ -176,7 +173,7 @@ class QuantizedTensor(Container):
         return (self[i] for i in range(len(self)))
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        """Raises TypeError. Otherwise NumPy would convert the tensor as a sequence."""
+        """Raises TypeError, because NumPy would convert the tensor as a sequence."""
         raise TypeError("a QuantizedTensor is not an array; raggemm.dequantize converts it to one")
 
     @property
@@ -202,15 +199,15 @@ class QuantizedTensor(Container):
 class PackedWeights(Container):
     """Weights [G,K,N] in blocks of B columns, which kernels read as one contiguous stream. prepack creates them.
 
-        data [G,T,K,B]    T = ceil(N/B) blocks for each group. A block is K rows of B columns, stored one row after the
-                          other, with zeros from column N on. B is a power of two from 32 to 256.
+        data [G,T,K,B]    T = ceil(N/B) blocks per group. A block is K consecutive rows of B columns, with zeros from
+                          column N on. B is a power of two from 32 to 256.
 
     The layout is the same for all instruction sets. scale and zero_point are those of a QuantizedTensor [G,K,N]. The
     other fields are static: columns is N, transposed and quantized tell unprepack what to return, and version is the
-    version of the layout.
+    layout's.
 
-    It is a pytree of arrays. You can save it (with flax.serialization like a QuantizedTensor), donate it, and shard it
-    along G, the first axis of data.
+    As a pytree of arrays it can be saved (with flax.serialization like a QuantizedTensor), donated, and sharded along
+    G, the first axis of data.
     """
 
     data: Any
@@ -242,15 +239,15 @@ class PackedWeights(Container):
 class GroupedTensor(Container):
     """The matrices of G groups in one array. Groups divide its first axis, its last axis, or both.
 
-    data: an array or a QuantizedTensor. It is N-D and collapses to a matrix of its free and its contracted axes.
+    data: an array or a QuantizedTensor. It collapses to a matrix of its free and its contracted axes.
 
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
-    column slices). Their sum may be less than the extent. Rows or columns behind the sum belong to no group.
+    column slices). Rows or columns behind the sum belong to no group.
 
     layout: memory layout of groups along a ragged last axis. "STRIDED" means column slices of one row-major matrix, as
-    in JAX. "PACKED" means that each group's matrix is dense, one after the other in the memory of data, as in
-    TransformerEngine. The shape of data is [rows, columns] either way. If only the first axis is ragged, both layouts
-    are the same. If both axes are ragged, data is 1-D and "PACKED".
+    in JAX. "PACKED" means consecutive dense matrices in the memory of data, as in TransformerEngine. The shape of data
+    is [rows, columns] either way. Without a ragged last axis both layouts are the same. If both axes are ragged, data
+    is 1-D and "PACKED".
     """
 
     data: Any

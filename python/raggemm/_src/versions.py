@@ -1,4 +1,4 @@
-"""Wrappers of whatever differs between the supported versions of jax, 0.8.1 and later."""
+"""Wrappers for the differences between the supported versions of jax, 0.8.1 and later."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -29,7 +29,7 @@ def mark_varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
 
 
 def replicate_explicit_axes(x: jax.Array) -> jax.Array:
-    """Returns x replicated over the explicit axes of its mesh. The gradient of x keeps the sharding of x."""
+    """Returns x replicated over the explicit axes of its mesh. The gradient keeps the sharding of x."""
     if all(axis is None for axis in jax.typeof(x).sharding.spec):
         return x
     return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
@@ -38,7 +38,7 @@ def replicate_explicit_axes(x: jax.Array) -> jax.Array:
 def promote_vma(arrays: list[jax.Array]) -> list[jax.Array]:
     """Returns the arrays, marked as varying along the same axes of the enclosing shard_maps.
 
-    The transpose of the inserted operation sums the gradient of a replicated operand over the devices.
+    The transpose sums the gradient of a replicated operand over the devices.
     """
     axes = [_varying_axes(x) for x in arrays]
     union = frozenset().union(*axes)
@@ -69,7 +69,7 @@ def partitions_program(ctx) -> bool:
 
 
 def reshard_like(x: jax.Array, aval: Any) -> jax.Array:
-    """Returns x, which is replicated, with the sharding of another aval on a mesh with explicit axes."""
+    """Returns the replicated x with the sharding of another aval on a mesh with explicit axes."""
     spec = aval.sharding.spec
     return x if all(axis is None for axis in spec) else jax.sharding.reshard(x, spec)
 
@@ -82,7 +82,7 @@ def override_was_tested() -> bool:
 def jax_ragged_dot() -> tuple[Any, Any]:
     """Returns JAX's private primitive ragged_dot_general, and the function that is its default lowering.
 
-    The function takes the arguments and parameters of the primitive.
+    The function takes the primitive's arguments and parameters.
 
     Raises:
       RuntimeError: if this version of jax does not have them.

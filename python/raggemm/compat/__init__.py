@@ -10,9 +10,9 @@
     lax         ragged_dot, ragged_dot_general
     sglang      gmm of sglang-jax: weights with scales, a bias
 
-The docstring of each module names the source of its semantics and every deliberate difference. All products call
-grouped_gemm. So they have every derivative, and work with vmap, jit, shard_map and export, like grouped_gemm. An
-argument that would change the result and is not supported raises an error with its name and value when tracing.
+Each module's docstring names the source of its semantics and every deliberate difference. All products call
+grouped_gemm, so they have every derivative, and work with vmap, jit, shard_map and export. An unsupported argument that
+would change the result raises an error with its name and value when tracing.
 """
 
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops, transformer_engine

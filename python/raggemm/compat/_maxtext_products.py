@@ -1,8 +1,7 @@
 """The quantized product of MaxText's ops.gmm: qwix rules, quantization of the operands, and the gradients.
 
-Gradients are those of the product of the dequantized operands, and straight-through for the quantization:
-dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * lhs.scale). The rule may also quantize
-the scaled dout, separately for each product.
+maxtext.py gives the formulas of the gradients, which are straight-through for the quantization. The rule may also
+quantize the scaled dout, separately for each product.
 """
 
 import functools
@@ -94,7 +93,7 @@ def _parse_calibration(text: str) -> tuple[str, float | None]:
 def quantize_operand(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
     """Quantizes x, unless it is quantized already or dtype is None. name: name of x in errors.
 
-    Scales are shared along `axes`, or by all elements if the calibration method is a fixed bound.
+    Scales are shared along `axes`, or by all elements for a fixed bound.
     """
     if dtype is None or checks.is_quantized(x):
         return x
@@ -131,7 +130,7 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
     """Returns the scales of columns, (G,) or [1|G,1,n], for the group of each row: [rows, n], or [1, n] if shared.
 
-    Rows of no group get the scales of the first or last group. They are 0 in every product.
+    Rows of no group, which are 0 in every product, get the scales of the first or last group.
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
@@ -161,7 +160,7 @@ def _zero_cotangent(x: jax.Array) -> Any:
 
 
 def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
-    """Returns the cotangent of an operand. If it came quantized, only float8 elements get ct, rounded to float8."""
+    """Returns an operand's cotangent. If it came quantized, only float8 elements get ct, rounded to float8."""
     if not came_quantized:
         return ct
     zeros = jax.tree.map(_zero_cotangent, x)
@@ -171,7 +170,7 @@ def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
-    """Computes the product, with operands quantized by the rule unless they come quantized. c: the array of c_name."""
+    """Computes the product. Quantizes operands by the rule, unless they come quantized. c: the array of c_name."""
     rule, k_axis = options.rule, 2 if options.transpose_rhs else 1
     lhs, rhs = (
         checks.as_quantized_tensor(name, x) if checks.is_quantized(x) else checks.as_array(name, x)

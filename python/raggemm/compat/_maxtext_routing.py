@@ -36,8 +36,7 @@ def permute(
     Args:
       layer: a RoutedMoE. permute uses get_topk, num_experts, num_experts_per_tok, dtype, is_hash_routing,
         load_balance_loss, should_update_load_balance, and of config decoder_block, load_balance_loss_weight,
-        routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError if both of the last are
-        set.
+        routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError if the last two are set.
       inputs: [batch,sequence,H].
       gate_logits, pre_bias_logits: [batch,sequence,E].
       use_custom_sort_vjp: no effect.

@@ -1,20 +1,18 @@
 """ejkernel: grouped_matmul, transposed_grouped_matmul and make_group_metadata of ejkernel 0.0.80; register().
 
 Names, defaults and positional-only arguments are those of ejkernel.modules.operations.grouped_matmul and its kernels.
-The semantics are those of its kernels for the platform "xla", which run on CPU by jax.lax.ragged_dot_general.
-existing_out is added to every row of the result. (The TPU kernels of ejkernel overwrite the rows of the groups.) With
-group_offset, row 0 of lhs is the first row of group group_offset, as in its v3 kernel for CPU with rhs_bias.
-Deliberate differences:
+The semantics are those of the kernels for the platform "xla", which run on CPU by jax.lax.ragged_dot_general.
+existing_out is added to every row. (ejkernel's TPU kernels overwrite the rows of the groups.) With group_offset, row 0
+of lhs is the first row of group group_offset, as in the v3 kernel for CPU with rhs_bias. Deliberate differences:
 
-- group_offset is supported by all functions. In ejkernel only v3 with rhs_bias supports it on CPU. An offset out of
-  range is an error. v3 clamps it. A missing offset is a ValueError if rhs has fewer groups than group_sizes. v3 with
-  rhs_bias takes 0.
+- All functions support group_offset. In ejkernel only v3 with rhs_bias does on CPU. An offset out of range is an error;
+  v3 clamps it. A missing offset is a ValueError if rhs has fewer groups than group_sizes; v3 with rhs_bias takes 0.
 - Rows after the last group are zero, or rows of existing_out. In v3 with rhs_bias they belong to the last group.
 - A negative size, or sizes whose sum exceeds m, are an error at run time. ejkernel truncates them.
 - NaN and Inf stay in their group.
-- Nothing is tuned or cached. cfg, tiling, do_padding, use_v2 and use_v3 select kernels with the same result.
-- With rhs_scale, rhs may have elements of quantized weights (int8, int4, float8, ...). Without rhs_scale it may be a
-  QuantizedTensor. Scales are applied to sums if possible, and have gradients.
+- Nothing is tuned or cached. cfg, tiling, do_padding, use_v2 and use_v3 have no effect on the result.
+- rhs may be a QuantizedTensor, or with rhs_scale have elements of quantized weights (int8, int4, float8, ...). Scales
+  are applied to sums if possible, and have gradients.
 - A platform other than "xla", or a dot algorithm as precision, is a NotImplementedError.
 - An out_shard_callback without mesh, in_specs and out_specs is a ValueError. ejkernel does not call it.
 """
@@ -42,7 +40,7 @@ _ARGUMENT_NAMES = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias
 def _check_precision(precision: Any) -> None:
     """Raises NotImplementedError for dot algorithms, which may round operands.
 
-    Products are exact and sums are float32 or float64, which satisfies every jax.lax.Precision.
+    raggemm's products satisfy every jax.lax.Precision.
     """
     try:
         lhs, rhs = precision if isinstance(precision, tuple | list) else (precision, precision)
@@ -61,7 +59,7 @@ def _check_platform(platform: Any) -> None:
 
 
 def squeeze_bias(rhs_bias: Any) -> jax.Array:
-    """Checks a bias [num_groups, 1, n] and returns it as [num_groups, n]."""
+    """Returns a bias [num_groups, 1, n] as [num_groups, n]."""
     rhs_bias = checks.as_array("rhs_bias", rhs_bias)
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
@@ -165,21 +163,20 @@ def grouped_matmul(
     """Computes lhs[rows of group g] x rhs[g] for each group.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64.
+      lhs, group_sizes: see raggemm.gmm.
       rhs: [num_groups, k, n] of the types of lhs. With transpose_rhs [num_groups, n, k].
-      group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0] and of row 0 of lhs, if rhs has
         fewer groups. The sizes of other groups are not read.
       existing_out: [m, n] of a float type, added to the result.
-      preferred_element_type: dtype of the result. None means float32, for float64 operands, too.
-      rhs_scale: [num_groups, blocks, 1, n] or [num_groups, blocks, n], one scale for each column n and block of k. All
-        blocks have the same size. rhs may then have the types of a QuantizedTensor's data. ValueError without use_v3.
+      preferred_element_type: dtype of the result. None means float32, also for float64 operands.
+      rhs_scale: [num_groups, blocks, 1, n] or [num_groups, blocks, n], one scale per column n and block of k. Blocks
+        have the same size. rhs may then have the types of a QuantizedTensor's data. ValueError without use_v3.
       rhs_bias: [num_groups, 1, n], added to the rows of its group. ValueError without use_v3.
-      transpose_rhs: True if the make_operands of rhs are stored transposed.
-      precision: None, a jax.lax.Precision or its name. Products are exact, sums are float32 or float64.
+      transpose_rhs: True if the matrices of rhs are stored transposed.
+      precision: None, a jax.lax.Precision or its name, without effect.
       out_shard_callback: applied to the result of each device. Needs mesh, in_specs and out_specs.
-      platform: None, "auto" or "xla". The same holds for cfg.platform.
-      mesh, in_specs, out_specs: with all three the call is a shard_map over lhs, rhs and group_sizes.
+      platform: None, "auto" or "xla", and likewise cfg.platform.
+      mesh, in_specs, out_specs: all three make the call a shard_map over lhs, rhs and group_sizes.
       interpret, do_padding, use_v2, use_v3, cfg: no other effect.
 
     Returns:
@@ -226,8 +223,8 @@ def _use_on_cpu(kernel: Callable, fallback: Callable) -> Callable:
 def register(priority: int = 1) -> None:
     """Makes ejkernel call raggemm on CPU for grouped_matmul, grouped_matmulv2 and, if it exists, grouped_matmulv3.
 
-    Adds the functions to ejkernel's registry for the platform "xla". ejkernel's own kernels stay in use if
-    jax.default_backend() is not the CPU. A second call has no effect.
+    Adds the functions to ejkernel's registry for the platform "xla". If jax.default_backend() is not the CPU,
+    ejkernel's own kernels stay in use. A second call has no effect.
 
     Args:
       priority: priority in the registry, which must exceed that of ejkernel's kernels.

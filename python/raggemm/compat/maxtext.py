@@ -8,27 +8,25 @@
 
 gmm has the arguments of ops.gmm in the same order, and varying_axes of backend.gmm. tgmm has those of backend.tgmm.
 Operands may be QArrays of qwix or QuantizedTensors. A qwix rule, or lhs_quantize_dtype and rhs_quantize_dtype, quantize
-other operands. lhs gets one scale per row. rhs gets one scale per column, shared by the experts. The rule may also
-quantize the cotangent of the result. The gradients of a product with a quantized operand are those of MaxText:
+other operands: lhs with one scale per row, rhs with one per column, shared by the experts. The rule may also quantize
+the cotangent of the result. The gradients of a product with a quantized operand are those of MaxText:
 dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * lhs.scale). They are first-order and
 reverse-mode only. Deliberate differences:
 
 - All differences in the docstring of raggemm.compat.megablox.
-- group_offset and existing_out always take effect. In MaxText, use_tokamax_backend ignores existing_out, and without
-  use_gmm_v2 also group_offset. partial_sum is always added. MaxText adds it only with use_tokamax_backend and
-  use_gmm_v2.
-- Operands are quantized by raggemm.quantize. The scale of int8 is absmax / 127. In MaxText it is absmax / 127.5. An
-  asymmetric range is a ValueError, because MaxText's gradients ignore the zero point.
-- lhs is quantized by row, with use_gmm_v2, too. MaxText then quantizes it in the kernel, by tile.
+- group_offset, existing_out and partial_sum always take effect. In MaxText, use_tokamax_backend ignores existing_out,
+  and without use_gmm_v2 also group_offset. MaxText adds partial_sum only with use_tokamax_backend and use_gmm_v2.
+- raggemm.quantize quantizes operands. The scale of int8 is absmax / 127; in MaxText it is absmax / 127.5. An asymmetric
+  range is a ValueError, because MaxText's gradients ignore the zero point.
+- lhs is quantized by row, also with use_gmm_v2. MaxText then quantizes it in the kernel, by tile.
 - The cotangent of a QArray is that of MaxText: the gradient rounded to float8 for float8 elements, none for integers,
   and zeros for the scales. Operands that tgmm quantizes have no derivative.
-- An array of quantized elements without scales is an array of numbers if the result is float. Both operands may be
-  such arrays. MaxText's own gradients pass them. int8 and uint8 with an int32 result work as in raggemm.gmm.
+- If the result is float, arrays of quantized elements without scales are numbers. Both operands may be such arrays.
+  MaxText's own gradients pass them. int8 and uint8 with an int32 result work as in raggemm.gmm.
 - Scales may be per expert, per row of a group, or per block, with every kernel option.
 - permute and unpermute are those of MaxText before 0.2.5. Newer layers pass arguments that these functions lack.
 - unpermute always sums in float32, in the order of the experts. MaxText sums in the order of selection, and depends on
-  config.float32_weight_sum and matmul_precision. The ragged kernels of the ring of experts are not supported
-  (NotImplementedError).
+  config.float32_weight_sum and matmul_precision. The ragged kernels of the ring of experts raise NotImplementedError.
 """
 
 from typing import Any
@@ -67,7 +65,7 @@ def _select_rule(qwix_rule: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool)
 
 
 def _gather_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> tuple[tuple[str, int], ...]:
-    """Returns the axes along which quantized weights are gathered. The conditions are those of MaxText's ops.gmm."""
+    """Returns the axes along which quantized weights are gathered, by the conditions of MaxText's ops.gmm."""
     if not (axes and use_tokamax and rule and rule.bwd_qtype is not None):
         return ()
     has_fixed_bound = rule.weight_calibration_method.startswith("fixed")
@@ -125,13 +123,12 @@ def gmm(
       use_qwix_quantization: True quantizes by qwix_rule.
       qwix_rule: a qwix.QtRule, or an object with its fields. None means the current rule of qwix for "gmm", if any.
       use_manual_quantization: True requires a fixed bound as the calibration method of rhs.
-      weight_gather_axes: pairs (mesh axis, axis of rhs). The quantized rhs is gathered along them, and its gradient is
+      weight_gather_axes: pairs (mesh axis, axis of rhs) along which the quantized rhs is gathered, and its gradient is
         reduce-scattered. Takes effect with bwd_qtype, a fixed bound and use_tokamax_backend.
-      lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, in addition to those of
-        the operands.
+      lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those of the
+        operands.
       partial_sum: [m, n] of preferred_element_type (else ValueError), added to the result. Excludes existing_out.
-      interpret, use_tokamax_backend, use_gmm_v2, use_gmm_v2_heuristic_tiling: no other effect. In MaxText they select
-        the kernel.
+      interpret, use_tokamax_backend, use_gmm_v2, use_gmm_v2_heuristic_tiling: no other effect.
       rhs_vma_axes: no effect. The gradient of rhs varies along the axes of rhs.
 
     Returns:
@@ -183,9 +180,9 @@ def tgmm(
       lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: see
         raggemm.compat.megablox.tgmm.
       tiling: three or nine numbers, a function or None. No effect.
-      varying_axes: axes of the enclosing shard_map along which the result varies, in addition to those of the operands.
-      lhs_quantize_dtype, rhs_quantize_dtype: quantize lhs and rhs to these types, with one scale per row of lhs and one
-        per column of rhs. Earlier versions of MaxText have these arguments.
+      varying_axes: see gmm.
+      lhs_quantize_dtype, rhs_quantize_dtype: quantize lhs and rhs to these types, with one scale per row of lhs and
+        column of rhs. Earlier versions of MaxText have these arguments.
       interpret, use_qwix_quantization: no effect.
 
     Returns:

@@ -3,8 +3,8 @@
 The semantics are those of gmm.py in that package, with the gradients of gmm in ops.py. Deliberate differences:
 
 - Rows outside the processed groups are zero, or rows of existing_out. In megablox they are uninitialized memory.
-- m need not be a multiple of the tile. tiling has no effect: a tuple, a LutFn and None give the same bits. A LutFn is
-  not called. In megablox None is a ValueError.
+- m need not be a multiple of the tile. tiling has no effect, and a LutFn is not called. In megablox None is a
+  ValueError.
 - lhs and rhs may also be float16 and float64. group_sizes may also be int64 and uint32, and group_offset may have the
   shape (1,). Both functions have every derivative.
 - The gradient of existing_out is zero on overwritten rows. In megablox it is the whole cotangent of gmm.
@@ -25,7 +25,7 @@ __all__ = ["gmm", "make_group_metadata", "tgmm"]
 
 
 def _leading_extent(x: Any) -> tuple[int, ...]:
-    """Returns the first extent of an array or list in a tuple, and () for other objects, which are rejected later."""
+    """Returns the shape up to the first axis, or () for an object without a shape, which is rejected later."""
     shape = np.shape(x) if isinstance(x, tuple | list) else getattr(x, "shape", ())
     return shape[:1] if isinstance(shape, tuple) else ()
 
@@ -95,8 +95,8 @@ def make_group_metadata(
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], jax.Array]:
     """Computes the order in which the kernels of megablox visit tiles, exactly as megablox does.
 
-    This is for programs that schedule by it. A tile is tm rows of lhs. Each group with rows in a tile visits it once.
-    Tiles without rows of any group are listed once, at the end.
+    A tile is tm rows of lhs. Each group with rows in a tile visits it once. Tiles without rows of any group are listed
+    once, at the end.
 
     Args:
       group_sizes: [num_groups], integer, the rows of each group.
@@ -133,7 +133,7 @@ def make_group_metadata(
     visits_per_group = jnp.where(is_empty, int(visit_empty_groups), tiles_per_group).astype(jnp.int32)
     group_ids = _repeat_indices(visits_per_group, length)
 
-    # The group with the first row of a tile visits the tile, and so does every other group that starts in the tile.
+    # The group with a tile's first row visits the tile, and so does every other group that starts in it.
     is_extra_visit = jnp.where(is_empty, visit_empty_groups, starts % tm != 0)
     visits_per_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_extra_visit.astype(jnp.int32), mode="drop")
     m_tile_ids = _repeat_indices(visits_per_tile, length)

@@ -2,18 +2,17 @@
 
     from raggemm.compat.sglang import gmm  # was: from sgl_jax.srt.kernels.gmm.megablox_gmm_backend import gmm
 
-Arguments and their order are those of that function. The semantics are those of its first kernel, which it runs
-without a TPU: rhs [num_groups, k, n] has scales and a bias. Rows of the groups overwrite existing_out.
+Arguments and their order are those of that function. The semantics are those of its first kernel, which it runs without
+a TPU: rhs [num_groups, k, n] has scales and a bias, and rows of the groups overwrite existing_out.
 activation_quantized_dtype quantizes lhs. Deliberate differences:
 
 - Rows outside the processed groups are zero, or rows of existing_out, with any zero_initialize. In sglang-jax they are
-  zero only if rhs has fewer groups than group_sizes and existing_out is None, and uninitialized memory otherwise.
+  zero only if rhs has fewer groups than group_sizes and existing_out is None. Otherwise they are uninitialized memory.
 - m need not be a multiple of a tile. tiling has no effect.
 - rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies it and the rows of existing_out by
   the scales of lhs.
-- raggemm.quantize quantizes lhs, and the result has no derivative with respect to lhs. Without
-  activation_quantized_dtype there is every derivative, including those of the scales.
-- Sums are float32 or float64, which is as precise as any acc_dtype.
+- raggemm.quantize quantizes lhs, which then has no derivative. Other derivatives exist, including those of the scales.
+- Sums are float32 or float64, for any acc_dtype.
 """
 
 from typing import Any
@@ -55,18 +54,16 @@ def gmm(
     """Computes lhs[rows of group g] x rhs[g] + rhs_bias[g] for each group.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64.
-      rhs: [num_groups, k, n], of a float type. With rhs_scale also of the types of a QuantizedTensor's data. Or a
-        QuantizedTensor without rhs_scale.
-      group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result. The default is float32, for float64 operands, too.
-      rhs_scale: [num_groups, blocks, 1, n], one scale for each column n and block of k. All blocks have the same size.
+      lhs, group_sizes: see raggemm.gmm.
+      rhs: [num_groups, k, n], of a float type or a QuantizedTensor. With rhs_scale also of the types of a
+        QuantizedTensor's data.
+      preferred_element_type: dtype of the result. The default is float32, also for float64 operands.
+      rhs_scale: [num_groups, blocks, 1, n], one scale per column n and block of k. Blocks have the same size.
       rhs_bias: [num_groups, 1, n], added to the rows of its group.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. None is 0.
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept.
       activation_quantized_dtype: quantizes lhs to this type, with one scale per row.
-      tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info: no effect. In sglang-jax they
-        select a kernel and its parameters.
+      tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info: no effect.
 
     Returns:
       [m, n].

@@ -2,20 +2,20 @@
 
     tokamax.ragged_dot(lhs, rhs, sizes, implementation=[raggemm.compat.tokamax.ragged_dot, "xla"])
 
-tokamax tries the list in order. It takes the next implementation only on NotImplementedError. So raggemm raises
+tokamax tries the list in order, and takes the next implementation only on NotImplementedError. So raggemm raises
 NotImplementedError when tracing, for everything that it does not support: platforms other than cpu, unknown arguments,
-unsupported precisions, and integer operands, except those of up to 8 bits for int32. Wrong shapes raise it, too: the
-next implementation reports them. Group sizes that do not fit are an error at run time. The "xla" implementation of
-tokamax truncates them.
+unsupported precisions, and integer operands, except those of up to 8 bits for int32. Wrong shapes raise it, too, so
+that the next implementation reports them. Wrong group sizes are an error at run time. tokamax's "xla" implementation
+truncates them.
 
-The semantics are those of tokamax 0.0.17. Earlier versions lack some arguments. Every implementation has its own
-derivatives. raggemm has derivatives of every order.
+The semantics are those of tokamax 0.0.17. Earlier versions lack some arguments. raggemm has derivatives of every
+order.
 
 Both operands may be QArrays with scales of any block size and with zero points. raggemm multiplies the elements and
 applies scales to sums if possible. "xla" multiplies the dequantized arrays, rounded to the type of the scales. Scales
 have a gradient. Elements have none; in tokamax elements of float8 have one. An AsQArray is quantized by its method
-as_qarray(). Its gradient is straight-through, as in tokamax: it is computed with the quantized values, in the type of
-the array.
+as_qarray(). Its gradient is straight-through, as in tokamax: it is computed with the quantized values, in the array's
+type.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from raggemm._src.lax import prepare_call
 
 __all__ = ["ragged_dot"]
 
-# raggemm's activation for each name of tokamax. Its "gelu" is the default of jax.nn.gelu, with tanh.
+# raggemm's activation for each name of tokamax. tokamax's "gelu" is the default of jax.nn.gelu, with tanh.
 _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
 
 
@@ -49,7 +49,7 @@ def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
 
 
 def _value_dtype(x: Any) -> Any:
-    """Returns the dtype of an array, the dtype of the scales of a quantized array, or float32 without scales."""
+    """Returns the dtype of an array or of a quantized array's scales, or float32 without scales."""
     if not checks.is_quantized(x):
         return x.dtype
     return np.dtype(np.float32) if x.scale is None else x.scale.dtype
@@ -65,7 +65,7 @@ def _unwrap_group_sizes(group_sizes: Any) -> Any:
 
 
 def _gated_activation(name: str | None, product: Callable[[], jax.Array], dtype: Any) -> str | None:
-    """Checks fuse_gateup_activation for a product with this result dtype. Returns the name of raggemm's activation."""
+    """Checks fuse_gateup_activation for a product with this result dtype. Returns raggemm's name of the activation."""
     if name is None:
         return None
     if name not in _GATED:
@@ -106,20 +106,20 @@ def ragged_dot(
     Args:
       lhs, rhs: arrays as in raggemm.compat.lax, QArrays or AsQArrays.
       group_sizes: an array, a sequence of ints, or a tokamax.RaggedDotGroupSizes.
-      ragged_dot_dimension_numbers: dimension numbers, by default those of ragged_dot.
+      ragged_dot_dimension_numbers: dimension numbers. The default is those of ragged_dot.
       precision: see raggemm.compat.lax.
-      preferred_element_type: dtype of the result, by default jnp.result_type(lhs, rhs). A QArray counts as an array of
-        the type of its scales.
+      preferred_element_type: dtype of the result. The default is jnp.result_type(lhs, rhs), where a QArray has the type
+        of its scales.
       return_residuals: must be False.
       activation: function applied to the sums, in float32 or float64, before the result is rounded. tokamax documents
         this order, and its kernels follow it. Its "xla" rounds first.
-      group_offset: see raggemm.compat.lax. The "xla" implementation of tokamax does not support it.
-      manual_axis_type: a jax.sharding.ManualAxisType with nothing but varying set: axes of the enclosing shard_map
-        along which the result varies, in addition to those of the operands.
+      group_offset: see raggemm.compat.lax. tokamax's "xla" does not support it.
+      manual_axis_type: a jax.sharding.ManualAxisType with only varying set: axes of the enclosing shard_map along which
+        the result varies, besides those of the operands.
       zero_initialize: no effect. Rows, columns and groups outside of all groups are always zero.
       fuse_gateup_activation: "silu", "gelu", "gelu_tanh" (in tokamax the same as "gelu") or "swigluoai". The first half
-        of the columns is the gate, and the second half is multiplied by the activated gate. The result has half the
-        columns. `activation` is applied after that.
+        of the columns is the gate, and the second half is multiplied by the activated gate. `activation` is applied
+        after that.
     """
     del zero_initialize
     for name, value in {"return_residuals": return_residuals or None, **unknown}.items():
@@ -146,7 +146,7 @@ def ragged_dot(
         gated = _gated_activation(fuse_gateup_activation, product, dtype)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
-    # Runs outside of the try: wrong group sizes are no reason to take the next implementation.
+    # This is outside of the try: wrong group sizes are no reason to take the next implementation.
     if lhs_value is None and rhs_value is None:
         out = product()
     else:

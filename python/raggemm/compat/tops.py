@@ -1,11 +1,11 @@
 """tops: gmm and tgmm that round their operands to bfloat16 and return float32, and their references.
 
 Operands of any float type are rounded to bfloat16. Their products are exact, and sums are float32. Group sizes
-partition the rows: there is one integer for each group, none is negative, and their sum is m. Deliberate differences:
+partition the rows: no size is negative, and their sum is m. Deliberate differences:
 
-- Sizes that are known when tracing are checked when tracing (ValueError). For traced sizes, a negative size and a sum
-  above m are errors at run time. A sum below m is allowed, and the remaining rows are zero.
-- The gradient of an operand is rounded to bfloat16, and has the dtype of the operand. The cotangent is not rounded.
+- Sizes that are known when tracing are checked then (ValueError). For traced sizes, a negative size and a sum above m
+  are errors at run time. A sum below m is allowed, and the remaining rows are zero.
+- The gradient of an operand is rounded to bfloat16, and has the operand's dtype. The cotangent is not rounded.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
 
     Raises:
       TypeError: if group_sizes is not integer.
-      ValueError: if the shape is wrong, a size is negative, or the sum is not m. Has the numbers.
+      ValueError: if the shape is wrong, a size is negative, or the sum is not m.
     """
     sizes = checks.as_integer_array("group_sizes", group_sizes)
     num_groups = None if num_groups is None else checks.check_integer("num_groups", num_groups)
@@ -78,7 +78,7 @@ def _round_to_bfloat16(*operands: Operand) -> Iterator[Operand]:
     """Rounds operands to bfloat16.
 
     First makes them vary along the same mesh axes. Under shard_map the gradient of a replicated operand is then summed
-    over devices in the type of the operand.
+    over devices in the operand's type.
     """
     for x, data in zip(operands, versions.promote_vma([x.data for x in operands]), strict=True):
         yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))
@@ -96,7 +96,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
       lhs: [m, k], of any float type.
       rhs: [num_groups, k, n], of any float type. With transpose_rhs [num_groups, n, k].
       group_sizes: [num_groups], int32, int64 or uint32, the rows of each group. Their sum is m.
-      transpose_rhs: True if the make_operands of rhs are stored transposed.
+      transpose_rhs: True if the matrices of rhs are stored transposed.
 
     Returns:
       [m, n] float32.
@@ -129,7 +129,7 @@ def _group_slices(name: str, group_sizes: Any) -> list[slice]:
 
 
 def _dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-    """Multiplies bfloat16 make_operands in float32, so that no product is rounded."""
+    """Multiplies bfloat16 operands in float32, so that no product is rounded."""
     return jnp.dot(lhs.astype(jnp.float32), rhs.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
 
 

@@ -9,32 +9,32 @@ sort_chunks_by_index.
 
 Deliberate differences:
 
-- group_offset is supported. TransformerEngine raises. The kernels may then have fewer groups.
+- group_offset is supported; TransformerEngine raises. The kernels may then have fewer groups.
 - precision is supported or rejected as in raggemm.compat.lax. TransformerEngine ignores it.
 - Rows, columns and groups outside of all groups are zero. In TransformerEngine they are undefined.
-- grouped_gemm and grouped_dense have derivatives of every order. Each gradient has the dtype of its operand. The
-  gradient of the bias is summed in float32 or float64 and rounded once. With quantizers, gradients are
-  straight-through, first-order and reverse-mode only.
+- grouped_gemm and grouped_dense have derivatives of every order, in the dtype of their operand. The bias's gradient is
+  summed in float32 or float64 and rounded once. With quantizers, gradients are straight-through, first-order and
+  reverse-mode only.
 - Scales are indexed by group, including empty groups, which TransformerEngine skips. They are neither padded nor
-  swizzled (see GroupedScaledTensor1x and unswizzled). The last block of a group may be partial. Each operand may have
-  its own scaling mode, or none.
+  swizzled (see GroupedScaledTensor1x and unswizzled). A group's last block may be partial. Each operand may have its
+  own scaling mode, or none.
 - NVFP4 is supported for groups.
 - Quantizers are not changed: no amax history is kept. grouped_dense quantizes along the contracted axes of each
   product, with any q_layout. It gathers a sharded kernel before it quantizes.
-- use_async_d2h_group_sizes has no effect. In TransformerEngine it controls the copy of group sizes to the host.
+- use_async_d2h_group_sizes has no effect.
 - The router computes in float32. score_function "sqrtsoftplus" is a NotImplementedError.
-- Permutation: rows beyond the routed ones are zero, and pairs without a row are dropped. The rows of a token are summed
-  in the order of the experts. A row that is zero because of its probability gives its token no gradient. Rows after the
+- Permutation: rows beyond the routed ones are zero, and pairs without a row are dropped. A token's rows are summed in
+  the order of the experts. A row that is zero because of its probability gives its token no gradient. Rows after the
   last chunk stay.
 - moe is one call on all tokens and all experts, on any mesh. Axis names and recv_capacity_per_rank have no effect.
-  Nothing is dropped, and no bootstrap is needed. It rounds once between its products, not three times, except with
-  quantizers. Quantizers may have every mode.
+  Nothing is dropped, and no bootstrap is needed. Except with quantizers, it rounds once between its products, not three
+  times. Quantizers may have every mode.
 
-Products of quantized operands: float32 scales of groups and the second-level scales of NVFP4 multiply the sums. Scales
-of blocks are passed to raggemm.grouped_gemm if the operand has row-major matrices of whole blocks without ragged
-columns, and no block spans several ragged rows. Other operands are dequantized to bfloat16 first. This is exact,
-because the product of a float8 or float4 element and a float8_e8m0fnu or float8_e4m3fn scale fits into bfloat16. Only
-magnitudes below 2^-126 become 0, and magnitudes beyond the range of bfloat16 become infinite.
+Products of quantized operands: float32 scales of groups and the second-level scales of NVFP4 multiply the sums.
+raggemm.grouped_gemm gets scales of blocks if the operand has row-major matrices of whole blocks without ragged columns,
+and no block spans several ragged rows. Other operands are dequantized to bfloat16 first. This is exact, because the
+product of a float8 or float4 element and a float8_e8m0fnu or float8_e4m3fn scale fits into bfloat16. Only magnitudes
+below 2^-126 become 0, and magnitudes beyond the range of bfloat16 become infinite.
 """
 
 from typing import Any
@@ -99,7 +99,7 @@ def grouped_gemm(
     Args:
       lhs, rhs: arrays or GroupedNoScaleTensors of float16, bfloat16, float32 or float64, or GroupedScaledTensor1xs.
         Ragged rows of lhs and a rhs [G,K,N] or [G,N,K] give [M,N]. Operands that are ragged along the contracted axis
-        give [G,M,N]. The other modes of raggemm.grouped_gemm, except all ragged, work, too. ValueError if both are
+        give [G,M,N]. Other modes of raggemm.grouped_gemm work, too, except all ragged. ValueError if both are
         float8_e5m2.
       contracting_dims: (lhs_axes, rhs_axes) in original_shape, which includes the group axis. With data_layout "T" they
         are axes of the untransposed tensor.
@@ -107,8 +107,8 @@ def grouped_gemm(
       precision: see raggemm.compat.lax.
       preferred_element_type: dtype of the result. The default is the dtype of lhs, or its dq_dtype if it has scales.
       group_offset: integer, () or (1,): the first group to compute. Required if rhs has fewer groups than there are
-        group sizes.
-      quantizer_set: a QuantizerSet or None. Operands without scales are quantized along the contracted axes: lhs by the
+        sizes.
+      quantizer_set: a QuantizerSet or None. Quantizes operands without scales along the contracted axes: lhs by the
         quantizer x, rhs by kernel. Quantized operands have no gradient.
       use_async_d2h_group_sizes: no effect.
     """

@@ -55,7 +55,7 @@ def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups
 
 
 def grouped_dbias(grad: Any, group_sizes: Any) -> jax.Array:
-    """Sums the rows of each group, which gives the gradient of the bias of grouped_dense.
+    """Sums the rows of each group, which is the gradient of grouped_dense's bias.
 
     Args:
       grad: [M,N], float16, bfloat16, float32 or float64.
@@ -187,11 +187,11 @@ def grouped_dense(
       group_sizes: integer [G].
       bias: [G,N], float16, bfloat16, float32 or float64.
       precision, preferred_element_type, group_offset: see grouped_gemm.
-      quantizer_set: quantizers of x, kernel and the incoming gradient (dgrad), or None. Every product of the forward
-        and backward pass quantizes along its contracted axes. Gradients are straight-through. x must have two axes, and
-        kernel three.
-      kernel_fsdp_info: (mesh axis, axis of kernel) if kernel is sharded, inside a shard_map. It is gathered first, and
-        its gradient is reduce-scattered.
+      quantizer_set: quantizers of x, kernel and the incoming gradient (dgrad), or None. Every forward and backward
+        product quantizes along its contracted axes. Gradients are straight-through. x must have two axes, and kernel
+        three.
+      kernel_fsdp_info: (mesh axis, axis of kernel) if kernel is sharded, inside a shard_map. kernel is gathered first,
+        and its gradient is reduce-scattered.
 
     Returns:
       [M,N].

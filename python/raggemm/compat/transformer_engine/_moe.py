@@ -17,9 +17,9 @@ from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused
 from raggemm.compat.transformer_engine._tensors import QuantizerSet
 
 _FLOATS = tuple(dtype for dtype in FLOATS if dtype.itemsize < 8)
-# moe_mlp's activation for each name of jax.nn. Its gelu uses tanh.
+# moe_mlp's activation for each name of jax.nn, whose gelu uses tanh.
 _FUSED_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
-_ROW_MULTIPLE = 128  # TransformerEngine pads the rows of each expert to a multiple of this number.
+_ROW_MULTIPLE = 128  # TransformerEngine pads the rows of each expert to a multiple of this.
 
 
 def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
@@ -87,7 +87,7 @@ class _Block(NamedTuple):
 
 
 def _router_logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
-    """Computes logits in the dtype of x, and returns them in float32."""
+    """Computes logits in the dtype of x. Returns them in float32."""
     kernel = checks.as_float_array("gate_kernel", gate_kernel, _FLOATS)
     checks.check_shape("gate_kernel", kernel, (x.shape[1], experts))
     return jnp.matmul(x, kernel.astype(x.dtype)).astype(jnp.float32)
@@ -125,23 +125,23 @@ def moe(
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
     """Routes tokens to experts, and sums the weighted results of the experts.
 
-    The call has all tokens and all experts. It needs no mesh and no ep_bootstrap. It calls moe_mlp, or grouped_dense
-    twice for quantizers, an activation that moe_mlp lacks, or a wo_bias with apply_topk_weights_early. Results of
-    grouped_dense are rounded to the dtype of x. moe_mlp rounds less.
+    The call has all tokens and all experts, so it needs no mesh and no ep_bootstrap. It calls moe_mlp, or grouped_dense
+    twice for quantizers, an activation that moe_mlp lacks, or a wo_bias with apply_topk_weights_early. grouped_dense
+    rounds its results to the dtype of x, and moe_mlp rounds less.
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.
       gate_kernel: [H,E], matrix of the router. Logits are computed in the dtype of x, then converted to float32.
       wi: [E,H,2I], the columns of the gate first.
       wo: [E,I,H].
-      wi_0_bias, wi_1_bias, wo_bias: [E,I] of the gate, [E,I] of the other half of wi, [E,H] of wo. All three or none.
+      wi_0_bias, wi_1_bias, wo_bias: [E,I] of the gate, [E,I] of the other half of wi, [E,H] of wo. All or none.
       expert_bias: [E], see fused_topk_with_score_function.
       num_experts: number of experts, E.
       num_experts_per_tok: experts of a token.
       activation_type: activation of the gate: the name of a function of jax.nn, "linear", or a function.
-      score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: see fused_topk_with_score_function.
-        Without num_groups and group_topk there are no groups.
-      aux_loss_coeff: weight of fused_moe_aux_loss. There is no loss unless it is positive.
+      score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: see fused_topk_with_score_function. There
+        are no groups by default.
+      aux_loss_coeff: weight of fused_moe_aux_loss. Without a positive one there is no loss.
       apply_topk_weights_early: True applies routing weights to the operand of wo, and not to wo_bias.
       quantizer_sets: for wi and wo, see grouped_dense.
       ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes: no effect.

@@ -1,4 +1,4 @@
-"""Products of tensors with scales. Tensors whose blocks grouped_gemm does not support are dequantized first."""
+"""Products of tensors with scales. Dequantizes tensors first if grouped_gemm does not support their blocks."""
 
 import functools
 import itertools
@@ -64,7 +64,7 @@ def amax_scale(amax: jax.Array) -> jax.Array:
 
 
 def _group_scales(x: Any) -> jax.Array | None:
-    """Returns the scales of the sums of each group, (G,), or (), or None if there are none."""
+    """Returns the scales of each group's sums, (G,) or (), or None without any."""
     if not isinstance(x, ScaledOperand):
         return None
     scale = x.scale if x.block is None else None
@@ -123,7 +123,7 @@ def _to_grouped_operand(x: Any, allows_scales: bool) -> tuple[Any, Callable[[int
 
 
 def parse_axes(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
-    """Returns the axes of lhs and rhs as tuples. Returns () for invalid axes, which raggemm.grouped_gemm rejects."""
+    """Returns the axes of lhs and rhs as tuples, or () for invalid axes, which raggemm.grouped_gemm rejects."""
     try:
         axes = tuple(map(tuple, contracting_dims))
     except TypeError:
@@ -133,7 +133,7 @@ def parse_axes(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Array | None:
-    """Returns the product of scales of groups, for `groups` groups from the offset on, or for all groups."""
+    """Returns the product of group scales, for `groups` groups from the offset on, or for all groups."""
 
     def select_groups(scale: jax.Array) -> jax.Array:
         if groups is None or offset is None or scale.ndim == 0 or scale.shape[0] <= groups:

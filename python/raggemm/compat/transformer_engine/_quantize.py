@@ -115,7 +115,7 @@ class _GroupMatrices:
         return self.x * jnp.append(values, 1)[self.rows.group][:, None]
 
     def quantize_blocks(self, dtype: Any, scale_dtype: Any, block: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-        """Returns the elements and the scales of blocks. Pads partial blocks with zeros."""
+        """Returns the elements and scales of blocks. Pads partial blocks with zeros."""
         (rows, columns), counts, at = self.layout.matrix, self.layout.scale_shape(block), None
         x = jnp.pad(self.x, ((0, 0),) * (self.x.ndim - 1) + ((0, -columns % block[1]),))
         if self.rows is None:
@@ -129,7 +129,7 @@ class _GroupMatrices:
 
 
 def _tensor_scale(amax: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Returns fp8_max / amax, at most 2^126 so that its reciprocal is normal, or 1 if amax is 0 or not finite."""
+    """Returns fp8_max / amax, at most 2^126 so that its reciprocal is normal. Returns 1 if amax is 0 or not finite."""
     largest = float(jnp.finfo(dtype).max)
     return jnp.where(jnp.isfinite(amax) & (amax > 0), jnp.minimum(largest / amax, 2.0**126), 1)
 
@@ -154,7 +154,7 @@ def _quantize(groups: _GroupMatrices, q: GroupedQuantizer, amax: jax.Array | Non
 
 
 def quantize_along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence[int]) -> Any:
-    """Quantizes an operand of a product along its contracted axes. Data is never transposed.
+    """Quantizes an operand of a product along its contracted axes, without transposing data.
 
     Returns x unchanged if it is quantized already or there is no quantizer.
     """
@@ -223,11 +223,11 @@ def grouped_quantize(
     DELAYED_TENSOR_SCALING and CURRENT_TENSOR_SCALING give x * scale, with scale_inv = 1 / scale in float32. The scale
     is that of the quantizer, or fp8_max / amax, or 1 if amax is 0 or not finite. MXFP8_1D_SCALING is raggemm.quantize
     in blocks of 32 with scales of float8_e8m0fnu. The NVFP4 modes are raggemm.quantize_nvfp4 of each group, in blocks
-    of 16 or 16x16. The last block of a group may be partial. Elements are rounded to nearest, ties to even, and
-    saturate. raggemm.quantize describes NaN and infinity. Rows of no group are 0.
+    of 16 or 16x16. A group's last block may be partial. Elements are rounded to nearest, ties to even, and saturate.
+    For NaN and infinity see raggemm.quantize. Rows of no group are 0.
 
-    Rowwise data has layout "N". Colwise data has "N" for MXFP8_1D_SCALING, else "T". The result has no derivative. No
-    state is kept: for delayed scaling, compute the next scale from amax of the result.
+    Rowwise data has layout "N". Colwise data has "N" for MXFP8_1D_SCALING, else "T". There is no derivative. No state
+    is kept: for delayed scaling, compute the next scale from amax of the result.
 
     Args:
       x: [M,...] with group_sizes, else [G,...] if flatten_axis is 2 or more, or one matrix if it is 1; float16,
@@ -235,8 +235,8 @@ def grouped_quantize(
       quantizer: a GroupedQuantizer or a quantizer of TransformerEngine. None or NO_SCALING does not quantize.
       group_sizes: integer [G], the sizes of the groups along the axes before flatten_axis.
       flatten_axis: the first axis of the columns. Blocks lie along a row, or along a column if colwise.
-      amax: (G,), (1,) or (), replaces the largest magnitudes of the groups. Larger elements saturate. For
-        CURRENT_TENSOR_SCALING and NVFP4. Keyword-only: newer versions of TransformerEngine lack it.
+      amax: (G,), (1,) or (), replaces the groups' largest magnitudes, for CURRENT_TENSOR_SCALING and NVFP4. Larger
+        elements saturate. Keyword-only: newer versions of TransformerEngine lack it.
 
     Returns:
       A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x. amax (G,) is the given one, or the
@@ -269,13 +269,13 @@ def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
     """Converts a tensor of TransformerEngine with swizzled scales to raggemm's layout of scale_inv.
 
     Args:
-      tensor: a GroupedScaledTensor1x of MXFP8_1D_SCALING with scales in the layout of TransformerEngine's kernels. The
-        scales of each group are padded to tiles of 128x4. Tiles are row-major, and scale (r, c) of a tile is at
+      tensor: a GroupedScaledTensor1x of MXFP8_1D_SCALING with scales in the layout of TransformerEngine's kernels. Each
+        group's scales are padded to tiles of 128x4. Tiles are row-major, and scale (r, c) of a tile is at
         (r % 32) * 16 + (r // 32) * 4 + c. With is_colwise this holds for the transposed scales, and group sizes must be
         multiples of 32. Only rows may be ragged. pre_swizzled is ignored.
 
     Returns:
-      A GroupedScaledTensor1x. Scales that scale_inv lacks are NaN. ValueError if the tensor is of another kind.
+      A GroupedScaledTensor1x. Scales that scale_inv lacks are NaN. Another kind of tensor is a ValueError.
     """
     layout, sizes = parse_layout("tensor", tensor)
     mode = enum_name("tensor.scaling_mode", tensor.scaling_mode, MODES)

@@ -1,4 +1,4 @@
-"""Ragged groups of the rows of a matrix [rows, width]: blocks that start anew in each group, and transposed packing."""
+"""Ragged groups of a matrix's rows: blocks that start anew in each group, and transposed packing."""
 
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ def block_of_each_row(rows: GroupedRows, sizes: jax.Array, size: int) -> jax.Arr
 
 
 def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
-    """Returns the flat position of each element of [rows, width] after the matrix of each group is transposed."""
+    """Returns the flat position of each element of [rows, width] after each group's matrix is transposed."""
     if rows * width > np.iinfo(np.int32).max:
         raise ValueError(f"groups of [{rows},{width}] cannot be transposed: at most {np.iinfo(np.int32).max} elements")
     grouped = GroupedRows.from_sizes(sizes, rows)

@@ -27,7 +27,7 @@ F32 = np.dtype(np.float32)
 class GroupedNoScaleTensor:
     """An operand of grouped_gemm. TransformerEngine's own class, or any object with these attributes, works, too.
 
-    With last_dims the matrices of the groups are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
+    With last_dims the groups' matrices are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
 
     data: Any  # elements with original_shape, or flat
@@ -49,12 +49,12 @@ class GroupedScaledTensor1x:
     """A quantized operand. TransformerEngine's own class, or any object with these attributes, works, too.
 
     data is flat, of original_shape. Axes before flatten_axis collapse to rows, the others to columns. Groups divide the
-    rows (first_dims, [G]) or the columns (last_dims, [G]), and may end before the last row or column. Groups of columns
-    are stored as contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis
-    is 2 or more, and there is one matrix if it is 1.
+    rows (first_dims, [G]) or the columns (last_dims, [G]), and may end before the last one. Groups of columns are
+    contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis is 2 or more,
+    and there is one matrix if it is 1.
 
-    With data_layout "T" the matrix of each group is stored transposed, and the matrices are contiguous. original_shape
-    and flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise and
+    With data_layout "T" each group's matrix is stored transposed, and the matrices are contiguous. original_shape and
+    flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise and
     contracting_dims describe the untransposed one.
 
     scaling_mode is a name or an enum with these names:
