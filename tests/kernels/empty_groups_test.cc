@@ -1,4 +1,4 @@
-// Tests empty groups: all 256 patterns of empty groups among eight, and extents of zero.
+// Tests all 256 patterns of empty groups among eight, and extents of zero.
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -32,7 +32,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Ragged K sums three replicas. The kernels of the last replica that is not empty store the result.
+// Ragged K sums three replicas. The last replica that is not empty stores the result.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};
@@ -41,7 +41,7 @@ TEST_F(EmptyGroups, SummedReplicas) {
   }
 }
 
-// A call may have no group, no row, no column or no k. out is then zero, c, or c + bias.
+// A call may have no groups, rows, columns or steps of k. out is then zero, c, or c + bias.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     for (int mask = 0; mask < 16; ++mask) {

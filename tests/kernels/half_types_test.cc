@@ -17,7 +17,7 @@ constexpr int64_t kPatterns = 1 << 16;
 
 class HalfTypes : public IsaTest {
  protected:
-  // Returns the kernel rows of the ISA that sum in a float type.
+  // Returns the ISA's kernel rows with float sums.
   static std::vector<const KernelRow*> FloatRows() {
     std::vector<const KernelRow*> rows;
     for (const KernelRow& row : RowOf(GetParam()).kernels) {
@@ -61,8 +61,8 @@ TEST_P(HalfTypes, WidenEveryPatternExactly) {
   }
 }
 
-// Returns the value halfway between two neighbours of the type, or (nudge -1 or 1) the number of the compute type next
-// to it. These values are the hardest to round.
+// Returns the value halfway between two neighbours of the type, or its neighbour in the compute type if nudge is -1 or
+// 1. These values are the hardest to round.
 double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
   const double next = ToDouble(patterns, std::min(i + 1, kPatterns - 1));
   const double half = RoundTo(compute, ToDouble(patterns, i) / 2 + next / 2);

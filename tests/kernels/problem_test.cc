@@ -1,4 +1,5 @@
-// Tests errors of wrong shapes, types and optional operands. out is not written with an error, and the next call works.
+// Tests errors for invalid shapes, types and optional operands. out is not written with an error, and the next call
+// works.
 #include "kernels/check/problem.h"
 
 #include <cstdint>
@@ -26,7 +27,6 @@ struct BadInput {
 
 void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 
-// Returns a ragged M problem with all parameters of the epilogue.
 ProblemSpec RaggedM() {
   return {
       .groups = 3, .m = 12, .n = 5, .k = 7, .sizes = {4, 3, 5}, .c = true, .bias = true, .alpha = true, .beta = true};
@@ -71,7 +71,6 @@ TEST_P(BadProblem, IsRefused) {
   EXPECT_EQ(GroupedGemm(good), absl::OkStatus());
 }
 
-// Replaces an operand by one of another shape.
 void Reshape(TestProblem& test, Array& array, const std::vector<int64_t>& dims) {
   array = test.AddRandom(array.dtype, dims);
 }
