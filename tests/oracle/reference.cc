@@ -19,7 +19,7 @@
 namespace raggemm {
 namespace {
 
-// Evaluates an element of s32, in two's complement. The result is exact.
+// Evaluates an s32 element exactly, in two's complement.
 double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
   const auto value = [](const Array& array, int64_t index) { return static_cast<uint64_t>(ToInteger(array, index)); };
   uint64_t total = 0;
@@ -35,7 +35,7 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// Returns the arithmetic of a rule. If f32 is split, its chains are longer.
+// Returns the arithmetic of a rule. Split f32 has longer chains.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;
@@ -60,7 +60,7 @@ struct Activated {
   double value, error;
 };
 
-// Applies an activation. The error is the one that raggemm/moe_mlp.h promises.
+// Applies an activation. Its error is the one that raggemm/moe_mlp.h promises.
 Activated ApplyActivation(Activation activation, double x) {
   const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
   const auto activated = [&]() -> Activated {
@@ -244,7 +244,7 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // Returns the group of an element, and its row and column in the group. Null if no group has it.
+  // Returns the group of an element, and its row and column in the group. The group is null if none has the element.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
     // With ragged columns all groups are in one matrix.
