@@ -1,5 +1,5 @@
-// Tests that the plugin can be closed and opened again while tasks and threads of its calls still exist. Results are
-// right, and memory does not grow.
+// Tests closing and reopening of the plugin while tasks and threads of its calls still exist. Results are right, and
+// memory does not grow.
 #include <cstdio>
 #include <memory>
 #include <string>
