@@ -20,9 +20,9 @@ def collectives(program) -> set[str]:
 
 
 def copies_of_weights(lowered, elements: int) -> list[str]:
-    """Returns instructions that only move data, and whose result has a multiple of `elements` elements.
+    """Returns instructions that only move data and whose result has a multiple of `elements` elements.
 
-    The results of other instructions must not have a multiple of `elements` elements.
+    Results of other instructions must not have such a size.
     """
     moved = []
     for line in lowered.compile().as_text().splitlines():

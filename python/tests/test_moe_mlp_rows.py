@@ -88,7 +88,7 @@ def test_without_tokens_every_row_token_is_wrong(options):
     run = lambda w: case({"w_up": w}, **options)  # noqa: E731
     w = case.given["w_up"]
     results = [run, jax.grad(lambda w: run(w).sum())]
-    if jax.__version_info__ >= (0, 10):  # XLA of earlier versions drops a batched call whose result has no elements.
+    if jax.__version_info__ >= (0, 10):  # Earlier XLA drops a batched call whose result has no elements.
         results.append(lambda w: jax.vmap(run)(w[None]))
     for result in results:
         with pytest.raises(
@@ -101,7 +101,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Allowance for the pieces and the chunk of a call and for 24 bytes per row.
+# Allowance for a call's pieces and chunk and for 24 bytes per row.
 FIXED_BYTES = 25 << 20
 
 
@@ -116,7 +116,7 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
     """A call takes at most float32 sums of the tokens and, with row_slots, 8192 rows.
 
-    A gradient adds the cotangent. docs/concepts/memory.md has these limits.
+    A gradient adds the cotangent (docs/concepts/memory.md).
     """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)

@@ -1,4 +1,4 @@
-"""Tests that raggemm.options affects the calls that are lowered within it, and no others."""
+"""Tests that raggemm.options affects exactly the calls that are lowered within it."""
 
 import re
 
@@ -24,7 +24,7 @@ OTHER_DESCRIPTIONS = {name: library.description()[name] for name in ("executors"
 
 
 def isa_of(function, *operands) -> str:
-    """Returns the instruction set that all calls of a function have."""
+    """Returns the instruction set shared by all calls of a function."""
     (isa,) = set(plans.lines("isa", function, *operands))
     return isa.upper()
 
@@ -180,7 +180,7 @@ def test_partitioned_calls_have_the_options_of_their_lowering(axis):
 
 
 def test_errors_are_logged_by_default_with_several_devices(capfd):
-    """on_error="log" is the default if JAX has several devices, as in these tests."""
+    """on_error="log" is the default with several devices, as in these tests."""
     assert attributes(fresh_gmm().lower(*OPERANDS)) == {"on_error": "log"}
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
         jax.block_until_ready(fresh_gmm()(*WRONG))

@@ -29,7 +29,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Tells whether raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
+    """Returns True if raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()
