@@ -1,5 +1,5 @@
 // Tests calls with invalid buffers: types, shapes, addresses, workspace, and shared memory. Every buffer lies between
-// two unmapped pages, so an access beyond it ends the process.
+// unmapped pages, so an access beyond it ends the process.
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,8 +21,8 @@ int64_t Elements(const host::Buffer& buffer) {
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
 // Spoils each buffer of each custom call in turn, and expects an error with these texts. `spoil` returns false if a
-// buffer cannot be spoilt. If `named`, the error must also name the buffer, else it may name an operand that no longer
-// agrees with the buffer.
+// buffer cannot be spoilt. Unless `named`, the error may name another operand, one that no longer agrees with the
+// buffer.
 void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                          bool named = true) {
   for (const Target& target : AllTargets()) {

@@ -25,7 +25,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// How a call ended.
 struct CallOutcome {
   host::Error error;
   std::string written;  // Text on stderr.

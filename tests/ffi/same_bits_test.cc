@@ -1,9 +1,9 @@
 // Tests the guarantee of raggemm/grouped_gemm.h: the bits of a result do not depend on the ISA, the executor, the
-// number of threads, or the floating point flags of threads.
+// number of threads, or the threads' floating point flags.
 //
-// The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, recorded on one
-// machine with the scalar ISA on one thread. ISAs or machines that agree with the checksums agree with each other.
-// Other tests compare with the oracle (tests/support/bits_rule.h), which computes each row and group alone.
+// The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, recorded with the
+// scalar ISA on one thread. ISAs or machines that agree with the checksums agree with each other. Other tests compare
+// with the oracle (tests/support/bits_rule.h), which computes each row and group alone.
 #include <atomic>
 #include <cstdint>
 #include <cstring>

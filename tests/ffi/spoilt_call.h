@@ -33,10 +33,8 @@ struct Target {
   const google::protobuf::Descriptor& attributes;
   std::unique_ptr<SpoiltCall> (*make)();
 
-  // Returns the names of the call's operands, then of its results.
   std::vector<std::string> Names(const host::Call& call) const;
 };
-// Returns all custom calls of the plugin.
 absl::Span<const Target> AllTargets();
 
 // Returns one valid problem per mode. Some sizes are zero, and some rows are in no group.

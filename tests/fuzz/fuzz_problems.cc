@@ -1,5 +1,5 @@
 // Computes random valid problems, a fourth of them expert MLPs. Each runs in a random configuration with every
-// instruction set of the host, and is compared with the rule of the bits and the float64 reference. A wrong result, a
+// instruction set of the host, and is compared with the oracle's bits and the float64 reference. A wrong result, a
 // crash or a hang is printed as a line for --replay.
 #include <unistd.h>
 
@@ -53,7 +53,6 @@ constexpr unsigned kSecondsOfAHang = 20;
 
 // ---- a case as text ----
 
-// How a problem is computed.
 struct RunConfig {
   Isa isa = Isa::kScalar;
   Executor executor = Executor::kSerial;
@@ -153,7 +152,6 @@ host::TaskRunner& PluginsPool() {
   return *pool;
 }
 
-// Runs a custom call with the attributes of a config.
 absl::Status Execute(XLA_FFI_Handler* handler, const RunConfig& config, host::Call& call) {
   call.attributes["executor"] = absl::AsciiStrToUpper(FieldText(config.executor));
   call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(config.isa));
@@ -170,9 +168,8 @@ Options OptionsOf(const RunConfig& config) {
 class Checked {
  public:
   virtual ~Checked() = default;
-  // Computes the problem. Returns success if every element has the bits of the rule and is within its bound, and no
-  // byte next to a buffer has changed. Compares only the bits of special values, because float64 overflows later than
-  // f32.
+  // Computes the problem. Succeeds if every element has the bits of the rule and is within its bound, and no byte next
+  // to a buffer has changed. Skips the bound for special values, because float64 overflows later than f32.
   virtual testing::AssertionResult IsRight(const RunConfig& config) = 0;
 };
 

@@ -24,7 +24,7 @@ void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
 // Sets the type of lhs and rhs. out becomes f32, or f64 if the type is f64. A bias wider than the compute type becomes
-// f32. Removes scales, zero points and precision, because they belong to the previous types.
+// f32. Removes scales, zero points and precision, which belong to the previous types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
 // Returns true if lhs and rhs are f32 and out is not wider.
@@ -48,9 +48,8 @@ class ArrayStore {
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 
-// The problem of a case and its memory. Operands are random (FillRandom). The seed of lhs is the case's seed times 256,
-// and those of rhs, c, bias, alpha and beta are the next numbers. Every byte of out is 0xFF, which is a NaN in every
-// float type.
+// The problem of a case and its memory. Operands are random (FillRandom). The seed of lhs is the case's seed times 256.
+// Those of rhs, c, bias, alpha and beta follow. Every byte of out is 0xFF, a NaN in every float type.
 struct CaseProblem {
   ArrayStore arrays;
   GroupedGemmProblem problem;

@@ -11,8 +11,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns one problem of one group for each bf16_sums rule, each precision that splits f32, and each pair of 8-bit
-// types.
+// Returns one-group problems for each bf16_sums rule, each precision that splits f32, and each pair of 8-bit types.
 std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   std::vector<ProblemSpec> specs;
   for (ArithmeticId rule : kBf16Rules) {
@@ -35,7 +34,7 @@ std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   return specs;
 }
 
-// The extents are at and next to the edges of register tiles, packed panels, KC blocks and accumulation chains.
+// The extents are at and next to the edges of tiles, panels, blocks and accumulation chains.
 TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   for (RaggedMode mode : kAllModes) {
     for (int64_t k : {1, 2, 3, 5, 8, 31, 33, 64, 130, 257}) {

@@ -16,7 +16,6 @@ class EmptyGroups : public testing::Test {
   void ExpectAllPatterns(RaggedMode mode) {
     for (int pattern = 0; pattern < 256; ++pattern) {
       ProblemSpec spec{.mode = mode, .groups = 8, .m = 16, .n = 16, .k = 16};
-      // The sum of the sizes is at most 15.
       for (int g = 0; g < 8; ++g) spec.sizes.push_back(pattern >> g & 1 ? 1 + g % 3 : 0);
       for (const ProblemSpec& variant : StorageVariants(spec)) {
         if (!Sampled(4)) continue;
@@ -32,7 +31,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Ragged K sums three replicas. The last replica that is not empty stores the result.
+// Ragged K sums three replicas. The last nonempty replica stores the result.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};

@@ -1,4 +1,4 @@
-// Tests enum values out of range in every field of a problem and its options. Each is an error, and nothing is written.
+// Tests that enum values out of range are errors in every field of a problem and its options.
 #include "kernels/check/errors.h"
 
 #include <utility>

@@ -1,5 +1,5 @@
-// Tests results with the plans of each measured CPU and of unmeasured CPUs. The CPU is an option of a call, so any host
-// can run the plan of any CPU with its own instruction sets.
+// Tests the plans of measured and unmeasured CPUs. A call names its CPU, so any host can run the plan of any CPU with
+// its own instruction sets.
 #include <cstdint>
 #include <string>
 #include <vector>

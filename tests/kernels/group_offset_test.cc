@@ -38,7 +38,6 @@ TEST(GroupOffsetOnEveryIsa, MayDifferBetweenReplicas) {
   }
 }
 
-// Returns the error for a group_offset of this shape and these values, or "" if there is none.
 std::string ErrorOf(RaggedMode mode, DType dtype, const std::vector<int64_t>& dims,
                     const std::vector<int64_t>& values) {
   ProblemSpec spec{.mode = mode, .problems = 1, .replicas = 2, .groups = 4, .m = 20, .n = 20, .k = 20};

@@ -17,7 +17,6 @@ constexpr int64_t kPatterns = 1 << 16;
 
 class HalfTypes : public IsaTest {
  protected:
-  // Returns the ISA's kernel rows with float sums.
   static std::vector<const KernelRow*> FloatRows() {
     std::vector<const KernelRow*> rows;
     for (const KernelRow& row : RowOf(GetParam()).kernels) {
@@ -28,7 +27,6 @@ class HalfTypes : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(HalfTypes);
 
-// Returns a tensor of all bit patterns of a 16-bit type.
 Tensor AllPatterns(DType dtype) {
   Tensor patterns(dtype, {kPatterns});
   for (int64_t bits = 0; bits < kPatterns; ++bits) {

@@ -140,7 +140,6 @@ TEST(Probe, MeasuresTheKernelsThatTheHostCanRun) {
   EXPECT_NE(ToString(HostCpu()).find('*'), std::string::npos);
 }
 
-// Returns every function that the tables name for an ISA.
 std::vector<void*> CodeOf(const IsaRow& isa) {
   std::vector<void*> code;
   const auto add = [&code](auto* function) {
@@ -164,8 +163,8 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// Writes an illegal instruction at the start of a function. Only for a process that is about to end. TSan has no shadow
-// memory for code, so this function is not instrumented.
+// Writes an illegal instruction at the start of a function of a process that is about to end. TSan has no shadow memory
+// for code, so this function is not instrumented.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
   const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / bytes * bytes;
@@ -179,8 +178,8 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
   __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
-// Computes with the forced ISA after poisoning its own functions (`poison_forced`) or those of all other ISAs. Exits
-// with 0 if the result is right. A call of a poisoned function kills the process.
+// Computes with the forced ISA after poisoning its own functions (`poison_forced`) or those of all other ISAs, and
+// exits with 0 if the result is right. A call of a poisoned function kills the process.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
   // The probe runs every ISA, so it must come before poisoning.
   HostCpu();

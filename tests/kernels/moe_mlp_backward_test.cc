@@ -1,5 +1,5 @@
-// Tests the gradients of the expert MLP. They are close to a float64 oracle, and have the bits of a sequence of
-// separate products and sums (GradientSequenceBits).
+// Tests that gradients of the expert MLP are close to a float64 oracle, and have the bits of separate products and sums
+// (GradientSequenceBits).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,7 +26,6 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-// Returns activation(x) and its derivative.
 std::pair<double, double> ActivationAndDerivative(Activation activation, double x) {
   // Returns x * sigmoid(z) and its derivative. `slope` is the derivative of z.
   const auto times_sigmoid = [&](double z, double slope) {
@@ -264,7 +263,6 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
   ExpectSequence(call);
 }
 
-// Checks random calls with and without kept products of the forward call.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceForRandomSpecs) {
   const uint32_t seed = std::random_device()();
   std::mt19937 random(seed);

@@ -1,5 +1,5 @@
-// Tests that the arrays in an expert MLP's workspace do not overlap, and that no access leaves it. Covers gradients,
-// too.
+// Tests that the arrays in the workspace of an expert MLP or its gradients do not overlap, and that no access leaves
+// it.
 #include <algorithm>
 #include <cstdint>
 #include <random>

@@ -1,4 +1,4 @@
-// Tests errors for invalid expert MLPs. out is not written with an error.
+// Tests errors for invalid expert MLPs. out is not written.
 #include <cstdint>
 #include <limits>
 #include <optional>

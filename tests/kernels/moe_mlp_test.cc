@@ -1,5 +1,5 @@
-// Tests the expert MLP. Results have the bits of the separate steps (SequenceBits): gather, products, activation,
-// product, sums of tokens. They are also within the error bound of a float64 reference.
+// Tests the expert MLP. Results have the bits of separate steps (SequenceBits) and are within the bound of a float64
+// reference.
 #include "raggemm/moe_mlp.h"
 
 #include <algorithm>
@@ -90,7 +90,6 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
   ExpectSequence({.tokens = 900, .hidden = 72, .intermediate = 9, .sizes = {7, 2}}, 3);
 }
 
-// The rules of bf16_sums give results that differ in the last bits.
 TEST_P(MoeMlpTest, HasTheBitsOfEachRuleOfBf16) {
   for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
     for (ArithmeticId rule : kBf16Rules) {

@@ -36,7 +36,7 @@ ProblemSpec PlanSpec(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Each thread gets one range of the gemm tiles and the fill tiles after them. Every tile is in exactly one range.
+// Each thread gets one range of the gemm tiles and the fill tiles after them. Every tile is in one range.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(PlanSpec(mode));
@@ -79,7 +79,6 @@ TEST_F(PlanTest, RangesHaveEqualCost) {
   }
 }
 
-// In decoding, few of many experts have a row.
 TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
   ProblemSpec spec{.groups = 64, .m = 8, .n = 410, .k = 390, .sizes = std::vector<int64_t>(64)};
   std::fill_n(spec.sizes.begin(), 8, 1);

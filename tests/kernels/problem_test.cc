@@ -1,5 +1,4 @@
-// Tests errors for invalid shapes, types and optional operands. out is not written with an error, and the next call
-// works.
+// Tests errors for invalid shapes, types and optional operands. out is not written, and the next call works.
 #include "kernels/check/problem.h"
 
 #include <cstdint>
@@ -32,7 +31,6 @@ ProblemSpec RaggedM() {
       .groups = 3, .m = 12, .n = 5, .k = 7, .sizes = {4, 3, 5}, .c = true, .bias = true, .alpha = true, .beta = true};
 }
 
-// Returns a problem of three groups in this mode.
 ProblemSpec ThreeGroupsOf(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 3, .m = 12, .n = 13, .k = 14, .sizes = {4, 3, 5}};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {2, 3, 4};

@@ -65,7 +65,6 @@ TEST_P(Quantized, NaNStaysInItsRow) {
 
 // ---- bits on every ISA ----
 
-// The number of threads changes blocks and tiles, but no bits.
 TEST(QuantizedOnEveryIsa, IsRightWithEveryNumberOfThreads) {
   ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 300, 130, 320);
   spec.groups = 3;
@@ -141,7 +140,6 @@ TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   }
 }
 
-// Checks scales and zero points of every shape.
 TEST(QuantizedOnEveryIsa, EveryShapeOfScalesAndZeros) {
   const std::vector<std::vector<int64_t>> shapes = {{0},    {1},     {0, 0}, {0, 1},     {1, 0},    {32, 1},
                                                     {1, 1}, {32, 8}, {8, 4}, {32, 1, 0}, {0, 1, 0}, {96, 2}};
@@ -183,7 +181,7 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// lhs and rhs are quantized. Scales are per row, per column, per block of k, or of elements.
+// Scales are per row, per column, per block of k, or of elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
@@ -225,7 +223,7 @@ TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   }
 }
 
-// Covers register tiles of every height and width. Buffers end at an unmapped page.
+// Buffers end at an unmapped page.
 TEST(QuantizedOnEveryIsa, TileEdges) {
   for (DType format : kAllQuantized) {
     const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
@@ -263,7 +261,6 @@ TEST(QuantizedOnEveryIsa, LargeTiles) {
   }
 }
 
-// A matrix of one row or column has the same layout if it is transposed.
 TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   for (int64_t n : {1, 8}) {
     for (int64_t m : {1, 3}) {
@@ -331,9 +328,9 @@ TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   }
 }
 
-// Scales go from 2^-127, which is denormal in f32, to 2^127 and NaN. They are mixed, or all are just inside or just
-// outside the range in which kernels assume normal products. All products are positive, because infinities of both
-// signs would sum to NaN.
+// Scales go from 2^-127, which is denormal in f32, to 2^127 and NaN. They are mixed, or all just inside or just outside
+// the range in which kernels assume normal products. All products are positive, because infinities of both signs would
+// sum to NaN.
 TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};

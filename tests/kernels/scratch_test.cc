@@ -206,7 +206,6 @@ TEST(RefusingPoolTest, WarmCallsAllocateNothing) {
     status.Update(plan.ok() ? raggemm::Run(*plan) : plan.status());
   });
   ASSERT_EQ(status, absl::OkStatus());
-  // Each of the 8 calls schedules at least one task.
   EXPECT_GE(pool.refused(), 8);
   EXPECT_EQ(taken.allocations, 0);
 }

@@ -1,4 +1,4 @@
-// Tests group sizes. They come from a router at run time, so each call checks all of them before it writes anything.
+// Tests group sizes. They come from a router at run time, so each call checks them before it writes anything.
 #include <cstdint>
 #include <cstring>
 #include <limits>

@@ -72,13 +72,12 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Adds step k of row i. Steps after the last are zeros.
+// Adds step k of row i, or zeros after the last step.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
 }
 
-// Returns the totals of row i by the `pairs` rule.
 std::vector<float> TotalsOfPairs(const std::vector<Operands<float>>& terms, int64_t i, int64_t chain_steps) {
   std::vector<float> totals(terms[0].n);
   bool first = true;
@@ -96,7 +95,6 @@ std::vector<float> TotalsOfPairs(const std::vector<Operands<float>>& terms, int6
   return totals;
 }
 
-// Returns the totals of row i by the `tiles` rule.
 std::vector<float> TotalsOfTiles(const std::vector<Operands<float>>& terms, int64_t i) {
   std::vector<float> totals(terms[0].n);
   for (const Operands<float>& term : terms) {
@@ -109,7 +107,6 @@ std::vector<float> TotalsOfTiles(const std::vector<Operands<float>>& terms, int6
   return totals;
 }
 
-// Returns the totals of row i by the `mmla` rule.
 std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64_t i) {
   std::vector<float> totals(terms[0].n);
   bool first = true;

@@ -9,7 +9,6 @@
 
 namespace raggemm {
 
-// Returns all elements, in order.
 std::vector<double> ValuesOf(const Array& array);
 
 // Returns the value of every element of out, as a number of out's type. If c is out, call this before Run.

@@ -1,4 +1,4 @@
-// Computes the values of the elements of lhs or rhs, one at a time. Simple and slow.
+// Computes element values of lhs or rhs, one at a time. Simple and slow.
 #ifndef RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 #define RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 

@@ -1,10 +1,10 @@
 // The specification: the value of every element of out in float64, and the largest error that a result may have.
 //
 // The input must be valid, which MakePlan checks. The only error is a set of dims arrays that is no mode. If out is c,
-// ask before c is overwritten. This code is never optimised. Callers with large results ask for some elements only.
+// ask before c is overwritten. Ask for some elements only if the result is large, because this code is never optimised.
 //
-// With dims arrays [P,R,G] every operand is a stack of equal matrices: one for each (p,r), or one for each p and group
-// if it has a group axis. The rhs of ragged N has one for each p.
+// With dims arrays [P,R,G] every operand is a stack of equal matrices: one per (p,r), or one per p and group if it has
+// a group axis. The rhs of ragged N has one per p.
 #ifndef RAGGEMM_TESTS_ORACLE_REFERENCE_H_
 #define RAGGEMM_TESTS_ORACLE_REFERENCE_H_
 
@@ -24,17 +24,16 @@ struct Reference {
   // Largest allowed |got - want|. 0 for integers, and for elements of out that are a zero or a copy of c.
   std::vector<double> bound;
 };
-// Returns the expected values of all elements of out, by linear index.
+// Returns the expected values of all elements of out, or of those with these linear indices.
 absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem);
-// Returns the expected values of the elements with these linear indices.
 absl::StatusOr<Reference> ComputeReferenceAt(const GroupedGemmProblem& problem, absl::Span<const int64_t> out_elements);
 
 // Returns the largest error of a sum of products by the rule of an arithmetic, as a share of the sum of all magnitudes.
 // Includes alpha, c, bias and their roundings. reference.cc has the proof.
 double RelativeErrorOfSum(const Arithmetic& arithmetic, double contraction, double replicas = 1);
 
-// Returns |got - want| / bound, which is above 1 for wrong results. A NaN is right if want is a NaN, and an infinity if
-// want rounds to it in out's type. Other infinities and NaNs have an infinite error.
+// Returns |got - want| / bound. Results above 1 are wrong. A NaN is right if want is a NaN, and an infinity if want
+// rounds to it in out's type. Other infinities and NaNs have an infinite error.
 double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 
 // The matrix of one group inside a buffer, transposed if the operand is.

@@ -1,5 +1,4 @@
-// Decides the numeric rule and the product types of a call. It relies on raggemm/problem.h and raggemm/grouped_gemm.h,
-// and on no decision of the library.
+// Decides the numeric rule and product types of a call, from raggemm/problem.h and raggemm/grouped_gemm.h alone.
 #ifndef RAGGEMM_TESTS_ORACLE_RULE_H_
 #define RAGGEMM_TESTS_ORACLE_RULE_H_
 
@@ -11,7 +10,7 @@ namespace raggemm {
 struct Rule {
   Arithmetic arithmetic;
   DType lhs, rhs;  // Product types.
-  bool integers;   // True if products of integers are summed.
+  bool integers;
 };
 
 // Returns the rule of a problem. bf16_sums comes from the problem, RAGGEMM_BF16_SUMS or the CPU, in this order.

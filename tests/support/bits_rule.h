@@ -14,7 +14,6 @@ namespace raggemm::test {
 // Returns success if every element of `out` has the expected bits. All NaNs are equal.
 testing::AssertionResult HasBits(const Array& out, const std::vector<double>& expected);
 
-// Returns success if every element of `out` is within its bound.
 testing::AssertionResult IsWithinBound(const Array& out, const Reference& reference);
 
 }  // namespace raggemm::test

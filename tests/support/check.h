@@ -14,20 +14,20 @@
 
 namespace raggemm::test {
 
-// Computes a problem with every ISA of the host and each of these numbers of threads. Returns success if every element
-// has the bits of the rule, and neither bytes next to a buffer nor the thread's float mode have changed.
+// Computes a problem with every ISA of the host and each of these numbers of threads. Succeeds if every element has the
+// bits of the rule, and neither bytes next to a buffer nor the thread's float mode have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
 // Does the same for the problem of a spec.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
-// Computes a problem. Returns success if every element is within its bound of the float64 reference.
+// Succeeds if every element of the computed result is within its bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
-// Expects results with the bits of the rule, and that these bits are within the bound.
+// Expects the bits of the rule, within the bound.
 void ExpectRight(const ProblemSpec& spec);
 
-// Does the same as GivesExpectedBits with 1, 2, 3 and 8 OpenMP threads, which change blocks and tiles.
+// Does the same with 1, 2, 3 and 8 OpenMP threads, which change blocks and tiles.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
 // Expects that a text contains all parts.

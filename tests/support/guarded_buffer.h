@@ -1,5 +1,5 @@
-// Buffers that detect accesses outside them. Access beyond one end hits an unmapped page and crashes. A write beyond
-// the other end is found afterwards.
+// Buffers that detect accesses outside. Access beyond one end hits an unmapped page and crashes. A write beyond the
+// other end is found afterwards.
 #ifndef RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 #define RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 

@@ -13,7 +13,6 @@
 namespace raggemm::test {
 namespace {
 
-// Returns true if Linux lists the CPU flag.
 bool Shows(const char* flag) {
   std::ifstream info("/proc/cpuinfo");
   const std::string text((std::istreambuf_iterator<char>(info)), std::istreambuf_iterator<char>());

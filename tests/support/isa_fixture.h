@@ -30,7 +30,6 @@ std::vector<Isa> HostIsas();
 
 class IsaTest : public testing::TestWithParam<Isa> {
  protected:
-  // Returns options for one thread. Other tests cover threads.
   static Options With(Isa isa) { return {.executor = Executor::kSerial, .isa = isa}; }
 };
 

@@ -17,7 +17,7 @@ namespace raggemm::test {
 uint64_t TestSeed();
 
 // Returns true for one in `one_in` calls on average, chosen by TestSeed(). If RAGGEMM_FULL_TESTS is set, always returns
-// true, so that loops over exhaustive grids are complete.
+// true, which completes loops over exhaustive grids.
 bool Sampled(int64_t one_in);
 
 // SplitMix64, which is fast and gives the same numbers everywhere.
@@ -79,20 +79,18 @@ struct ProblemSpec {
   bool special_values = false;  // True: some elements are 0, 1, infinity, NaN or the smallest of the type.
   uint64_t seed = TestSeed();
 };
-// Returns a problem with one group.
 ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of the scales or zero points of an operand with shape `stored`. `blocks` is a field of ProblemSpec.
-// `rows` is the number of values if they are per group.
+// Returns the shape of an operand's scales or zero points. `stored` is the operand's shape, and `blocks` a field of
+// ProblemSpec. `rows` is the number of values if they are per group.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
 // Does the same as StoreRounded. Lets the CPU round f32, the most frequent type, which takes a tenth of the time.
 void StoreNearest(const Array& array, int64_t index, double value);
 
-// A dense array and its memory.
 class Tensor {
  public:
   Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0, Cliff cliff = Cliff::kBehind);
@@ -120,7 +118,7 @@ class TestProblem {
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
   Array AddQuantParams(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
-  // Sets every byte of out to 0xFF, which is a NaN in every float type.
+  // Sets every byte of out to 0xFF, a NaN in every float type.
   void ClearOut();
   // Copies c to out, and then makes both the same memory.
   void AliasOutWithC();

@@ -18,8 +18,8 @@ std::string TemporaryFile(const std::string& name);
 // Returns the resident bytes of this process, as the kernel counts them.
 int64_t ResidentBytes();
 
-// Runs `body` in a fork of this process and returns its result. If the child does not finish, returns the reason: a
-// signal, an exit, or the time limit in seconds. The child ends by _exit, without destructors.
+// Runs `body` in a fork of this process and returns its result, or the reason why the child did not finish: a signal,
+// an exit, or the time limit in seconds. The child ends by _exit, without destructors.
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body);
 
 // Ends the process by SIGALRM if its scope lasts longer, so that a hang is a failure. RAGGEMM_TESTS_SLOWER multiplies

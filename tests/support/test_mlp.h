@@ -117,7 +117,7 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
 // `by_slot` is true, a token's rows are added in the order of row_slots.
 std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
                                  bool by_slot);
-// Does the same as BitsOf, but returns the format's own NaN for every NaN, because the kind of a NaN is not specified.
+// Does the same as BitsOf, but returns the format's own NaN for every NaN, because its kind is not specified.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test

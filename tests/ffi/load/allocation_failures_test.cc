@@ -170,9 +170,9 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Only the first call of a process is a first call, so each attempt has its own process. The child loads the plugin,
-// because it would not use OpenMP if the parent had loaded it. libgomp ends the process if it has no memory for a team.
-// raggemm tries the allocation before, but memory may still run out between this trial and libgomp's allocation.
+// Each attempt has its own process, because only one call of a process is the first. The child loads the plugin. If the
+// parent had loaded it, the child would not use OpenMP. libgomp ends the process if it has no memory for a team.
+// raggemm tries the allocation first, but memory may still run out after this trial.
 TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
@@ -199,8 +199,7 @@ TEST_P(AllocationFailures, AreHandledInAFirstCall) {
 }
 
 // If XLA has no memory for a task, the memory that the task holds is free for the next call. The pool runs tasks at
-// once, so no task of an earlier call holds anything. The test runs in a child, because other tests need a process
-// without calls.
+// once, so no earlier task holds anything. The test runs in a child, because other tests need a process without calls.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");

@@ -61,8 +61,8 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// A pool in a forked child, where tasks never start because the child has no threads. The parent's pool is unusable,
-// because a thread of the parent may hold its mutex during the fork.
+// A pool in a forked child, which has no threads, so that tasks never start. The parent's pool is unusable, because a
+// thread of the parent may hold its mutex during the fork.
 class PoolWithoutThreads : public host::TaskRunner {
  public:
   int64_t num_threads() const override { return 2; }

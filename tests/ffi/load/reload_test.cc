@@ -15,7 +15,6 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 3, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 60}, .c = true}; }
 
-// Loads the plugin, runs a call with new buffers, and closes the plugin.
 void LoadCallClose(const std::string& executor, host::TaskRunner* pool) {
   TestProblem test(ManyTiles());
   const std::vector<double> expected = ExpectedOut(test.problem).value();
