@@ -61,7 +61,6 @@ CASES = [(mode, EXTENTS[0]) for mode in MODES] + [(mode, EXTENTS[1]) for mode in
 PRODUCT_CASES = [(mode, *rest) for mode in CASES for rest in itertools.product("NT", (False, True))]
 
 
-# The short run has about half of the modes, each with one layout and direction.
 @pytest.mark.parametrize("case, layout, is_colwise", sampled(PRODUCT_CASES, 7, unpack=True), ids=str)
 def test_products_of_a_layer(case, layout, is_colwise):
     mode, extents = case

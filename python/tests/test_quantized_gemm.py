@@ -21,7 +21,6 @@ RHS_SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (G, K // 32, N), (G, K 
 SCALE_CASES = [*itertools.product(RHS_SCALES, (np.float32, jnp.bfloat16, jnp.float8_e8m0fnu))]
 
 
-# The short run has every second shape, each with one dtype.
 @pytest.mark.parametrize(("shape", "scale_dtype"), sampled(SCALE_CASES, 7, unpack=True))
 def test_every_scale(shape, scale_dtype):
     for dtype, zero in ((jnp.int4, False), (jnp.uint4, True), (jnp.float8_e4m3fn, False)):

@@ -135,7 +135,7 @@ class Microkernels : public IsaTest {
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // Checks an epilogue with the `operands` 1 alpha, 2 c, 4 beta, 8 bias.
+  // Checks an epilogue. The bits of `operands` select alpha (1), c (2), beta (4) and bias (8).
   void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int operands) {
     const DType compute = ArithmeticOf(row).sum;
     const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);

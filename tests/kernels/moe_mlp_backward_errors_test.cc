@@ -111,8 +111,8 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
   EXPECT_TRUE(before == after) << one << " and " << other;
 }
 
-// Returns a call whose operands end at an unmapped page and are smaller than a page, so a result moved onto one operand
-// reaches no other operand.
+// Returns a call whose operands are smaller than a page and end at an unmapped page. A result that is moved onto one
+// operand then reaches no other operand.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }

@@ -303,8 +303,8 @@ TEST(QuantizedOnEveryIsa, WideTiles) {
 }
 
 // Scale blocks of 288 and 544 steps are longer than a KC block, so some KC blocks continue a sum. Blocks of 16, 48 and
-// 80 steps are no multiple of 32, so scales apply to elements, and kernels that read power-of-two scales themselves
-// must not be used.
+// 80 steps are no multiple of 32, so scales apply to elements. Kernels that read power-of-two scales themselves must
+// not be used.
 TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},

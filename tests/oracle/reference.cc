@@ -151,8 +151,8 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 //     in bf16_x3        a1*b1 and the rests of a and b after two parts: (2^-16 + 2 * 2^-17) |a||b|, and second orders
 //     in bf16_x6        a1*b2, a2*b1 and a2*b2: (2 * 2^-25 + 2^-34) |a||b|
 //
-// The magnitudes of the summed products add up to at most (1 + 2^-8 + 2^-17)^2 |a||b|. There is room for this. A flushed
-// part loses less of x than the smallest normal number, which is then multiplied by the other factor.
+// The magnitudes of the summed products add up to at most (1 + 2^-8 + 2^-17)^2 |a||b|. There is room for this.
+// A flushed part loses less of x than the smallest normal number, times the number that x is multiplied with.
 //
 // Scales of sums: three operations per sum are rounded: the product of both scales, its product with the sum, and the
 // addition. Each sum starts new chains. Sums of integers are rounded to the compute type once.

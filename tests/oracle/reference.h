@@ -1,7 +1,7 @@
 // The specification: the value of every element of out in float64, and the largest error that a result may have.
 //
 // The input must be valid, which MakePlan checks. The only error is a set of dims arrays that is no mode. If out is c,
-// ask before c is overwritten. Ask for some elements only if the result is large, because this code is never optimised.
+// ask before c is overwritten. This code is never optimised, so callers with large results ask for some elements only.
 //
 // With dims arrays [P,R,G] every operand is a stack of equal matrices: one per (p,r), or one per p and group if it has
 // a group axis. The rhs of ragged N has one per p.

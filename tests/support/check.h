@@ -24,7 +24,7 @@ testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 // Succeeds if every element of the computed result is within its bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
-// Expects the bits of the rule, within the bound.
+// Expects results with the bits of the rule and within the bound.
 void ExpectRight(const ProblemSpec& spec);
 
 // Does the same with 1, 2, 3 and 8 OpenMP threads, which change blocks and tiles.

@@ -84,7 +84,7 @@ ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of an operand's scales or zero points. `stored` is the operand's shape, and `blocks` a field of
+// Returns the shape of an operand's scales or zero points. `stored` is the operand's shape. `blocks` is a field of
 // ProblemSpec. `rows` is the number of values if they are per group.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
