@@ -1,4 +1,4 @@
-"""Seeded operands for tests."""
+"""Seeded operands."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A table of calls with every mode and every storage layout of operands, for many tests."""
+"""A table of calls with every mode and storage layout of operands."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class Case:
         return not self.name.startswith(("N", "all"))
 
     def operands(self) -> dict[str, Any]:
-        """Returns all array arguments: data, sizes, and every optional operand of the mode."""
+        """Returns data, sizes, and every optional operand of the mode."""
         rng = np.random.default_rng(7)
         out = jax.eval_shape(functools.partial(raggemm.grouped_gemm, **self.static), self.lhs, self.rhs)
         operands = {
@@ -50,7 +50,7 @@ class Case:
         return operands
 
     def run(self, operands: dict[str, Any], function=raggemm.grouped_gemm):
-        """Calls grouped_gemm, or a function with its signature, with operands like those of operands()."""
+        """Calls grouped_gemm, or a function like it, with the results of operands()."""
         rest = {name: x for name, x in operands.items() if name not in ("lhs", "rhs", "dims")}
         lhs_dims, rhs_dims = operands["dims"]
         lhs = GroupedTensor(operands["lhs"], *lhs_dims, layout=self.lhs.layout)

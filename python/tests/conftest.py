@@ -1,4 +1,4 @@
-"""Setup before jax is imported, program caches, and seeds of random tests."""
+"""Setup before jax is imported, program caches, and random seeds."""
 
 import ctypes
 import functools
@@ -27,7 +27,7 @@ hypothesis.settings.load_profile("raggemm")
 # the 12 ms of CPU time of a small program (Zen 5).
 mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
 
-# Filtering the traceback of an exception takes 2 ms (Zen 5), and tests of errors raise thousands.
+# Filtering a traceback takes 2 ms (Zen 5), and tests of errors raise thousands.
 jax.config.update("jax_traceback_filtering", "off")
 
 

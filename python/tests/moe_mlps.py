@@ -16,7 +16,7 @@ GATES = (None, "separate", "halves", "interleaved")
 
 
 class Case:
-    """A call of moe_mlp: its arguments (given), their exact values (values), and the options of the oracle."""
+    """A call of moe_mlp: its arguments (given), their exact values (values), and the oracle's options."""
 
     def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)

@@ -49,6 +49,6 @@ def primitives(f, *args) -> Counter[str]:
 
 
 def calls(f, *args) -> Counter[str]:
-    """Returns how many grouped GEMMs of each mode f binds, including those in loops and branches."""
+    """Returns how many grouped GEMMs of each mode f binds, even in loops and branches."""
     jaxpr = jax.make_jaxpr(f)(*args).jaxpr
     return Counter(x.params["call"].mode.name for x in _equations(jaxpr) if x.primitive.name == "grouped_gemm")

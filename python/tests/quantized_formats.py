@@ -25,7 +25,7 @@ def codes(name):
 
 
 def magnitudes(name):
-    """Returns the finite nonnegative values of a format. Even indices have even mantissas."""
+    """Returns a format's finite nonnegative values. Even indices have even mantissas."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 

@@ -54,7 +54,7 @@ class AsQArray:
 
 
 def elements(dtype, shape, seed):
-    """Returns random elements from a format's symmetric range, or from 0, and the largest element."""
+    """Returns random elements of a format's symmetric or unsigned range, and the largest element."""
     random = np.random.default_rng(seed)
     if dtype.kind in "iu" or "int" in dtype.name:
         top = ml_dtypes.iinfo(dtype).max

@@ -13,7 +13,7 @@ def sigmoid(x):
 
 
 def best(scores, count):
-    """Returns the indices of the largest scores, the lower index first for ties."""
+    """Returns the indices of the largest scores, lower index first for ties."""
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
 
 
@@ -46,7 +46,7 @@ def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renor
 
 
 def gradient(f, x, step=1e-5):
-    """Returns the gradient of a function of a float64 array, by central differences."""
+    """Returns the gradient at a float64 array, by central differences."""
     x = np.asarray(x, np.float64)
     out = np.zeros_like(x)
     for i in np.ndindex(x.shape):

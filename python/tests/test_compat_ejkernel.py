@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.ejkernel: existing_out, group_offset, shard_map and register()."""
+"""Tests existing_out, group_offset, shard_map and register() in raggemm.compat.ejkernel."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.sglang: scales, biases, rows of no group and quantized activations."""
+"""Tests scales, biases, rows of no group and quantized activations in raggemm.compat.sglang."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -53,7 +53,7 @@ def sum_in_order(weights, values):
 
 @pytest.mark.parametrize("rows", [80, 600])
 def test_order_of_a_tokens_rows(rows):
-    """A token's rows are one accumulation chain, in the order of row_slots or else in ascending order."""
+    """A token's rows are one accumulation chain, in row_slots order or else ascending."""
     random = np.random.default_rng(0)
     down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (rows // 2, rows))
     sizes, ones, tokens = np.full(rows // 2, 2, np.int32), np.ones((rows // 2, 1, 1), np.float32), np.zeros(rows, int)

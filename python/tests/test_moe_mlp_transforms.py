@@ -88,7 +88,7 @@ def test_gradients_have_the_same_bits_with_every_save(gate):
 )
 @pytest.mark.parametrize("offset", [None, 1])
 def test_grouped_gemms_round_like_one_call(x, w, down, offset):
-    """A vmap over w_up is a sequence of grouped GEMMs that rounds like one call, as exact integer sums show."""
+    """A vmap over w_up is a sequence of grouped GEMMs. Exact integer sums show that it rounds like one call."""
     random = np.random.default_rng(0)
     sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
     shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 8, 6), "b_down": (groups, 8)}

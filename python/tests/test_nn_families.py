@@ -24,7 +24,7 @@ def silu(x):
 
 
 def arrays(*names, experts=E):
-    """Returns random float32 arrays: the required and the named ones."""
+    """Returns the required and the named arrays, random in float32."""
     shapes = {
         "router": (H, experts),
         "w_gate": (experts, H, INNER),

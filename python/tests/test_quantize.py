@@ -45,7 +45,7 @@ jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dty
 
 
 def check_elements(x, q, name):
-    """Checks that each element is the nearest to x / scale, or to this quotient rounded to float32."""
+    """Checks that elements are nearest to x / scale, or to this quotient in float32."""
     quotients = np.float64(x) / broadcast_blocks(np.float64(q.scale), x.shape)
     got = np.asarray(q.data, np.float64)
     if q.zero_point is None:

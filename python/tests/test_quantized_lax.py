@@ -1,4 +1,4 @@
-"""Tests quantized operands and unscaled elements in compat.lax, and in jax.lax under the override."""
+"""Tests quantized operands and unscaled elements in compat.lax and the overridden jax.lax."""
 
 import functools
 import itertools

@@ -26,7 +26,7 @@ def mesh(*shape, kind=AxisType.Auto):
 
 
 def shard(x, spec, on=None):
-    """Shards x by the spec. Axes that the devices do not divide, and arrays of other ranks, stay unsharded."""
+    """Shards x by the spec, except axes that the devices do not divide and arrays of other ranks."""
     on = on or mesh()
 
     def place_array(a):

@@ -32,7 +32,7 @@ def python_sort(experts, num_experts):
 @settings(max_examples=25)
 @given(st.lists(st.integers(-2, G + 1), min_size=T * K, max_size=T * K))
 def test_sort_by_expert(experts):
-    """Tokens may repeat an expert, experts may have no token, and ids may be out of range."""
+    """Tokens may repeat experts, experts may have no token, and ids may be out of range."""
     experts = np.array(experts, np.int32).reshape(T, K)
     rows = sort(experts, G)
     tokens, slots, sizes = python_sort(experts, G)
@@ -45,7 +45,7 @@ def test_sort_by_expert(experts):
 
 @pytest.mark.parametrize("tokens, num_experts", [(40, 7), (512, 600), (1 << 14, 1 << 16)])
 def test_sort_strategies(tokens, num_experts):
-    """Cases count experts by comparison, count them by search, or have no room for expert and position in one key."""
+    """Cases count experts by comparison or by search, or have no room for expert and position in one key."""
     experts = np.random.default_rng(tokens).integers(0, num_experts + 1, (tokens, 2), np.int32)
     rows = sort(experts, num_experts)
     np.testing.assert_array_equal(rows.order, np.argsort(experts.reshape(-1), kind="stable"))

@@ -1,4 +1,4 @@
-"""Tests each transform of JAX on each kind of operands, against float64 or against single calls."""
+"""Tests each transform of JAX on each kind of operands, against float64 or single calls."""
 
 import functools
 
@@ -41,7 +41,7 @@ def comparison(kind: Kind):
 
 
 def split_leaves(arrays):
-    """Returns the leaves with derivatives, and a function that puts them back into the tree."""
+    """Returns the leaves with derivatives, and a function that puts them back."""
     leaves, tree = jax.tree.flatten(arrays)
 
     def rebuild(primals):
@@ -150,7 +150,7 @@ def batched_subsets(arrays):
 
 
 def choose_leaves(is_batched, batched_tree, unbatched_tree):
-    """Takes leaves of the batched tree if `is_batched`, else unbatched ones."""
+    """Takes batched leaves if `is_batched`, else unbatched ones."""
     leaves = zip(is_batched, jax.tree.leaves(batched_tree), jax.tree.leaves(unbatched_tree), strict=True)
     return jax.tree.unflatten(jax.tree.structure(unbatched_tree), [a if one else b for one, a, b in leaves])
 
@@ -332,7 +332,7 @@ def weight_axes(kind):
 
 @parametrize_kinds(3, 2)
 def test_partitioning(kind, partitioning):
-    """Weights sharded along any axis give the results and gradients of one device."""
+    """Weights sharded along any axis give one device's results and gradients."""
     want = jax.jit(kind.run)(kind.arrays)
     for axis in weight_axes(kind):
         sharded = kind.arrays | {kind.weights: shard(kind.arrays[kind.weights], axis, mesh())}

@@ -1,4 +1,4 @@
-"""Tests raggemm with packages that bundle their own protobuf or Abseil, imported in any order."""
+"""Tests raggemm with packages that bundle protobuf or Abseil, imported in any order."""
 
 import subprocess
 import sys
