@@ -1,4 +1,4 @@
-"""Seeded operands of tests."""
+"""Seeded operands."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ def random(*shape, dtype=np.float32, seed=0):
 
 
 def integers(seed, *shape):
-    """Returns integers so small that sums of a few products are exact, in bfloat16, too."""
+    """Returns integers so small that sums of a few products are exact, even in bfloat16."""
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
 
 
 def sampled(rows, step, unpack=False):
-    """Returns rows as parameters of a test. The short run has every step-th row."""
+    """Returns rows as test parameters. The short run has every step-th row."""
     slow = [pytest.param(*(row if unpack else (row,)), marks=pytest.mark.slow) for row in rows]
     return [row if i % step == 0 else slow[i] for i, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""A table of calls with every mode and every storage layout of the operands, which many tests share."""
+"""A table of calls with every mode and storage layout of operands."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from raggemm import GroupedTensor
 
 GROUPS = 4
 SIZES = np.array([3, 0, 2, 4], np.int32)
-# Sizes for the mode "all ragged": rows, contraction and columns of each group. An empty group has one extent of 0.
+# Sizes for "all ragged": rows, contraction and columns of each group. An empty group has one extent of 0.
 M_SIZES, K_SIZES, N_SIZES = (np.array(x, np.int32) for x in ([2, 3, 0, 1], [4, 0, 2, 3], [1, 2, 3, 2]))
 
 
@@ -34,7 +34,7 @@ class Case:
         return not self.name.startswith(("N", "all"))
 
     def operands(self) -> dict[str, Any]:
-        """Returns all array arguments of the call: data, sizes, and every optional operand of the mode."""
+        """Returns data, sizes, and every optional operand of the mode."""
         rng = np.random.default_rng(7)
         out = jax.eval_shape(functools.partial(raggemm.grouped_gemm, **self.static), self.lhs, self.rhs)
         operands = {
@@ -50,7 +50,7 @@ class Case:
         return operands
 
     def run(self, operands: dict[str, Any], function=raggemm.grouped_gemm):
-        """Calls grouped_gemm, or a function with its signature, with the results of operands()."""
+        """Calls grouped_gemm, or a function like it, with the results of operands()."""
         rest = {name: x for name, x in operands.items() if name not in ("lhs", "rhs", "dims")}
         lhs_dims, rhs_dims = operands["dims"]
         lhs = GroupedTensor(operands["lhs"], *lhs_dims, layout=self.lhs.layout)
@@ -70,7 +70,7 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         return rng.normal(size=shape).astype(np.float32)
 
     def stored(shape, trans, **dims):
-        """Returns a matrix, or one for each group, stored transposed if trans."""
+        """Returns a matrix, or one per group, stored transposed if trans."""
         shape = (*shape[:-2], shape[-1], shape[-2]) if trans else shape
         return GroupedTensor(data(*shape), **dims)
 
@@ -86,7 +86,7 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         lhs_groups, lhs_axis = stored((g, m, k), lt), 1 if lt else 2
         add(f"uniform-{flags}", lhs_groups, rhs_groups, lhs_axis, rhs_axis)
 
-        # The storage of an operand decides if its ragged axis is first_dims or last_dims. Only last_dims have a layout.
+        # The storage decides if the ragged axis is first_dims or last_dims. Only last_dims have a layout.
         for layout in layouts if lt else layouts[:1]:
             dims = {"last_dims": SIZES, "layout": layout} if lt else {"first_dims": SIZES}
             add(f"M-{flags}-{layout}", stored((ragged, k), lt, **dims), rhs_groups, 0 if lt else 1, rhs_axis)

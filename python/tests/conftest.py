@@ -1,4 +1,4 @@
-"""Setup before jax is imported, caches of programs, and seeds of random tests."""
+"""Setup before jax is imported, program caches, and random seeds."""
 
 import ctypes
 import functools
@@ -23,11 +23,11 @@ hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, 
 hypothesis.settings.load_profile("raggemm")
 
 
-# Shares one MLIR context among the programs of a module. JAX makes a context for each program and loads all dialects,
-# which took 4 of the 12 ms of CPU time of a small program (Zen 5).
+# Shares one MLIR context among a module's programs. JAX makes one per program and loads all dialects, which took 4 of
+# the 12 ms of CPU time of a small program (Zen 5).
 mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
 
-# Filtering the traceback of an exception takes 2 ms (Zen 5), and tests of errors raise thousands.
+# Filtering a traceback takes 2 ms (Zen 5), and tests of errors raise thousands.
 jax.config.update("jax_traceback_filtering", "off")
 
 
@@ -51,7 +51,7 @@ stage_arrays_without_compiling()
 def pytest_configure(config):
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
-    # Keeps compiled programs for later runs. XLA's flags and the version of jaxlib are part of the key.
+    # Keeps compiled programs for later runs. The key includes XLA's flags and the version of jaxlib.
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -77,7 +77,7 @@ def no_caches_of_other_modules():
 
 @pytest.fixture(autouse=True)
 def bounded_memory():
-    """Drops programs if a worker exceeds 1 GiB. Without this, workers grew to 4 GB."""
+    """Drops programs if a worker exceeds 1 GiB. Otherwise workers grew to 4 GB."""
     yield
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:
@@ -107,7 +107,7 @@ def x64():
 
 @pytest.fixture
 def partitioning():
-    """Enables partitioning of calls over devices for a test."""
+    """Enables partitioning over devices for a test."""
     raggemm.enable_partitioning()
     yield
     raggemm.enable_partitioning(False)

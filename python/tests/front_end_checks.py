@@ -1,4 +1,4 @@
-"""A check shared by the tests of front ends."""
+"""A check for the tests of several front ends."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""A program for each front end that computes its result and both gradients, and the expected values in float64.
+"""One program per front end for its result and both gradients, and the expected values in float64.
 
     python front_end_programs.py FOLDER
 
@@ -6,7 +6,7 @@ runs the programs in another process. It compiles each one through the cache in 
 NAME.exported. It writes the results for ROWS rows to NAME.ROWS.npz and NAME.exported.ROWS.npz, and prints the hits and
 misses of the cache as JSON.
 
-All values are small integers, so that every sum is exact, in bfloat16, too.
+All values are small integers, so that every sum is exact, even in bfloat16.
 """
 
 import collections
@@ -23,7 +23,7 @@ from arrays import integers
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
-G, K, N = 4, 8, 8  # With K == N, the result can use the memory of a donated x.
+G, K, N = 4, 8, 8  # With K == N, the result can use a donated x's memory.
 SIZES = np.array([3, 0, 2, 4], np.int32)
 ROWS = (12, 9)
 

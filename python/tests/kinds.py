@@ -1,4 +1,4 @@
-"""A table of the kinds of products: a call, the same computation in plain JAX, and operands of two problems."""
+"""A table of kinds of products: a call, the same computation in plain JAX, and operands of two problems."""
 
 import dataclasses
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Kind:
 
 
 def is_float(x) -> bool:
-    """Returns True if an array has a derivative. Elements of a QuantizedTensor have none."""
+    """Returns True if an array has a derivative, unlike the elements of a QuantizedTensor."""
     return x.dtype in (np.float32, np.float64)
 
 
@@ -117,7 +117,7 @@ def _weights(dtype, scale_shape, zero=False, scale_dtype=np.float32):
 
 
 def _small(q):
-    """Scales a tensor so that its largest value is about 1 / 8, like weights."""
+    """Scales a tensor to a largest value of about 1 / 8, like weights."""
     exponent = np.ceil(np.log2(np.abs(dense(q)).max())) + 3
     return QuantizedTensor(q.data, (np.float32(q.scale) * 2.0**-exponent).astype(q.scale.dtype), q.zero_point)
 
@@ -173,7 +173,7 @@ def _other_modes():
         kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
         kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
         kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # Summed problems have their scales in one array, so that one scale of all rows becomes one per row.
+        # Summed problems have their scales in one array, so one scale of all rows becomes one per row.
         kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
         kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),
@@ -288,7 +288,7 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Kinds of the short run. Together they have each mode, zero points and each optional operand.
+# Kinds of the short run. They cover each mode, zero points and each optional operand.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
@@ -296,6 +296,6 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Returns kinds as parameters of a test. The short run has every step-th kind of CORE, from index `turn` on."""
+    """Returns kinds as test parameters. The short run has every step-th kind of CORE, from index `turn`."""
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

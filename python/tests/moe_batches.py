@@ -55,14 +55,14 @@ def transposed(w="float32", transposes=(False, False), **_):
 
 
 def runs(gate="separate", rows="output", save="inputs", **others):
-    """Returns a function that calls moe_mlp with such arguments."""
+    """Returns a function that calls moe_mlp with these arguments."""
     fixed = transposed(**others) | {"save": save, "weight_on": "input" if rows == "input" else "output"}
     fixed["merged"] = gate if gate in ("halves", "interleaved") else None
     return lambda values: moe_mlp(**({"row_weights": None} | values), **fixed)
 
 
 def batch_of(problems, batched):
-    """Stacks the arguments named in `batched`. Returns all arguments, and in_axes."""
+    """Stacks the arguments in `batched`. Returns all arguments, and in_axes."""
     stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}
 

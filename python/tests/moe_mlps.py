@@ -10,13 +10,13 @@ import raggemm
 TOKENS, HIDDEN, INNER, GROUPS = 9, 64, 32, 4
 SIZES = np.array([6, 0, 9, 3], np.int32)
 ROWS = 21
-# Token 0 has eight rows, several in one group. Token 8 has no row in a group. Tokens of rows of no group are arbitrary.
+# Token 0 has eight rows, some in one group. Token 8 has no row in a group. Rows of no group have arbitrary tokens.
 ROW_TOKENS = np.array([0, 0, 1, 2, 3, 5, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 8, -7, 2**31 - 1], np.int32)
 GATES = (None, "separate", "halves", "interleaved")
 
 
 class Case:
-    """A call of moe_mlp: its arguments (given), their exact values (values), and the options of the oracle."""
+    """A call of moe_mlp: its arguments (given), their exact values (values), and the oracle's options."""
 
     def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)
@@ -44,7 +44,7 @@ class Case:
         self.given = dict(self.values)
 
     def cast(self, **dtypes):
-        """Casts arguments to dtypes, by name, or by "b" and "w" for all biases and weights. Returns self."""
+        """Casts arguments by name, or all biases and weights by "b" and "w". Returns self."""
         for name, x in self.given.items():
             if dtype := dtypes.get(name, dtypes.get(name[0] if "_" in name else name)):
                 self.given[name] = x.astype(dtype)

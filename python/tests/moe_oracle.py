@@ -1,4 +1,4 @@
-"""The MLP of the experts in float64, from its definition. With jax.numpy in place of NumPy it has derivatives."""
+"""The experts' MLP in float64, from its definition. With jax.numpy in place of NumPy it has derivatives."""
 
 import math
 

@@ -1,7 +1,7 @@
-"""grouped_gemm in float64, one group at a time, and the tolerance. It follows the documentation, not the code.
+"""Computes grouped_gemm in float64, one group at a time, and the tolerance. Follows the documentation, not the code.
 
-For each group, an operand is an array of flat positions in `data`, in the shape of op(matrix). The positions describe
-storage, transposes and layouts, so that products are plain matrix products.
+A group's operand is an array of flat positions in `data`, in the shape of op(matrix). The positions describe storage,
+transposes and layouts, so products are plain matrix products.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclasses.dataclass
 class Expected:
-    """The expected result."""
+    """The expected result and its tolerance."""
 
     want: np.ndarray  # expected value of each element, float64
     bound: np.ndarray  # tolerance of each element
@@ -30,7 +30,7 @@ class Expected:
             )
 
     def error(self, got: np.ndarray) -> np.ndarray:
-        """Returns the errors in units of the tolerance. A wrong NaN or infinity gives infinity."""
+        """Returns errors in units of the tolerance. A wrong NaN or infinity gives infinity."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             rounded = self.want.astype(got.dtype).astype(np.float64)
             got = got.astype(np.float64)
@@ -51,7 +51,7 @@ def tolerance(k, magnitude, want, compute, out, alpha=1.0):
 
 
 def membership(sizes, rows, dtype):
-    """Returns [..., G, rows] for sizes [..., G] of NumPy or JAX: 1 if a row is in a group, else 0."""
+    """Returns [..., G, rows] for NumPy or JAX sizes [..., G]: 1 if a row is in a group, else 0."""
     ends = sizes.cumsum(-1)[..., None]
     row = np.arange(rows)
     return ((ends > row) & (ends - sizes[..., None] <= row)).astype(dtype)
@@ -63,7 +63,7 @@ def _slices(sizes):
 
 
 def _packed(rows, cols, trans):
-    """Returns the positions in contiguous dense matrices rows[g] x cols[g]."""
+    """Returns the positions in dense contiguous matrices rows[g] x cols[g]."""
     positions, start = [], 0
     for m, n in zip(rows, cols, strict=True):
         block = start + np.arange(m * n).reshape(m, n)
@@ -103,7 +103,7 @@ def _free_shape(x, axes, has_group_axis):
 
 
 def _out_positions(sizes, m, n, rows_are_ragged, layout):
-    """Returns the flat positions of each group in an [m,n] matrix that is ragged along one axis."""
+    """Returns each group's flat positions in an [m,n] matrix that is ragged along one axis."""
     matrix = np.arange(m * n).reshape(m, n)
     if rows_are_ragged:
         return [matrix[rows] for rows in _slices(sizes)]
@@ -113,7 +113,7 @@ def _out_positions(sizes, m, n, rows_are_ragged, layout):
 
 
 def _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout):
-    """Returns the shape of out, and the flat positions in lhs, rhs and out of each processed group."""
+    """Returns the shape of out, and each processed group's flat positions in lhs, rhs and out."""
     lhs_axes, rhs_axes = map(tuple, contracting_dims)
     lhs_dims, rhs_dims = ([d for d in (x.first_dims, x.last_dims) if d is not None] for x in (lhs, rhs))
     sizes = (lhs_dims + rhs_dims + [None])[0]
@@ -153,7 +153,7 @@ def grouped_gemm(
     out_layout="STRIDED",
     preferred_element_type=None,
 ) -> Expected:
-    """Computes raggemm.grouped_gemm of GroupedTensors. The default of preferred_element_type is the dtype of lhs."""
+    """Computes raggemm.grouped_gemm of GroupedTensors. preferred_element_type defaults to the dtype of lhs."""
     first = int(np.asarray(group_offset).reshape(-1)[0])
     shape, groups = _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout)
     lhs_dtype, rhs_dtype = (np.asarray(x.data).dtype for x in (lhs, rhs))

@@ -1,4 +1,4 @@
-"""The output of raggemm.describe."""
+"""Reads the output of raggemm.describe."""
 
 import contextlib
 import io

@@ -20,9 +20,9 @@ def collectives(program) -> set[str]:
 
 
 def copies_of_weights(lowered, elements: int) -> list[str]:
-    """Returns instructions that only move data, and whose result has a multiple of `elements` elements.
+    """Returns instructions that only move data and whose result has a multiple of `elements` elements.
 
-    The results of other instructions must not have a multiple of `elements` elements.
+    Results of other instructions must not have such a size.
     """
     moved = []
     for line in lowered.compile().as_text().splitlines():
@@ -49,6 +49,6 @@ def primitives(f, *args) -> Counter[str]:
 
 
 def calls(f, *args) -> Counter[str]:
-    """Returns how many grouped GEMMs of each mode f binds, including those in loops and branches."""
+    """Returns how many grouped GEMMs of each mode f binds, even in loops and branches."""
     jaxpr = jax.make_jaxpr(f)(*args).jaxpr
     return Counter(x.params["call"].mode.name for x in _equations(jaxpr) if x.primitive.name == "grouped_gemm")

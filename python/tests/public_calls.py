@@ -1,7 +1,7 @@
 """Calls of every public function on small operands.
 
-FUNCTIONS has the arguments of a simple call of each function. MORE has calls that reach more code, some of them from
-front_end_programs.py and kinds.py. For each public name CALLS has the calls of MORE, or else that of FUNCTIONS.
+FUNCTIONS has simple arguments for each function. MORE has calls that reach more code, some from front_end_programs.py
+and kinds.py. CALLS has each public name's calls in MORE, or else its call in FUNCTIONS.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A function and its arguments by name. Arrays are operands. Other arguments are static."""
+    """A function and its arguments by name. Arrays are operands, others are static."""
 
     function: Callable
     arguments: dict[str, Any]
@@ -95,7 +95,7 @@ class Call:
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """Returns a program of front_end_programs.py. Its results include gradients."""
+    """Returns a program of front_end_programs.py, whose results include gradients."""
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
@@ -115,8 +115,8 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# Problems of four groups and twelve rows. Three rows belong to no group. Arrays have different types, and integers have
-# other types than those that raggemm creates.
+# Problems of four groups and twelve rows, three of them in no group. Arrays have different types, and integers have
+# types that raggemm itself never creates.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}
@@ -168,7 +168,7 @@ def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedSca
 
 
 def swizzled() -> te.GroupedScaledTensor1x:
-    """Returns an MXFP8 tensor with swizzled scales. All rows belong to groups: scales of other rows would be NaN."""
+    """Returns an MXFP8 tensor with swizzled scales. All rows are in groups, because other scales would be NaN."""
     tensor = te_tensor("MXFP8_1D_SCALING", int(COUNTS.sum()), 64, COUNTS)
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 
@@ -177,7 +177,7 @@ LOSSY = RoutedMoE(6, load_balance_loss_weight=0.1, routed_bias_update_rate=0.1)
 
 
 def with_experts(layer: Callable, devices: int, *options: Any) -> tuple[Callable, dict[str, Any]]:
-    """Returns a layer of expert_parallel as a function of arrays on a number of devices, and the arrays' shardings."""
+    """Returns a layer of expert_parallel as a function of arrays on several devices, and the arrays' shardings."""
 
     def run_on_device(tokens, ids, weights, up, down):
         return layer(expert_parallel.mlp(up, down), tokens, expert_parallel.Routing(ids, weights, 4), *options)
@@ -201,7 +201,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# Calls by public name, which replace those of FUNCTIONS. A dict has the arguments of the function.
+# Calls by public name, in place of those of FUNCTIONS. A dict has the arguments of the function.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {

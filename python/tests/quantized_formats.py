@@ -1,4 +1,4 @@
-"""Elements of quantized formats, and rounding to them, with NumPy in float64."""
+"""Elements of quantized formats, and rounding to them with NumPy in float64."""
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +25,7 @@ def codes(name):
 
 
 def magnitudes(name):
-    """Returns the finite nonnegative values of a format. Those at even indices are even."""
+    """Returns a format's finite nonnegative values. Even indices have even mantissas."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 

@@ -19,7 +19,7 @@ FORMATS = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# Per mode: the einsum of group membership, lhs and rhs; shapes of lhs and rhs; axes along which a scale is shared.
+# Per mode: the einsum of group membership, lhs and rhs, their shapes, and the axes that share a scale.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
@@ -43,7 +43,7 @@ class QArray:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("value", "elements", "scale"), meta_fields=())
 @dataclasses.dataclass(frozen=True)
 class AsQArray:
-    """An array like tokamax.AsQArray, which the call quantizes. The result of the quantization is given."""
+    """An array like tokamax.AsQArray, which the call quantizes. The result of quantizing it is given."""
 
     value: Any
     elements: Any
@@ -54,7 +54,7 @@ class AsQArray:
 
 
 def elements(dtype, shape, seed):
-    """Returns random elements from the symmetric range of a format, or from 0, and the largest element."""
+    """Returns random elements of a format's symmetric or unsigned range, and the largest element."""
     random = np.random.default_rng(seed)
     if dtype.kind in "iu" or "int" in dtype.name:
         top = ml_dtypes.iinfo(dtype).max
@@ -66,9 +66,10 @@ def elements(dtype, shape, seed):
 
 
 def operand(dtype, mode, side, seed, shared=None):
-    """Returns elements, scales and float64 values. Quantizing the values gives the same elements again.
+    """Returns elements, scales and float64 values, which quantize to the same elements again.
 
-    Scales are powers of two from 2^-10 to 2^10, shared along the axes `shared`. Each scale has the largest element.
+    Scales are powers of two from 2^-10 to 2^10, shared along the axes `shared`. The largest element occurs with each
+    scale.
     """
     shape = SHAPES[mode][side]
     shared = SHARED[mode][side] if shared is None else shared
@@ -84,13 +85,13 @@ def floats(mode, side, seed=7):
 
 
 def product(mode, lhs, rhs):
-    """Returns the product in float64, and the sums of magnitudes."""
+    """Returns the float64 product and the sums of magnitudes."""
     ones = (MEMBERS,) if mode != "U" else (np.float64(1),)
     return (np.einsum(EQUATIONS[mode], *ones, *map(f, (lhs, rhs)), optimize=True) for f in (np.asarray, np.abs))
 
 
 def gradient(mode, side, other, ct):
-    """Returns the gradient of sum(ct * product) for the operand on this side, in float64."""
+    """Returns the float64 gradient of sum(ct * product) for this side's operand."""
     members, lhs, rhs, out = (*EQUATIONS[mode].replace("->", ",").split(","),)
     own_axes, other_axes = (lhs, rhs) if side == 0 else (rhs, lhs)
     ones = MEMBERS if mode != "U" else np.float64(1)
@@ -109,7 +110,7 @@ def given_as(kind, data, scale, values):
 
 
 def experts(dtype, blocks, seed=0):
-    """Returns elements [G,K,N], scales [G,blocks,1,N], and the values. Scales of groups differ by up to 2^20."""
+    """Returns elements [G,K,N], scales [G,blocks,1,N], and values. Scales of groups differ by up to 2^20."""
     random = np.random.default_rng(seed)
     data = elements(np.dtype(dtype), (G, K, N), seed)[0]
     scale = random.uniform(1, 2, (G, blocks, 1, N)) * 2.0 ** np.array([-10, 0, 10]).reshape(G, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""Random QuantizedTensors, their float64 values, and comparisons with the products of the values."""
+"""Random QuantizedTensors, their float64 values, and comparisons with products of these values."""
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -47,7 +47,7 @@ def close(got, want, magnitude, relative):
 
 
 def values_and_magnitudes(lhs, rhs, sizes, axes=((1,), (1,)), **options):
-    """Returns the product of lhs and rhs, and the product of their magnitudes.
+    """Returns the product of lhs and rhs, and of their magnitudes.
 
     sizes, if any, divide the first axis of lhs, and the first axis of rhs if rhs has two axes.
     """

@@ -1,4 +1,4 @@
-"""ragged_dot_general for all kinds of dimension numbers, in a notation like that of einsum, with a float64 reference.
+"""Provides ragged_dot_general for all kinds of dimension numbers in an einsum-like notation, with a float64 reference.
 
 In "bmk,gbkn->bmn, m" axis m of lhs is ragged, and g is the group axis. Axes of both operands are batch axes if the
 result has them, else contracted. The reference multiplies by a mask of the groups.
@@ -22,7 +22,7 @@ class Form:
 
     @property
     def letters(self) -> tuple[str, str, str, str]:
-        """Axes of lhs, rhs and the result, and the ragged axis."""
+        """Returns the axes of lhs, rhs and result, and the ragged axis."""
         product, ragged = self.text.split(", ")
         operands, out = product.split("->")
         return (*operands.split(","), out, ragged)
@@ -42,7 +42,7 @@ class Form:
 
     @property
     def _outer(self) -> str:
-        """Axes that group_sizes may have before the group axis."""
+        """Returns the axes that group_sizes may have before the group axis."""
         lhs, rhs, out, ragged = self.letters
         batch = [a for a in lhs if a in rhs and a in out]
         if ragged in batch:

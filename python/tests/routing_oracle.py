@@ -1,4 +1,4 @@
-"""The router in float64, one token at a time, from the definitions; and gradients by central differences."""
+"""The router in float64, one token at a time from the definitions, and gradients by central differences."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def sigmoid(x):
 
 
 def best(scores, count):
-    """Returns the indices of the largest scores, the lower index first for equal scores."""
+    """Returns the indices of the largest scores, lower index first for ties."""
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
 
 
@@ -26,7 +26,7 @@ def allowed(scores, num_groups, group_top_k, count):
 
 
 def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renormalize=False, scaling_factor=1.0):
-    """Returns float64 weights and experts [T,k]. groups: (num_groups, group_top_k, number of summed scores) or None."""
+    """Returns float64 weights and experts [T,k]. groups: (num_groups, group_top_k, summed scores) or None."""
     weights, chosen = [], []
     for token_logits in np.asarray(logits).astype(np.float64):
         scores = token_logits
@@ -46,7 +46,7 @@ def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renor
 
 
 def gradient(f, x, step=1e-5):
-    """Returns the gradient of a function of a float64 array, by central differences."""
+    """Returns the gradient at a float64 array, by central differences."""
     x = np.asarray(x, np.float64)
     out = np.zeros_like(x)
     for i in np.ndindex(x.shape):

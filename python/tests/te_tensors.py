@@ -1,4 +1,4 @@
-"""Tensors in the layout of TransformerEngine, made by NumPy one group at a time, and their float64 matrices."""
+"""Tensors in TransformerEngine's layout, made by NumPy one group at a time, and their float64 matrices."""
 
 import dataclasses
 import enum
@@ -44,7 +44,7 @@ def close(got, lhs, rhs, out=None, bias=None):
 
 @dataclasses.dataclass
 class Tensor:
-    """A tensor with the attributes of TransformerEngine's class, and not of raggemm's class."""
+    """A tensor with the attributes of TransformerEngine's class, but not of raggemm's class."""
 
     data: Any
     scale_inv: Any
@@ -65,7 +65,7 @@ def blocks(n, size):
 
 
 def most(n, groups, size):
-    """Returns the largest number of blocks of groups with n rows. Tries all numbers of single-row groups."""
+    """Returns the largest number of blocks that n rows in groups can have. Tries all numbers of single-row groups."""
     return max(k + blocks(n - k, size) for k in range(min(groups - 1, n) + 1)) if n else 0
 
 
@@ -143,13 +143,13 @@ def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype
 
 
 def _nearest(x, name):
-    """Rounds float32 to elements, ties to even. Finite values saturate, others follow the format's rules."""
+    """Rounds float32 to elements, ties to even. Finite values saturate, others follow the format."""
     out = nearest(np.where(np.isfinite(x), x, 0).astype(np.float64), name).astype(getattr(ml_dtypes, name))
     return out if name == "float4_e2m1fn" else np.where(np.isfinite(x), out, x.astype(out.dtype))
 
 
 def _scale(absmax, largest, scale_dtype):
-    """Returns the scale of a block, as raggemm.quantize documents it."""
+    """Returns a block's scale, as raggemm.quantize documents it."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = np.float32(absmax) * np.float32(1 / largest)
     if scale_dtype != ml_dtypes.float8_e8m0fnu:

@@ -32,7 +32,7 @@ def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **opti
 
 @pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Cases take activations and dtypes in turn, and every third has no optional operands."""
+    """Cases take activations and dtypes in turn. Every third has no optional operands."""
     number = CASES.index(case)
     activation, gated = PAIRS[number % len(PAIRS)]
     operands = case.operands()
@@ -58,7 +58,7 @@ def test_every_mode_and_storage(case):
     ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 7, unpack=True)
 )
 def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
-    """Products for gate, up and down, followed by combine, have the bits of one moe_mlp call."""
+    """Products for gate, up and down, then combine, have the bits of one moe_mlp call."""
     activation, gated = pair
     tokens, hidden, inner = 7, 40, 24
     rng = np.random.default_rng(3)
@@ -107,7 +107,7 @@ def test_forward_pass_of_a_gradient_has_one_product():
 
 
 def test_nan_and_infinity_do_not_spread():
-    """A NaN of the gate reaches only its element, and an infinity only its row. Rows of no group ignore the gate."""
+    """A NaN of the gate stays in its element, and an infinity in its row. Rows of no group ignore the gate."""
     gate, lhs = GATE.copy(), LHS.copy()
     gate[9:] = np.nan  # in no group
     gate[4, 2] = np.nan

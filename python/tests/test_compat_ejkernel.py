@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.ejkernel: existing_out, group_offset, shard_map and register()."""
+"""Tests existing_out, group_offset, shard_map and register() in raggemm.compat.ejkernel."""
 
 import functools
 import inspect
@@ -27,7 +27,7 @@ def expected(**options):
 
 
 def test_existing_out_is_added():
-    """existing_out is added in the dtype of the result, as in ejkernel's CPU kernel."""
+    """existing_out is added in the result's dtype, like in ejkernel's CPU kernel."""
     got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT)
     expected(c=OUT, beta=np.ones(G)).check(got)
     np.testing.assert_allclose(got, jax.lax.ragged_dot(LHS, RHS, SIZES) + OUT, rtol=1e-5, atol=1e-5)
@@ -88,7 +88,7 @@ def test_shard_map():
 
 
 class Registry:
-    """Stand-in for ejkernel's kernel_registry. The kernel of the highest priority wins."""
+    """Stand-in for ejkernel's kernel_registry, in which the highest priority wins."""
 
     def __init__(self, **kernels):
         self.kernels = {name: [(0, function)] for name, function in kernels.items()}

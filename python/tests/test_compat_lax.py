@@ -27,7 +27,7 @@ def test_signatures_match_lax(function):
     )
     assert ours[: len(theirs)] == theirs
     extra = [name for name, *_ in ours[len(theirs) :] if name != "lhs_quantize"]  # keyword-only
-    assert extra in ([], ["out_sharding"])  # jax.lax of older versions has no out_sharding
+    assert extra in ([], ["out_sharding"])  # older versions of jax.lax have no out_sharding
 
 
 @pytest.mark.parametrize("form", sampled(FORMS, 3), ids=str)

@@ -12,7 +12,7 @@ import pytest
 from arrays import random, sampled
 from raggemm.compat import megablox
 
-# The package exports the function gmm, which hides the module of that name.
+# The package exports the function gmm, which hides its module.
 original = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
 
 SIZES = np.array([9, 0, 4, 7], np.int32)
@@ -24,7 +24,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def random_routing(groups, m, seed):
-    """Returns sizes, first groups and numbers of groups. In a third of the routings every row is in a group."""
+    """Returns sizes, first groups and numbers of groups. A third of the routings have every row in a group."""
     rng = np.random.default_rng(seed)
     sizes = np.zeros((CASES, groups), np.int32)
     for i in range(CASES):
@@ -83,7 +83,7 @@ def test_signatures(name):
 
 
 def test_group_offset_defaults_to_0():
-    """megablox has this default, but raggemm.gmm and raggemm.tgmm have not."""
+    """megablox has this default, unlike raggemm.gmm and raggemm.tgmm."""
     got = megablox.gmm(LHS, RHS[:2], SIZES, existing_out=OUT)
     close(got, np.concatenate([LHS[:9] @ RHS[0], OUT[9:]]))
     two_groups = megablox.tgmm(LHS.T, OUT, SIZES, num_actual_groups=2)

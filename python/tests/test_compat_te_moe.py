@@ -21,7 +21,7 @@ WI, WO = random(E, H, 2 * INNER, seed=2) / 3, random(E, INNER, H, seed=3) / 2
 BIASES = random(E, INNER, seed=4), random(E, INNER, seed=5), random(E, H, seed=6)
 EXPERT_BIAS = random(E, seed=7)
 TARGET = random(B, S, H, seed=8)
-# Options of moe, and the same options by the names of the router's oracle.
+# Options of moe, and the same options for the router's oracle.
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "softmax first, scaled": ({"use_pre_softmax": True, "scaling_factor": 2.5},
@@ -50,7 +50,7 @@ def expected(arrays, activation="silu", early=False, dtype=np.float64, **router)
 
     Args:
       arrays: x, gate, wi, wo and optionally three biases.
-      early: whether weights scale activations, and so not the bias of the second layer.
+      early: True if weights scale activations, and so not the second layer's bias.
       dtype: dtype of the router's weights.
     """
     x, gate, wi, wo, *biases = (np.asarray(a, np.float64) for a in arrays)

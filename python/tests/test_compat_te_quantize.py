@@ -44,7 +44,7 @@ quantize = jax.jit(te.grouped_quantize, static_argnames="flatten_axis")
 
 
 def check(got, mode, dtype, groups, rows, columns, is_ragged):
-    """Checks that a tensor consists of the groups of the reference, one after the other."""
+    """Checks that a tensor consists of the reference's groups, one after the other."""
     parts = reference(mode, dtype, groups, got.is_colwise)
     is_transposed = got.is_colwise and not mode.startswith("MXFP8")
     assert got.data_layout == ("T" if is_transposed else "N")
@@ -120,7 +120,7 @@ LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 @pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[2:] + LAYERS[:2], 3, unpack=True))
 def test_dense(name, is_transposed):
-    """Results and gradients are products of operands that are quantized along the contraction."""
+    """Results and gradients are products of operands quantized along the contraction."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
     kernel, dims = (KERNEL.swapaxes(1, 2), ((1,), (2,))) if is_transposed else (KERNEL, ((1,), (1,)))
 

@@ -16,7 +16,7 @@ from raggemm.compat import transformer_engine as te
 from te_tensors import E4M3, E5M2, MODES, ROWS, SIZES, G, M, Tensor, blocks, close, parts, tensor
 
 RNG = np.random.default_rng(11)
-# K and N: multiples of the blocks of 32 and 16, and extents with partial blocks.
+# Values of K and N: multiples of the blocks of 32 and 16, and extents with partial blocks.
 EXTENTS = [(64, 32), (40, 24)]
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -38,7 +38,7 @@ def as_ragged_tensor(x):
 
 @jax.jit
 def compute_products(x, kernel, grad, plain):
-    """Computes the products of a layer with one and with two scaled tensors."""
+    """Computes a layer's products with one and with two scaled tensors."""
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
     return {
         "x": (gemm(x, kernel0, FORWARD), gemm(x, grad0, WGRAD)),
@@ -61,7 +61,6 @@ CASES = [(mode, EXTENTS[0]) for mode in MODES] + [(mode, EXTENTS[1]) for mode in
 PRODUCT_CASES = [(mode, *rest) for mode in CASES for rest in itertools.product("NT", (False, True))]
 
 
-# The short run has every second mode, each with one layout and direction.
 @pytest.mark.parametrize("case, layout, is_colwise", sampled(PRODUCT_CASES, 7, unpack=True), ids=str)
 def test_products_of_a_layer(case, layout, is_colwise):
     mode, extents = case
@@ -190,7 +189,7 @@ def test_groups_of_columns(mode, layout, is_colwise):
 
 @pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "NVFP4_1D_SCALING"])
 def test_group_offset(mode):
-    """A group_offset selects the scales of x that belong to the processed groups."""
+    """A group_offset selects the scales of x for the processed groups."""
     x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
     kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
     out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))

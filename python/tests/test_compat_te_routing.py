@@ -81,7 +81,7 @@ def test_fused_moe_aux_loss():
 
 
 def expected_dispatch(x, routing_map, count, probs=None, align=1):
-    """Returns rows, their probabilities, {row: (token, expert)} and the sizes of the experts, by definition."""
+    """Returns rows, their probabilities, {row: (token, expert)} and expert sizes, by definition."""
     rows, row_probs, pair_of_row, sizes = np.zeros((count, x.shape[1])), np.zeros(count), {}, []
     row = 0
     for e in range(routing_map.shape[1]):
@@ -115,7 +115,7 @@ combine = jax.jit(te.token_combine)
 @given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
 def test_dispatch_and_combine(case, align, with_probs):
     routing_map, probs, x = case
-    count = 40  # above the number of pairs, so that all examples share one program
+    count = 40  # above the number of pairs, so all examples share one program
     got = dispatch(x, routing_map, count, probs if with_probs else None, align_size=align)
     rows, row_probs, row_id_map, pad_offsets, sizes = got
     length = count if align is None else (count + 5 * (align - 1)) // align * align

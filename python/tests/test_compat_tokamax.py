@@ -1,7 +1,7 @@
 """Tests raggemm.compat.tokamax as one of tokamax' implementations.
 
-tokamax calls the next implementation only after a NotImplementedError. These tests need no tokamax;
-`./dev test --origins` runs the same function in tokamax.
+tokamax calls the next implementation only after a NotImplementedError. `./dev test --origins` runs the same function in
+tokamax, which these tests do not need.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ SIZES = np.array([4, 0, 3], np.int32)
 
 @dataclasses.dataclass
 class GroupSizes:
-    """Stand-in for tokamax' class: sizes, and unrelated representative sizes."""
+    """Stand-in for tokamax' class with sizes and unrelated representative sizes."""
 
     value: Any
     representative_value: tuple[int, ...] = (3, 3, 3)
 
 
 class QuantizedArray:
-    """Class with the attributes of an array that is no array."""
+    """Class with an array's attributes that is no array."""
 
     dtype, shape, ndim = RHS.dtype, RHS.shape, RHS.ndim
 
@@ -51,7 +51,7 @@ def test_activation_is_applied_before_the_result_is_rounded():
     got = dot(lhs, rhs, SIZES, activation=activation)
     assert (got.dtype, dtypes) == (jnp.bfloat16, [jnp.float32])
     exact = FORM.einsum(lhs.astype(np.float64), rhs.astype(np.float64), SIZES)
-    # If products were rounded to bfloat16 first, the sine would be off by up to 2.
+    # If products were first rounded to bfloat16, the sine would be off by up to 2.
     np.testing.assert_allclose(np.asarray(got).astype(np.float64), np.sin(100 * exact), atol=2e-2)
 
 
@@ -84,7 +84,7 @@ def test_merged_gate_and_up(name, dtype):
     lhs, columns = LHS.astype(dtype), RHS.shape[2]
     products = FORM.einsum(lhs.astype(np.float64), merged.astype(np.float64), SIZES)
     want = moe_oracle.activated(np, GATED[name], products[:, :columns], products[:, columns:])
-    # Rounding products to bfloat16 before the activation would exceed this.
+    # Rounding products to bfloat16 before the activation would exceed this tolerance.
     tolerance = 2**-8 if dtype == ml_dtypes.bfloat16 else 2e-6
     for activation, expected in ((None, want), (jnp.tanh, np.tanh(want))):
         options = {"fuse_gateup_activation": name, "activation": activation}

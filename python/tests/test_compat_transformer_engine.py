@@ -33,7 +33,7 @@ def test_forward_and_wgrad(tensor):
     want = oracle.grouped_gemm(GroupedTensor(X, SIZES), GroupedTensor(KERNEL), contracting_dims=((1,), (1,)))
     want.check(got)
     assert (np.asarray(got)[9:] == 0).all()
-    # The default transposes rhs.
+    # rhs is transposed by default.
     transposed = KERNEL.swapaxes(1, 2)
     np.testing.assert_array_equal(te.grouped_gemm(tensor(X, SIZES), tensor(transposed)), got)
     dims = ((0,), (0,))

@@ -121,7 +121,7 @@ def test_tensors_without_an_axis_to_index():
 
 
 def test_a_quantized_tensor_is_no_array():
-    """NumPy and JAX do not convert it, not even element by element."""
+    """NumPy and JAX do not convert a QuantizedTensor, not even element by element."""
     for call in (np.asarray, jnp.asarray, lambda w: np.ones((2, 4)) @ w):
         with pytest.raises(TypeError, match=r"^a QuantizedTensor is not an array; "):
             call(W)

@@ -1,4 +1,4 @@
-"""Tests what raggemm.describe prints of the library and of the plans of a program."""
+"""Tests raggemm.describe on the library and on the plans of a program."""
 
 import pathlib
 import re

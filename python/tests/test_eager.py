@@ -1,4 +1,4 @@
-"""Tests eager calls: one program per signature, with the bits and jaxprs of calls in jit."""
+"""Tests that eager calls have one program per signature, with the bits and jaxprs of calls in jit."""
 
 import pathlib
 import re

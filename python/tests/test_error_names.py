@@ -1,4 +1,4 @@
-"""Tests that run-time errors have the argument names of the front end, also under transforms."""
+"""Tests that run-time errors have the front end's argument names, also under transforms."""
 
 import functools
 

@@ -78,7 +78,7 @@ TRACING = [
     (lambda: uniform(RHS, RHS[:1]), ValueError, "group axis of rhs has 1 groups, but the group axis of lhs has 2"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=SIZES[:1]), **WGRAD), ValueError,
      "rhs.first_dims has 1 groups, but lhs.first_dims has 2"),
-    # A call that processes some groups only must have a group_offset.
+    # A call that processes only some groups must have a group_offset.
     (lambda: gmm(LHS, RHS[:1], SIZES), ValueError,
      "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset names"),
     (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
@@ -158,7 +158,7 @@ def gradient_of_ragged_n(sizes, offset=0):
 
 
 def gradient_of_c(lhs, rhs, c, **options):
-    """Returns the gradient of c for packed results. The call counts the elements of each group."""
+    """Returns the gradient of c for packed results. The call counts each group's elements."""
     options |= {"contracting_dims": ((1,), (0,)), "out_layout": "PACKED", "beta": 2.0}
     return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
 
@@ -213,7 +213,7 @@ def test_errors_at_run_time(call, message):
 
 @pytest.mark.parametrize("has_succeeded", [False, True])
 def test_class_of_a_run_time_error(has_succeeded):
-    """JAX chooses the class: ValueError if the program has succeeded before. raggemm.ops documents this."""
+    """JAX chooses the class: ValueError if the program has succeeded before (see raggemm.ops)."""
     program = jax.jit(lambda *args: gmm(*args))
     if has_succeeded:
         program(LHS, RHS, SIZES)

@@ -30,7 +30,7 @@ TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, 
 
 @pytest.fixture
 def run_demo(monkeypatch, capsys):
-    """Returns a function that runs the demo and returns its exit code and printed lines."""
+    """Returns a function that runs the demo and returns exit code and output lines."""
     monkeypatch.setattr(demo, "wait_until_quiet", lambda: None)
 
     def run(layer, *flags):

@@ -1,4 +1,4 @@
-"""Tests experts sharded over devices and processes, against one device and against float64."""
+"""Tests experts sharded over devices and processes against one device and against float64."""
 
 import functools
 import os
@@ -33,7 +33,7 @@ T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T counts the tokens of all dev
 
 
 def operands(dtype=np.float32):
-    """Returns tokens, ids, weights, up and down. Tokens of the first device choose expert 2; some ids are invalid."""
+    """Returns tokens, ids, weights, up and down. The first device's tokens choose expert 2. Some ids are invalid."""
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
     ids[: T // 4] = (2, 3, 2)
@@ -81,7 +81,7 @@ def sharded(f, check_vma=True):
 
 
 def with_gradients(f, args):
-    """Returns [out, gradients]. The loss is linear in out: XLA may compute others from unrounded results."""
+    """Returns [out, gradients]. The loss is linear in out, because XLA may compute others from unrounded results."""
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
     def loss(*args):
@@ -111,7 +111,7 @@ def test_all_gather(check_vma):
 
 
 def test_rows_of_other_devices_are_not_used():
-    """A user's experts function may return NaN for them."""
+    """A user's experts function may return NaN for rows of other devices."""
 
     def with_nan(up, down):
         def experts(rows, sizes, offset):
@@ -183,7 +183,7 @@ def test_wrong_arguments():
 @pytest.mark.slow
 @pytest.mark.parametrize("process_count", [4])  # the next test has two processes
 def test_processes_over_loopback(process_count):
-    """Processes compute all rows, send the bytes that the algorithm needs, and get the bits of one device."""
+    """Processes compute all rows, send the necessary bytes, and get the bits of one device."""
     command = [sys.executable, EXAMPLE, f"--processes={process_count}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -197,7 +197,7 @@ def test_processes_over_loopback(process_count):
         assert [row[0] for row in rows] == list(range(process_count))
         assert sum(row[1] for row in rows) == tokens * top_k
         others = (process_count - 1) / process_count  # share of the data that other processes hold
-        # There are four transfers: to the experts and back, for results and for gradients.
+        # Results and gradients each go to the experts and back.
         least = 4 * others * mebibyte_of_tokens * (1 if algorithm == "all_gather" else top_k / process_count)
         assert all(least * 0.6 < row[2] < least * 3 for row in rows), (algorithm, least, rows)
         assert all(row[3] > 0 for row in rows)

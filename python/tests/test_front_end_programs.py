@@ -1,4 +1,4 @@
-"""Tests programs of each front end: lowered, with donated operands, exported and cached."""
+"""Tests each front end's programs: lowered, with donated operands, exported and cached."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def add_rows(c):
     return c + expected(X, W, SIZES)[0]
 
 
-# Calls that may write their result into an operand: (call, expected result).
+# Calls that may write their result into an operand, with the expected result.
 ACCUMULATING = {
     "megablox.gmm": (lambda c: megablox.gmm(X, W, SIZES, existing_out=c), overwrite_rows),
     "megablox.tgmm": (lambda c: megablox.tgmm(X.T, Y, SIZES, existing_out=c), add_weights),
@@ -89,7 +89,7 @@ def test_donated_operands_are_overwritten(name):
 
 
 def run(folder):
-    """Runs front_end_programs.py on a folder in another process and returns what it prints."""
+    """Runs front_end_programs.py on a folder in another process and returns its output."""
     command = [sys.executable, front_end_programs.__file__, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from raggemm.compat import transformer_engine as te
 
 
 def test_sglang_has_the_argument_order_of_the_original():
-    """The tests in origins/ compare the signatures of other front ends."""
+    """The tests in origins/ compare other front ends' signatures."""
     names = "lhs rhs group_sizes preferred_element_type rhs_scale rhs_bias tiling group_offset existing_out"
     assert list(inspect.signature(sglang.gmm).parameters)[:9] == names.split()
 
@@ -29,7 +29,7 @@ def tokamax_dot(lhs, rhs, sizes, **options):
     return tokamax.ragged_dot(lhs, rhs, group_sizes=sizes, **options)
 
 
-# Functions and the default dtype of their results for bfloat16 operands.
+# Functions and their default result dtype for bfloat16 operands.
 RESULTS = {
     "ejkernel": (ejkernel.grouped_matmul, np.float32),
     "lax": (lax.ragged_dot, jnp.bfloat16),

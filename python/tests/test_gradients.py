@@ -1,4 +1,4 @@
-"""Tests derivatives against numeric ones in float64, their dtypes and number of products."""
+"""Tests derivatives against numeric ones in float64, and their dtypes and products."""
 
 import functools
 
@@ -31,7 +31,7 @@ def assert_close(got, want):
 
 
 def float64_case(case):
-    """Returns the operands of a case in float64, and the call as a function of them."""
+    """Returns a case's operands in float64, and the call as a function of them."""
     operands = case.operands()
     dims = operands.pop("dims")
     operands = {name: x.astype(np.float64) for name, x in operands.items()}
@@ -54,7 +54,7 @@ def test_second_order(name):
 
 
 def test_group_offset():
-    """Shards of the groups have the parts of the whole gradient, and zero for the rows of other shards."""
+    """Shards of the groups have their part of the gradient, and zero for other rows."""
     whole = jax.jit(jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1)))(LHS, RHS)
     dlhs, drhs = [], []
     for offset in (0, 2):
@@ -77,7 +77,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """gmm overwrites existing_out in processed rows, whose gradient is zero. tgmm adds to existing_out."""
+    """gmm overwrites existing_out in processed rows, so their gradient is zero. tgmm adds to existing_out."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan

@@ -1,4 +1,4 @@
-"""Tests int8 and uint8 operands with int32 results, which are exact modulo 2^32 as in jax.lax."""
+"""Tests int8 and uint8 operands with int32 results, exact modulo 2^32 as in jax.lax."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Tests concurrent calls on all devices, the memory that many calls leave, and calls after a fork."""
+"""Tests concurrent calls on all devices, memory after many calls, and calls after a fork."""
 
 import concurrent.futures
 import multiprocessing
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 SOAKING = "RAGGEMM_SOAK" in os.environ
 CALLS = 20_000 if SOAKING else 4_000
-# (rows, K, N, sizes): from one tile to many per thread. Each is compiled once per device.
+# (rows, K, N, sizes), from one tile to many per thread. Each is compiled once per device.
 SHAPES = [
     (5, 7, 3, (2, 0, 3)),
     (64, 40, 48, (1, 30, 12)),
@@ -31,7 +31,7 @@ forward_and_backward = jax.jit(with_gradients(raggemm.gmm))
 
 
 def cases():
-    """Returns, for each device and shape, the operands on the device and the three expected results."""
+    """Returns, per device and shape, the operands on the device and the three expected results."""
     made = []
     for device in jax.devices():
         for rows, k, n, sizes in SHAPES:
@@ -63,12 +63,12 @@ def resident_while_calling():
 
 
 def test_calls_on_all_devices_at_once(capsys):
-    # A new process. One that ran other tests had 2.8 GiB, and reuses freed memory at random.
+    # Uses a new process, because one that ran other tests had 2.8 GiB and reuses freed memory at random.
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # Results of the second half are 870 MiB. Threads' heaps grew by 10 MiB at most.
+    # Results of the second half take 870 MiB. Threads' heaps grew by at most 10 MiB.
     assert resident[-1] < max(resident[:5]) + 32
 
 
@@ -90,6 +90,6 @@ sys.exit(status)
 
 
 def test_a_forked_child_can_call():
-    """A compiled call needs none of JAX' threads, which are missing in the child."""
+    """A compiled call needs none of JAX' threads, which the child lacks."""
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], timeout=120, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

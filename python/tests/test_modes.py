@@ -39,7 +39,7 @@ def test_several_axes_collapse():
     got = grouped_gemm(x, w, contracting_dims=dims)
     assert got.shape == (3, 4, 3, 2)
     oracle.grouped_gemm(x, w, contracting_dims=dims).check(got)
-    # Axes may be negative, and the contracted axis may be split in one operand only.
+    # Axes may be negative, and the contracted axis split in one operand only.
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs, contracting_dims=((-2, -1), (-4, -3))))
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs.reshape(2, 10, 3, 2), contracting_dims=((2, 3), (1,))))
     bias = random(2, 3, 2)

@@ -21,7 +21,7 @@ PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(ACTIVATIONS, 1) for j in 
 
 @pytest.mark.parametrize(("activation", "gate"), PAIRS)
 def test_activations_gates_and_layouts(activation, gate):
-    """Cases also vary transposes and biases. Some gates and ups exceed the limit of swiglu_oai."""
+    """Cases also vary transposes and biases. Some gates and ups exceed swiglu_oai's limit."""
     number = PAIRS.index((activation, gate))
     case = Case(gate, TRANSPOSES[number // 2 % 4], biases=number % 3 != 2, seed=number, large=4)
     case.check(case(activation=activation), activation)
@@ -54,7 +54,7 @@ def test_group_offset(offset):
     case.check(case(group_offset=offset), first=1)
 
 
-# Roundings. Sums of integers are exact, so that results show each rounding.
+# Roundings. Sums of integers are exact, so results show each rounding.
 
 
 @pytest.mark.parametrize(("x", "w", "out"), [(BF16, BF16, BF16), (F16, BF16, F32), (BF16, F32, F16), (F32, F32, BF16)])

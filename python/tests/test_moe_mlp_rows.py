@@ -53,7 +53,7 @@ def sum_in_order(weights, values):
 
 @pytest.mark.parametrize("rows", [80, 600])
 def test_order_of_a_tokens_rows(rows):
-    """A token's rows are one accumulation chain, in the order of row_slots or else in ascending order."""
+    """A token's rows are one accumulation chain, in row_slots order or else ascending."""
     random = np.random.default_rng(0)
     down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (rows // 2, rows))
     sizes, ones, tokens = np.full(rows // 2, 2, np.int32), np.ones((rows // 2, 1, 1), np.float32), np.zeros(rows, int)
@@ -88,7 +88,7 @@ def test_without_tokens_every_row_token_is_wrong(options):
     run = lambda w: case({"w_up": w}, **options)  # noqa: E731
     w = case.given["w_up"]
     results = [run, jax.grad(lambda w: run(w).sum())]
-    if jax.__version_info__ >= (0, 10):  # XLA of earlier versions drops a batched call whose result has no elements.
+    if jax.__version_info__ >= (0, 10):  # Earlier XLA drops a batched call whose result has no elements.
         results.append(lambda w: jax.vmap(run)(w[None]))
     for result in results:
         with pytest.raises(
@@ -101,7 +101,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Allowance for the pieces and the chunk of a call and for 24 bytes per row.
+# Allowance for a call's pieces and chunk and for 24 bytes per row.
 FIXED_BYTES = 25 << 20
 
 
@@ -116,7 +116,7 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
     """A call takes at most float32 sums of the tokens and, with row_slots, 8192 rows.
 
-    A gradient adds the cotangent. docs/concepts/memory.md has these limits.
+    A gradient adds the cotangent (docs/concepts/memory.md).
     """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)

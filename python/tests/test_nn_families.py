@@ -1,4 +1,4 @@
-"""Tests raggemm.nn as the layers of known models against their formulas in float64."""
+"""Tests raggemm.nn as layers of known models against their formulas in float64."""
 
 import functools
 
@@ -24,7 +24,7 @@ def silu(x):
 
 
 def arrays(*names, experts=E):
-    """Returns random float32 arrays: the required ones, and the named ones."""
+    """Returns the required and the named arrays, random in float32."""
     shapes = {
         "router": (H, experts),
         "w_gate": (experts, H, INNER),
@@ -97,7 +97,7 @@ def gpt_oss(p, x, top_k=3):
 
 
 def gpt_oss_arrays():
-    """Returns arrays with gate and up interleaved, some of which exceed the limit of 7."""
+    """Returns arrays with interleaved gate and up, some above the limit of 7."""
     params = arrays("b_up", "b_down", "router_bias")
     gate_up = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
     return params | {"w_up": 3 * gate_up}
@@ -105,7 +105,7 @@ def gpt_oss_arrays():
 
 shared_arrays = functools.partial(arrays, *SHARED)
 GROUPS = {"num_groups": 4, "group_top_k": 2}
-# For each model: its arrays, arguments and options of apply, and the formula for one token.
+# Per model: arrays, arguments and options of apply, and the formula for one token.
 FAMILIES = {
     "Qwen3-MoE": (arrays, (4,), {"pre_softmax": True, "renormalize": True}, qwen3),
     "Qwen2-MoE": (functools.partial(shared_arrays, "shared_router"), (3,), {"pre_softmax": True}, qwen2),
@@ -122,7 +122,7 @@ def reference_layer(formula, params, x):
 
 
 def family(name):
-    """Returns the arrays of a model, its layer by apply, and its layer by the formula."""
+    """Returns a model's arrays, its layer by apply, and its layer by the formula."""
     make, arguments, options, formula = FAMILIES[name]
     run = lambda params, x: nn.apply(params, x, *arguments, **options)  # noqa: E731
     return make(), run, functools.partial(reference_layer, formula)
@@ -138,7 +138,7 @@ def test_values_match_the_formula(name):
 
 @pytest.mark.parametrize("name", sampled(FAMILIES, 3))
 def test_gradients(name):
-    """Gradients of tokens and of all arrays except the experts' matrices match central differences."""
+    """Gradients of tokens and of all arrays except experts' matrices match central differences."""
     params, run, want = family(name)
     ct = random(T, H, seed=20)
     got, dx = jax.jit(jax.grad(lambda params, x: (run(params, x).out * ct).sum(), (0, 1)))(params, X)

@@ -1,4 +1,4 @@
-"""Tests that raggemm.options affects the calls that are lowered within it, and no others."""
+"""Tests that raggemm.options affects exactly the calls that are lowered within it."""
 
 import re
 
@@ -24,13 +24,13 @@ OTHER_DESCRIPTIONS = {name: library.description()[name] for name in ("executors"
 
 
 def isa_of(function, *operands) -> str:
-    """Returns the instruction set that all calls of a function have."""
+    """Returns the instruction set of all calls of a function."""
     (isa,) = set(plans.lines("isa", function, *operands))
     return isa.upper()
 
 
 def attributes(lowered) -> dict[str, str]:
-    """Returns the attributes of a program's custom calls that come from options."""
+    """Returns the custom calls' attributes that come from options."""
     (config,) = set(re.findall(r"raggemm_grouped_gemm_v1.*backend_config=\{([^}]*)\}", lowered.compile().as_text()))
     found = re.findall(r'\b(isa|executor|threads|on_error) = "?(\w+)', config)
     return dict(found)
@@ -84,7 +84,7 @@ def test_executor(executor):
 
 @pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
 def test_no_stale_program_after_entering_or_leaving():
-    """No cache of JAX returns a program of other options: neither jit, eager calls, traces nor lower()."""
+    """No cache of JAX (jit, eager calls, traces, lower()) returns a program of other options."""
     jitted = fresh_gmm()
     inner = jax.jit(lambda *x: jitted(*x) + 0)
     trace = jax.jit(lambda *x: raggemm.gmm(*x)).trace(*OPERANDS)
@@ -180,7 +180,7 @@ def test_partitioned_calls_have_the_options_of_their_lowering(axis):
 
 
 def test_errors_are_logged_by_default_with_several_devices(capfd):
-    """on_error="log" is the default if JAX has several devices, as in these tests."""
+    """on_error="log" is the default with several devices, as in these tests."""
     assert attributes(fresh_gmm().lower(*OPERANDS)) == {"on_error": "log"}
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
         jax.block_until_ready(fresh_gmm()(*WRONG))

@@ -29,7 +29,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Tells whether raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
+    """Returns True if raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()
@@ -100,7 +100,7 @@ def test_other_platforms_are_lowered_by_jax(platform):
 
 
 def test_no_stale_program_after_entering_or_leaving():
-    """No cache of JAX returns a program of the other setting: neither jit, eager calls, traces nor lower()."""
+    """No cache of JAX (jit, eager calls, traces, lower()) returns a program of the other setting."""
     jitted = jax.jit(lax.ragged_dot)
     inner = jax.jit(lambda *x: jitted(*x) + 0)
 

@@ -47,7 +47,7 @@ def compiled(f, *operands):
 
 
 def gmm_with_weights(transpose):
-    """Returns gmm, its weights, and the numbers of their axes K and N."""
+    """Returns gmm, its weights, and the indices of their axes K and N."""
     f = functools.partial(gmm, transpose_rhs=transpose)
     return f, RHS.swapaxes(1, 2) if transpose else RHS, *((2, 1) if transpose else (1, 2))
 
@@ -151,7 +151,7 @@ def test_axes_that_the_devices_do_not_divide_evenly(axis):
     if axis == 2 and jax.__version__ == "0.9.2":
         return  # this version cannot name the sharding of such a slice, even without a product
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    # If N is sharded, jax 0.8.1 uses two devices, which divide it evenly.
+    # If N is sharded, jax 0.8.1 uses two devices, which divide N evenly.
     assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 

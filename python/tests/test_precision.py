@@ -1,4 +1,4 @@
-"""Tests the presets BF16_BF16_F32_X3 and _X6, float32 by products of bfloat16, in every front end with a precision."""
+"""Tests BF16_BF16_F32_X3 and _X6, float32 by products of bfloat16, in every front end with a precision."""
 
 import functools
 import itertools

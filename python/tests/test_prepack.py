@@ -36,7 +36,7 @@ def weights(columns, dtype=np.float32, transpose=False, seed=1):
 
 
 def quantized(name, columns, transpose=False, blocks=2, has_zero=False):
-    """Returns a QuantizedTensor of random finite elements of the format."""
+    """Returns a QuantizedTensor of random finite elements."""
     seed = np.random.default_rng(zlib.crc32(f"{name} {columns}".encode()))
     shape = (G, columns, K) if transpose else (G, K, columns)
     elements = codes(name)

@@ -148,7 +148,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_override_is_tried_with_an_untested_jax(change):
-    """The override warns if the trial passes, else raises. Products of jax.lax stay right in both cases."""
+    """The override warns if the trial passes, else raises. jax.lax stays right either way."""
     code, message = CHANGES[change]
     done = subprocess.run([sys.executable, "-c", UNTESTED_JAX.format(change=code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ def test_jit_is_one_custom_call_with_traced_sizes():
 
 
 def test_jaxpr_and_hlo_are_readable():
-    """Modes and attributes appear by name, with the same words in the jaxpr and in the HLO."""
+    """Modes and attributes have the same readable names in jaxpr and HLO."""
     gradient = jax.jit(jax.grad(loss, 1))
     jaxpr = str(jax.make_jaxpr(gradient)(LHS, RHS))
     assert "Storage(" not in jaxpr
@@ -48,7 +48,7 @@ def test_jaxpr_and_hlo_are_readable():
 
 
 def test_checkpoint_policy():
-    """grouped_gemm_saveable saves the results of grouped GEMMs only. Those of dots are recomputed."""
+    """grouped_gemm_saveable saves only results of grouped GEMMs, so dots are recomputed."""
     square = random(K, K)
 
     def loss_of_rows(x, w):

@@ -40,12 +40,12 @@ CASES = [
     ({"block": (1, 16)}, (3, 4, 5), None),
     ({"block": (-2, 32), "axes": 2}, (3, 2, 1), None),
 ]
-# jit takes a third of the time of eager operations, which compile for each shape.
+# jit takes a third of the time of eager operations, which compile per shape.
 jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dtype", "zero_point", "bound"))
 
 
 def check_elements(x, q, name):
-    """Checks that each element is the nearest one to x / scale, or to that quotient rounded to float32."""
+    """Checks that elements are nearest to x / scale, or to this quotient in float32."""
     quotients = np.float64(x) / broadcast_blocks(np.float64(q.scale), x.shape)
     got = np.asarray(q.data, np.float64)
     if q.zero_point is None:

@@ -1,4 +1,4 @@
-"""Tests each cell of the table of front ends in docs/quantized.md against float64."""
+"""Tests each cell of the front end table in docs/quantized.md against float64."""
 
 import functools
 import pathlib
@@ -15,7 +15,7 @@ from quantized_modes import SIZES
 from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 
-# docs/ is in the checkout, and in the folder to which `./dev test --wheel` copies the tests.
+# docs/ is in the checkout, and in the folder where `./dev test --wheel` copies the tests.
 PAGE = next(page for folder in pathlib.Path(__file__).parents if (page := folder / "docs/quantized.md").exists())
 CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
@@ -24,7 +24,7 @@ F32 = {"preferred_element_type": jnp.float32}
 
 
 def table_rows():
-    """Yields each row of the table as (front end, kinds, operands, {format: modes}, gradients)."""
+    """Yields each table row as (front end, kinds, operands, {format: modes}, gradients)."""
     text = PAGE.read_text().splitlines()
     lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text if line[:1] == "|"]
     start = next(i for i, cells in enumerate(lines) if cells[:3] == ["front end", "given as", "operands"])
@@ -111,7 +111,7 @@ def run_nn(x, **weights):
 def product_by_mlps(run, is_gated):
     """Returns a function that computes lhs @ rhs by MLPs, because relu(y) - relu(-y) is y.
 
-    The result is the mean of MLPs with rhs as up, as down and, if is_gated, as gate.
+    The result is the mean over MLPs with rhs as up, as down and, if is_gated, as gate.
     """
 
     def call(_, lhs, rhs):
@@ -159,7 +159,7 @@ def front_end(name, kind):
 
 
 def operands(kind, quantized_sides, dtype, mode):
-    """Returns lhs and rhs as the front end takes them, and their float64 values."""
+    """Returns lhs and rhs in the front end's form, and their float64 values."""
     e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
     dtypes = (e5m2, e4m3) if quantized_sides == "both" and dtype == e5m2 else (dtype, dtype)
     given, values = [], []
@@ -168,7 +168,7 @@ def operands(kind, quantized_sides, dtype, mode):
             given.append(q.floats(mode, side))
             values.append(given[-1].astype(np.float64))
             continue
-        # With a dtype or a rule, all experts share the scale of a column.
+        # With a dtype or a rule, all experts share a column's scale.
         shared = (0, 1) if kind in ("dtype", "rule") and side == 1 else None
         data, scale, value = q.operand(dtypes[side], mode, side, seed=3 + side, shared=shared)
         if kind in ("dtype", "rule") or (kind == "rhs_scale" and side == 0):
@@ -180,7 +180,7 @@ def operands(kind, quantized_sides, dtype, mode):
 
 
 def configurations(kinds, names, f, modes):
-    """Yields (kind, operands, mode) for every kind and mode. The operands take turns."""
+    """Yields (kind, operands, mode) for every kind and mode, with operands in turn."""
     turn = list(q.FORMATS).index(f)
     for mode in modes:
         for kind in kinds:

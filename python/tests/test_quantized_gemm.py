@@ -21,13 +21,12 @@ RHS_SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (G, K // 32, N), (G, K 
 SCALE_CASES = [*itertools.product(RHS_SCALES, (np.float32, jnp.bfloat16, jnp.float8_e8m0fnu))]
 
 
-# The short run has every second shape, each with one dtype.
 @pytest.mark.parametrize(("shape", "scale_dtype"), sampled(SCALE_CASES, 7, unpack=True))
 def test_every_scale(shape, scale_dtype):
     for dtype, zero in ((jnp.int4, False), (jnp.uint4, True), (jnp.float8_e4m3fn, False)):
         rhs, lhs = tensor(dtype, (G, K, N), shape, scale_dtype, zero), LHS.astype(jnp.bfloat16)
         out = jax.jit(raggemm.gmm)(lhs, rhs, SIZES)
-        # Elements to which scales are applied are rounded to bfloat16.
+        # Scaled elements are rounded to bfloat16.
         close(out, *q.product("M", np.float64(lhs), dense(rhs)), 2.0**-8 * 1.01)
 
 
@@ -96,7 +95,7 @@ def test_errors():
 
 
 def test_tangents_of_quantized_data_are_float0_or_zero(x64):
-    """Integer data and zero points have float0 tangents, and float8 data has a gradient of zeros."""
+    """Integer data and zero points have float0 tangents. float8 data has a gradient of zeros."""
     w = tensor(jnp.uint4, (G, K, N), (G, 1, N), zero=True)
     tangents = np.zeros(w.shape, jax.dtypes.float0), w.scale, np.zeros(w.zero_point.shape, jax.dtypes.float0)
     value, tangent = jax.jvp(lambda w: gmm(LHS, w, SIZES), (w,), (QuantizedTensor(*tangents),))
@@ -142,7 +141,7 @@ def test_ejkernel_scales(dtype, blocks):
         want, magnitude = q.product("M", LHS, values)
         bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
         near(out, want + bias, magnitude + np.abs(bias))
-        # A scale that covers 4 steps of k is applied to elements.
+        # A scale of 4 steps of k is applied to elements.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
         products, magnitudes = (
             f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs)

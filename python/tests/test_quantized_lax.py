@@ -1,4 +1,4 @@
-"""Tests quantized operands and unscaled elements in compat.lax, and in jax.lax under the override."""
+"""Tests quantized operands and unscaled elements in compat.lax and the overridden jax.lax."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ LHS = q.floats("M", 0)
 
 
 def tensor(shape, dtype, seed, with_zero):
-    """Returns a QuantizedTensor with random blocks, and its exact values in float32."""
+    """Returns a QuantizedTensor with random blocks, and its exact float32 values."""
     random = np.random.default_rng(seed)
     info = ml_dtypes.iinfo(dtype)
     data = random.integers(info.min, info.max + 1, shape).astype(dtype)
@@ -76,7 +76,7 @@ PAIRS = [("int8", "int4"), ("int4", "int4"), ("uint4", "int2"), ("int4", "uint8"
 
 @pytest.mark.parametrize("names", sampled(PAIRS, 2), ids=str)
 def test_two_integer_operands(names):
-    """int32 results are exact in every form. The override leaves results of other types to JAX."""
+    """int32 results are exact in every form. The override leaves other result types to JAX."""
     for form in (FORMS[0], FORMS[-1], Form("km,kn->gmn, k")):
         *_, sizes = operands = form.operands()
         lhs, rhs = (q.elements(q.FORMATS[f], x.shape, 3)[0] for f, x in zip(names, operands, strict=False))

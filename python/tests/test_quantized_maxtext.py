@@ -26,7 +26,7 @@ sys.modules.pop("qwix.pallas", None)
 
 
 def fake_quantized(x, name, axes, bound=None):
-    """Returns x quantized and dequantized in float64. The scale is rounded to float32."""
+    """Returns x quantized and dequantized in float64, with a float32 scale."""
     if name is None:
         return x.astype(np.float64)
     largest = np.abs(x).max(axes, keepdims=True) if bound is None else np.float32(bound)
@@ -75,7 +75,7 @@ def test_rules(case, transpose):
     axes = ((0, 1), (0, 1, 2)) if one_scale else (1, (0, 1))
     left, right = fake_quantized(lhs, act, axes[0], bound), fake_quantized(rhs, weight, axes[1], bound)
     near(out, *q.product("M", left, right))
-    # The cotangent is multiplied by the scales of the other operand before it is quantized.
+    # The cotangent is multiplied by the other operand's scales before quantization.
     scales = []
     for x, name, shared in ((lhs, act, axes[0]), (rhs, weight, axes[1])):
         largest = np.abs(x).max(shared, keepdims=True) if bound is None else np.full((1,) * x.ndim, bound)
@@ -113,7 +113,7 @@ def test_other_calibrations(method, factor):
 
 
 def test_quantized_weights_are_gathered():
-    """Each of two devices has half of the columns. The gradient of a half is the sum over both devices."""
+    """Each of two devices has half of the columns. A half's gradient is the sum over both devices."""
     rule = Rule(act_qtype="int8", weight_qtype="int8", bwd_qtype="int8", weight_calibration_method="fixed,-4,4")
     options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_tokamax_backend": True}
 

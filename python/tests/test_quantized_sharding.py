@@ -26,7 +26,7 @@ def mesh(*shape, kind=AxisType.Auto):
 
 
 def shard(x, spec, on=None):
-    """Shards x by the spec. Axes that the devices do not divide, and arrays of another rank, stay unsharded."""
+    """Shards x by the spec, except axes that the devices do not divide and arrays of other ranks."""
     on = on or mesh()
 
     def place_array(a):
@@ -81,7 +81,7 @@ def test_blocks_are_not_split(shape, axis, partitioning):
 
 
 def test_bytes_are_not_split(partitioning):
-    """Each of four devices would have three 4-bit elements, so columns are gathered."""
+    """Columns are gathered, because each of four devices would have three 4-bit elements."""
     w = tensor(jnp.int4, (G, K, 12), (G, 1, 12))
     for axis, collectives in (("n", {"all-gather"}), ("k", {"all-reduce"})):
         out, found = compiled(product, LHS, shard(w, SPECS[axis]))

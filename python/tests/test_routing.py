@@ -95,7 +95,7 @@ def test_experts_of_other_groups_are_never_chosen():
 
 
 def test_extreme_logits():
-    """Sigmoids that are all 0 give weights of 0, and a NaN stays with its token."""
+    """Sigmoids that are all 0 give weights of 0. A NaN stays with its token."""
     route = jax.jit(raggemm.route, static_argnames=("top_k", "score", "pre_softmax"))
     weights, experts = route(np.full((1, 4), -200.0, np.float32), 2, score="sigmoid")
     assert weights.tolist() == [[0, 0]] and experts.tolist() == [[0, 1]]

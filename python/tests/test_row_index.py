@@ -54,7 +54,7 @@ def test_with_other_options():
 
 
 def test_the_gradient_of_rows_is_summed_in_float32():
-    """The sum of 256 and seven ones is rounded once. With bfloat16 additions it would stay 256."""
+    """The sum of 256 and seven ones is rounded once. bfloat16 additions would keep 256."""
     weights = np.array([256, 1, 1, 1, 1, 1, 1, 1], jnp.bfloat16)[:, None, None]
     sizes, index = np.ones(8, np.int32), np.zeros(8, np.int32)
     options = {"preferred_element_type": np.float32}

@@ -1,5 +1,6 @@
 """Tests that results have the same bits for any threads, executor, instruction set, jaxlib, batch, order of groups and
-devices."""
+devices.
+"""
 
 import zlib
 
@@ -32,7 +33,7 @@ def operands():
     [("float16", 2595295062), ("bfloat16", 2535334273), ("float32", 3464670629), ("float64", 249861554)],
 )
 def test_checksums_match_the_recorded_ones(dtype, recorded, x64):
-    """Results keep the recorded checksums on every CPU, with every jaxlib and in every release."""
+    """Checksums are the recorded ones on every CPU, with every jaxlib and in every release."""
     numbers = np.arange(K * 64, dtype=np.int64) * 2654435761 % 2**32 / 2.0**31 - 1
     lhs, rhs = (
         numbers[: 40 * K].reshape(40, K).astype(dtype),
@@ -82,7 +83,7 @@ def sharded(f, in_specs, out_specs):
 
 
 def test_experts_on_four_devices(operands):
-    """Four devices with two experts each have the results and gradients of one device."""
+    """Four devices with two experts each give the results and gradients of one device."""
     lhs, rhs = operands
     cotangent = random(*(M, N), seed=3)
 
@@ -103,7 +104,7 @@ def test_experts_on_four_devices(operands):
 
 
 def test_denormals_under_xla():
-    """A call keeps denormals on XLA's threads, and XLA's operations before and after it still flush them."""
+    """A call keeps denormals on XLA's threads, while XLA's operations before and after it flush them."""
     tiny = jnp.full((M, 8), 1e-20, jnp.float32)
 
     def xla_product(x):

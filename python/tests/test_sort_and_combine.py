@@ -32,7 +32,7 @@ def python_sort(experts, num_experts):
 @settings(max_examples=25)
 @given(st.lists(st.integers(-2, G + 1), min_size=T * K, max_size=T * K))
 def test_sort_by_expert(experts):
-    """Tokens may repeat an expert, experts may have no token, and ids may be out of range."""
+    """Tokens may repeat experts, experts may have no token, and ids may be out of range."""
     experts = np.array(experts, np.int32).reshape(T, K)
     rows = sort(experts, G)
     tokens, slots, sizes = python_sort(experts, G)
@@ -45,7 +45,7 @@ def test_sort_by_expert(experts):
 
 @pytest.mark.parametrize("tokens, num_experts", [(40, 7), (512, 600), (1 << 14, 1 << 16)])
 def test_sort_strategies(tokens, num_experts):
-    """Experts are counted by comparison or by search, or do not fit into one key with their positions."""
+    """Cases count experts by comparison or by search, or have no room for expert and position in one key."""
     experts = np.random.default_rng(tokens).integers(0, num_experts + 1, (tokens, 2), np.int32)
     rows = sort(experts, num_experts)
     np.testing.assert_array_equal(rows.order, np.argsort(experts.reshape(-1), kind="stable"))
@@ -61,7 +61,7 @@ def test_no_pairs(shape):
 
 
 def combine_in_float32(rows, tokens, num_tokens, weights, count):
-    """Computes combine with one fma per row, in order. The products are exact in float64."""
+    """Computes combine with one fma per row, in order. Products are exact in float64."""
     out = np.zeros((num_tokens, rows.shape[1]), np.float32)
     for r in range(count):
         out[tokens[r]] = (out[tokens[r]] + float(weights[r]) * rows[r].astype(np.float64)).astype(np.float32)
@@ -70,7 +70,7 @@ def combine_in_float32(rows, tokens, num_tokens, weights, count):
 
 @st.composite
 def sums(draw):
-    """Draws rows, tokens, weights and sizes. Rows behind the groups are NaN."""
+    """Draws rows, tokens, weights and sizes. Rows after the groups are NaN."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = rng.multinomial(draw(st.integers(0, 18)), np.ones(G) / G).astype(np.int32)
     tokens = rng.integers(0, T, 18).astype(np.int32)
@@ -103,7 +103,7 @@ def test_derivatives():
 
 
 def test_without_weights_and_sizes():
-    """Rows whose token is outside of [0, num_tokens) are skipped, even if they are NaN. Sums start at +0."""
+    """Rows with a token outside of [0, num_tokens) are skipped, even if NaN. Sums start at +0."""
     rows = np.array([[1, -0.0], [np.nan, np.nan], [2, -0.0], [np.nan, 1], [4, -0.0]], np.float32)
     tokens = np.array([1, -1, 1, 3, 0], np.int32)
     for run in (jitted_combine, raggemm.combine):
@@ -147,7 +147,7 @@ def test_vmap():
 @settings(max_examples=20)
 @given(sums(), st.integers(0, 2**32 - 1))
 def test_order_of_slots(sums, seed):
-    """A token's rows are added in the order of row_slots, and rows with equal slots in ascending order."""
+    """A token's rows are added in the order of row_slots, and in ascending order for equal slots."""
     rows, tokens, weights, sizes = sums
     slots = np.random.default_rng(seed).integers(-2, 3, len(rows)).astype(np.int32)
     got = jitted_combine(rows, tokens, T, weights, sizes, row_slots=slots)
@@ -157,7 +157,7 @@ def test_order_of_slots(sums, seed):
 
 
 def test_a_new_chain_begins_after_256_rows():
-    """Every 256 rows of a token are one accumulation chain, and the chains are added in order."""
+    """Every 256 rows of a token are one accumulation chain. Chains are added in order."""
     weights = np.random.default_rng(5).normal(size=600).astype(np.float32)
     chains = [
         combine_in_float32(np.ones((n, 1)), np.zeros(n, int), 1, w, n)

@@ -34,7 +34,7 @@ MODES = {
     "tracers": ((jax.checking_leaks, functools.partial(jax.transfer_guard, "disallow")), True),
     "debug_nans": ((functools.partial(jax.debug_nans, True),), False),
 }
-# Functions with 64-bit results in x64, like the originals.
+# Functions with 64-bit results under x64, like the originals.
 WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
 
 
@@ -43,7 +43,7 @@ def is_array(x) -> bool:
 
 
 class Program:
-    """A call as a function of two dicts of device arrays: those that it differentiates, and the others."""
+    """A call as a function of two dicts of device arrays: differentiated ones and others."""
 
     def __init__(self, call: Call):
         self.call = call
@@ -54,7 +54,7 @@ class Program:
         self.others = {i: x for i, x in arrays.items() if i not in self.primals}
 
     def results(self, primals, others):
-        """Returns the results that have gradients, and all others."""
+        """Returns the results with gradients, and all others."""
         given = self.fixed | others | primals
         out = self.call.function(**jax.tree.unflatten(self.tree, [given[i] for i in range(len(given))]))
         leaves = dict(enumerate(jax.tree.leaves(out)))
@@ -94,7 +94,7 @@ def same_bits(got, want):
 
 
 def call_and_mode_pairs():
-    """Returns the first call of each function with every mode, and each other call with one mode.
+    """Returns each function's first call with every mode, and each other call with one mode.
 
     The short run has raggemm's own functions in one compiled mode each, and one call in debug_nans, which is slow.
     """

@@ -1,4 +1,4 @@
-"""Tests each transform of JAX on each kind of operands, against float64 or against single calls."""
+"""Tests each transform of JAX on each kind of operands, against float64 or single calls."""
 
 import functools
 
@@ -17,7 +17,7 @@ DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
 
 
 def parametrize_kinds(step=1, turn=0, selected=KINDS):
-    """Parametrizes a test with kinds. In the short run, tests share the kinds: each has every step-th one."""
+    """Parametrizes a test with kinds. In the short run, each test has every step-th one."""
     return pytest.mark.parametrize("kind", parameters(selected, step, turn), ids=str)
 
 
@@ -41,7 +41,7 @@ def comparison(kind: Kind):
 
 
 def split_leaves(arrays):
-    """Returns the leaves that have derivatives, and a function that puts them back into the tree."""
+    """Returns the leaves with derivatives, and a function that puts them back."""
     leaves, tree = jax.tree.flatten(arrays)
 
     def rebuild(primals):
@@ -52,7 +52,7 @@ def split_leaves(arrays):
 
 
 def nonlinear_function(run, arrays):
-    """Returns a nonlinear function of the leaves that have derivatives."""
+    """Returns a nonlinear function of the leaves with derivatives."""
     _, rebuild = split_leaves(arrays)
 
     def function(primals):
@@ -143,14 +143,14 @@ def test_derivatives(kind):
 
 
 def batched_subsets(arrays):
-    """Yields whether each leaf is batched: one leaf at a time, then all."""
+    """Yields masks of batched leaves: one leaf at a time, then all."""
     count = len(jax.tree.leaves(arrays))
     yield from ([i == j for j in range(count)] for i in range(count))
     yield [True] * count
 
 
 def choose_leaves(is_batched, batched_tree, unbatched_tree):
-    """Takes leaves of the batched tree if `which` is true for them, else unbatched ones."""
+    """Takes batched leaves if `is_batched`, else unbatched ones."""
     leaves = zip(is_batched, jax.tree.leaves(batched_tree), jax.tree.leaves(unbatched_tree), strict=True)
     return jax.tree.unflatten(jax.tree.structure(unbatched_tree), [a if one else b for one, a, b in leaves])
 
@@ -181,7 +181,7 @@ def test_vmap_over_rows_copies_no_weights(name):
 
 @parametrize_kinds(2, 1)
 def test_nested_vmap(kind):
-    """The inner vmap batches rows and sizes, and the outer one weights."""
+    """The inner vmap batches rows and sizes, the outer one weights."""
     batch = stack_problems(kind.arrays, kind.other)
     inner = {name: None if name.startswith("w") else jax.tree.map(lambda _: 0, x) for name, x in kind.arrays.items()}
     outer = {name: jax.tree.map(lambda _: 0, x) if name.startswith("w") else None for name, x in kind.arrays.items()}
@@ -194,7 +194,7 @@ def test_nested_vmap(kind):
 
 @parametrize_kinds(3, 0, DIFFERENTIABLE)
 def test_gradients_of_batches(kind):
-    """A batch has the gradients of its problems, and shared weights have their sum."""
+    """A batch has the gradients of its problems. Shared weights have their sum."""
     batch = stack_problems(kind.arrays, kind.other)
     primals, rebuild = split_leaves(batch)
     want = stack_problems(gradients(kind), gradients(kind, use_other=True))
@@ -291,7 +291,7 @@ def mesh(kind=AxisType.Auto):
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 @parametrize_kinds(3, 0)
 def test_data_parallel(kind, check_vma):
-    """Each device has a problem, and the gradient of shared weights is summed once."""
+    """Each device has a problem. The gradient of shared weights is summed once."""
     shared, rebuild = split_leaves({name: x for name, x in kind.arrays.items() if name.startswith("w")})
     batch = {name: x for name, x in stack_problems(kind.arrays, kind.other).items() if not name.startswith("w")}
 
@@ -332,7 +332,7 @@ def weight_axes(kind):
 
 @parametrize_kinds(3, 2)
 def test_partitioning(kind, partitioning):
-    """Weights sharded along any axis give the results and the gradients of one device."""
+    """Weights sharded along any axis give one device's results and gradients."""
     want = jax.jit(kind.run)(kind.arrays)
     for axis in weight_axes(kind):
         sharded = kind.arrays | {kind.weights: shard(kind.arrays[kind.weights], axis, mesh())}
@@ -344,7 +344,7 @@ def test_partitioning(kind, partitioning):
 
 @parametrize_kinds(3, 1)
 def test_explicit_mesh(kind):
-    """Results have the bits of one device, and each gradient has the sharding of its operand."""
+    """Results have the bits of one device. Each gradient has its operand's sharding."""
     want, devices = jax.jit(kind.run)(kind.arrays), mesh(AxisType.Explicit)
     for axis in weight_axes(kind):
         with jax.set_mesh(devices):

@@ -1,4 +1,4 @@
-"""Tests that a vmap is one call, has the results of a loop and copies no weights."""
+"""Tests that a vmap is one call with a loop's results and copies no weights."""
 
 import itertools
 
@@ -70,7 +70,7 @@ def test_tgmm_in_every_combination(is_batched):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_vmap_copies_no_weights(transpose):
-    """Forward and backward passes of batches of rows or weights move no array as large as the weights."""
+    """Batches of rows or weights move no array as large as the weights, forward and backward."""
     weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
 
     def loss(lhs, rhs, sizes):

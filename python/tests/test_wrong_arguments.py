@@ -1,4 +1,4 @@
-"""Tests that errors for wrong arguments have the argument's name, value and limit when tracing."""
+"""Tests that errors for wrong arguments name the argument, its value and its limit when tracing."""
 
 import inspect
 import re
@@ -120,7 +120,7 @@ def test_errors_name_the_argument(function):
             assert kind != "object" or name in UNUSED, name
 
 
-# Data with two 4-bit elements per byte, which errors recognize by its shape.
+# Packed data has two 4-bit elements per byte, which errors recognize by its shape.
 
 SCALE = np.ones((1, 1, 8), np.float32)
 HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)

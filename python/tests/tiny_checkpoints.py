@@ -1,4 +1,4 @@
-"""Tiny checkpoints of each family with random weights, in the family's names and layouts, and their dequantization."""
+"""Tiny checkpoints of each family with random weights, in its names and layouts, and their dequantization."""
 
 import json
 import pathlib
@@ -152,7 +152,7 @@ def _awq(words: np.ndarray) -> np.ndarray:
 
 
 def _dequantize(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Dequantizes elements [K,N]. Returns [N,K], the layout of torch's Linear."""
+    """Dequantizes elements [K,N]. Returns [N,K], torch's Linear layout."""
     size = len(elements) // len(scales)
     return ((elements - np.repeat(zeros, size, 0)) * np.repeat(scales.astype(np.float64), size, 0)).T
 
@@ -182,7 +182,7 @@ def _dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def dequantized(configuration: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
-    """Returns the configuration and tensors of the same model in float32, without quantization."""
+    """Returns the configuration and tensors of the same model in float32."""
     stored, out = configuration["quantization_config"], {}
     parts = (".qzeros", ".scales", ".weight_scale_inv", "_scales")
     for name, x in tensors.items():

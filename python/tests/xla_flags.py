@@ -1,4 +1,4 @@
-"""XLA flags for the tests, limited to those of the installed jaxlib. Unknown flags abort the process."""
+"""XLA flags for tests, limited to the installed jaxlib. Unknown flags abort the process."""
 
 import functools
 import importlib.metadata
@@ -11,7 +11,7 @@ EMITTERS = "xla_cpu_use_fusion_emitters"
 
 @functools.cache
 def knows(flag: str) -> bool:
-    """Returns True if jaxlib knows a boolean flag. Tries it in another process, which takes a tenth of a second."""
+    """Returns True if jaxlib knows a boolean flag. Takes a tenth of a second, in another process."""
     program = "from jaxlib import xla_client; xla_client.make_cpu_client()"
     environment = os.environ | {"XLA_FLAGS": f"--{flag}=true"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

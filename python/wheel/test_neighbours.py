@@ -1,4 +1,4 @@
-"""Tests that raggemm works with packages that bundle their own protobuf or Abseil, in any order of imports."""
+"""Tests raggemm with packages that bundle protobuf or Abseil, imported in any order."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Tests of the installed wheel: name, version, shared libraries, licences."""
+"""Tests the installed wheel's name, version, shared libraries and licences."""
 
 import ctypes
 import importlib.metadata

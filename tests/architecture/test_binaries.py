@@ -1,4 +1,4 @@
-"""Tests of the built libraries: symbols, linked libraries, instructions of each kernel file."""
+"""Tests the symbols, linked libraries and instructions of the built libraries."""
 
 import pathlib
 import re
@@ -25,7 +25,7 @@ EXPORTS = {
     "raggemm_version",
     "raggemm_ffi_version",
 }
-# Functions that GCC calls by itself. Scalar code also calls fma of libm and the f16 conversions of libgcc.
+# Functions that GCC calls by itself. Scalar code also calls libm's fma and libgcc's f16 conversions.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]
@@ -84,7 +84,7 @@ def test_libraries_read_little_of_the_environment(build, library):
     assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
 
 
-# Strings may share memory with the end of longer ones: OMP_STACKSIZE is the end of GOMP_STACKSIZE.
+# Strings may share memory with the end of longer ones, like OMP_STACKSIZE with GOMP_STACKSIZE.
 VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS")}
 VARIABLES |= {"GOMP_STACKSIZE", "OMP_STACKSIZE_ALL"}
 
@@ -127,7 +127,7 @@ def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert instructions and re.findall(forbidden, instructions) == []
 
 
-# Instructions for each type of rhs, with all types of lhs. Other tests replace the instructions by C++.
+# Instructions per type of rhs, with all types of lhs. Other tests replace the instructions by C++.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

@@ -1,4 +1,4 @@
-"""Tests of dependencies: each part of the C++ code may include only the headers that its rule lists.
+"""Tests that each part of the C++ code includes only the headers that its rule lists.
 
 python --loads .so--> ffi --> include <-- kernels    ffi --> proto    bench, tests --> everything
                                                          tests/oracle --> include
@@ -31,7 +31,7 @@ MLP = r'"kernels/mlp/\w+\.h"'
 MACHINE = [STD, ABSL, API, MICROKERNEL, TARGET]
 PLANNED = [*MACHINE, CHECK, r'"kernels/threads/team\.h"', PLAN]
 
-# (pattern of files, patterns of allowed includes). The first pattern that matches a file is its rule.
+# (pattern of files, patterns of allowed includes). A file follows the first matching rule.
 RULES = [
     (r"include/raggemm/(types|arithmetic|activation)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
@@ -49,7 +49,7 @@ RULES = [
             r'"raggemm/(types|activation)\.h"',
         ],
     ),
-    # The stages, from the machine and the checks of a call up to the expert MLP.
+    # The stages of a call, from the machine and the checks to the expert MLP.
     (r"kernels/target/.*", [*MACHINE, r'"kernels/target/\w+\.h"', r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
     (r"kernels/check/.*", [STD, ABSL, API, CHECK]),
     (r"kernels/threads/.*", [*MACHINE, THREADS, "<omp.h>", r"<pthread\.h>"]),
@@ -64,7 +64,7 @@ RULES = [
         [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"tests/host/xla_versions.h"', '"tests/host/mini_host.h"'],
     ),
     (r"tests/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi|tests/host)/\w+\.h"', ORACLE]),
-    (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C header, for manual registration of the call
+    (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C header for manual registration of the call
     (r"ffi/decode\.cc", [STD, ABSL, API, r'"(ffi/\w+|kernels/check/errors)\.h"', r"<sys/mman\.h>"]),
     (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi/\w+|kernels/check/errors)\.h"', r'"xla/ffi/api/\w+\.h"']),
     # The oracle must not share code with the library.
@@ -144,7 +144,7 @@ def test_public_headers_have_no_conditions(root):
 
 
 def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
-    """Returns the modules of the package that each module imports. A package stands for its __init__.py."""
+    """Returns the package's modules that each module imports. A package stands for its __init__.py."""
     sources = {path.relative_to(root / "python").with_suffix(""): path for path in (root / PYTHON).rglob("*.py")}
     names = {".".join(path.parts).removesuffix(".__init__"): source for path, source in sources.items()}
     imports: dict[str, set[str]] = {}
@@ -156,7 +156,7 @@ def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def test_python_modules_import_one_way(root):
-    """Private modules import only private modules. Modules of _src follow the order in its docstring."""
+    """Private modules import only private modules, and those of _src in the order in its docstring."""
     imports = _python_imports(root)
     assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(
         imports
@@ -177,7 +177,7 @@ def test_python_loads_the_library_and_nothing_else(root):
 
 
 def test_only_targets_and_kernels_know_an_architecture(root):
-    """Other folders of kernels/ do not name instruction sets, CPUs or vendors, except in comments with measurements."""
+    """In kernels/ only isa and target name instruction sets, CPUs or vendors, except in comments."""
     named = re.compile(r"avx|amx|vnni|sse\d|ia32|x86|neon|aarch64|zen\d|intel|amd\b|immintrin|MXCSR", re.IGNORECASE)
     folders = [root / "kernels" / name for name in ("check", "plan", "run", "mlp", "threads")]
     for path in [file for folder in folders for file in folder.iterdir()]:

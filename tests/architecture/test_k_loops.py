@@ -1,6 +1,6 @@
-"""Tests that the k loops of the kernels have no spills, in their disassembly.
+"""Tests in the disassembly that the k loops of kernels have no spills.
 
-A register tile that spills halves the speed, and tests of results do not notice.
+A spilling register tile halves the speed, and tests of results do not notice.
 """
 
 import re
@@ -11,8 +11,8 @@ import pytest
 VECTOR = re.compile(r"%[xyz]mm")
 FMA = re.compile(r"vfn?madd|vpdpbus|vpmaddwd|vdpbf16ps|vpdpwss")
 STACK = re.compile(r"\(%rsp")
-# Kernels of plain elements and of packed words. Kernels with lookup tables for quantized elements may spill, because
-# registers have no room for the tables.
+# Kernels of plain elements and packed words. Kernels with lookup tables for quantized elements may spill, because the
+# tables do not fit into registers.
 KERNEL = re.compile(r"TileGemm<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|float|double), |WordSteps<.*\)2>)")
 
 
@@ -39,7 +39,7 @@ def blocks(lines):
 
 
 def spills(listing):
-    """Returns the vector instructions that access the stack in the k loop of each kernel, and the number of kernels.
+    """Returns the vector instructions that access the stack in each kernel's k loop, and the number of kernels.
 
     The k loop is the basic block with the most fma instructions.
     """

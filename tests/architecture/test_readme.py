@@ -1,4 +1,4 @@
-"""The pages are true: their links lead somewhere, their examples run, and their frames of a call exist."""
+"""Tests the pages: links lead somewhere, examples run, and the listed frames of a call exist."""
 
 import itertools
 import pathlib
@@ -14,7 +14,7 @@ FOLDERS = ("bench", "docs", "ffi", "include", "kernels", "proto", "python", "tes
 
 
 def _pages(root: pathlib.Path) -> dict[str, str]:
-    """The text of each page of the repository, by its path."""
+    """Returns the text of each page of the repository, by path."""
     found = [*root.glob("*.md"), *(page for folder in FOLDERS for page in (root / folder).rglob("*.md"))]
     return {str(page.relative_to(root)): page.read_text() for page in sorted(found)}
 
@@ -23,7 +23,7 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-# Pages whose examples need packages that .venv lacks: ./dev test --origins runs them.
+# Pages whose examples need packages that .venv lacks. `./dev test --origins` runs them.
 OF_ORIGINS = {"docs/saving.md"}
 PAGES = _pages(pathlib.Path(__file__).resolve().parents[2])
 EXAMPLES = [
@@ -40,14 +40,14 @@ def developers() -> str:
 
 
 def _section(page: str, title: str) -> str:
-    """The text below the heading that contains title, up to the next heading of its level or above."""
+    """Returns the text below the heading that contains title, up to the next heading of level 1 or 2."""
     match = re.search(rf"^(#+) [^\n]*{title}[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", page, re.MULTILINE | re.DOTALL | re.I)
     assert match, f"the page has no section '{title}'"
     return match[2]
 
 
 def _body(source: str, function: str) -> list[str]:
-    """The lines of a function's definition, from its name to its closing brace."""
+    """Returns the lines of a function's definition, from its name to its closing brace."""
     match = re.search(rf"^[^\n/]*\b{function}\([^;{{}}]*\)[^;{{}}]*\{{", source, re.MULTILINE)
     assert match, f"no definition of {function}"
     depth, at = 1, match.end()
@@ -59,7 +59,7 @@ def _body(source: str, function: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def frames(root, developers) -> list[tuple[str, str]]:
-    """Returns (function, its definition) of each C++ frame of a call that the page lists: `name` (`file`)."""
+    """Returns (function, definition) of each C++ frame of a call that the page lists as `name` (`file`)."""
     section = _section(developers, "From JAX to the fma loop")
     named = re.findall(r"^\d+\. `([\w:]+)` \(`((?:ffi|kernels)/[\w./]+)`\)", section, re.MULTILINE)
     return [(function, "\n".join(_body((root / path).read_text(), function))) for function, path in named]
@@ -97,7 +97,7 @@ def test_guide_names_every_folder(root, developers):
 
 
 def _anchors(page: str) -> set[str]:
-    """What a link into a page can name: its headings, as GitHub spells them, and the anchors set by hand."""
+    """Returns the targets of links into a page: headings, as GitHub spells them, and explicit anchors."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'<a id="([^"]+)">', page))

@@ -1,5 +1,4 @@
-"""Tests of the site: the reference has every public name once, pages outside of docs are included, links are converted,
-pictures have titles."""
+"""Tests the site: every public name appears once, other pages are included, links converted, and pictures titled."""
 
 import importlib
 import pkgutil
@@ -72,7 +71,7 @@ def test_every_page_outside_of_docs_is_included(root, docs):
 
 
 def test_links_name_the_file_and_not_the_page_that_includes_it(root, docs):
-    """On a repository host a page that only includes a file is empty."""
+    """On a repository host a page that only includes another file looks empty."""
     import outside
 
     including_pages = set(outside.includes(docs).values())

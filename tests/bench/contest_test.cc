@@ -1,5 +1,5 @@
-// Tests the contest of the benchmark with peers made for the test, on a small case: it compares results, times
-// contenders and finds the best peer.
+// Tests the contest of the benchmark with test peers on a small case. It compares results, times contenders and finds
+// the best peer.
 #include "bench/contest.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Multiplies f32 operands with three loops.
+// Multiplies f32 operands in three loops.
 absl::Status Multiply(const GemmSeries& series, PeerThreads, int) {
   for (size_t g = 0; g < series.rows.size(); ++g) {
     const auto *lhs = static_cast<const float*>(series.lhs[g]), *rhs = static_cast<const float*>(series.rhs[g]);
@@ -60,7 +60,7 @@ Case SmallCase(Mode mode) {
   return c;
 }
 
-// Runs the case for one round. The meter is made once, because it takes seconds to fill its gigabytes of memory.
+// Runs the case for one round. The meter is made once, because filling its gigabytes of memory takes seconds.
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
   static LimitsMeter& meter = *new LimitsMeter;
   const Memory memory({c}, c.in);
@@ -81,7 +81,7 @@ TEST(Contest, TimesARightPeerInBothModes) {
 }
 
 TEST(Contest, ReportsAWrongPeerAndDoesNotTimeIt) {
-  // This peer computes a wrong last element of the last product.
+  // A peer with a wrong last element of the last product.
   const auto last = [](const GemmSeries& series, PeerThreads way, int threads) {
     absl::Status status = Multiply(series, way, threads);
     static_cast<float*>(series.out.back())[series.rows.back() * series.n - 1] += 1;

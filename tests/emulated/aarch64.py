@@ -1,4 +1,4 @@
-"""Tests the library on aarch64. Debian's cross compiler builds it, and qemu runs it on an x86-64 host."""
+"""Tests the library on aarch64, built by Debian's cross compiler and run by qemu on an x86-64 host."""
 
 import pathlib
 import re
@@ -10,7 +10,7 @@ import checksums
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD, FOLDER = ROOT / "build/aarch64", ROOT / "build/aarch64-python"
 CPUS = ("max", "neoverse-n1", "cortex-a72")
-# Regexes of tests that ctest excludes under qemu, and the reasons.
+# Regexes of tests that ctest excludes under qemu, with reasons.
 EXCLUDED = {
     "DeathTest": "qemu cannot start a program again",
     "^AdviseHugePages": "qemu does not pass madvise to the kernel",
@@ -18,7 +18,7 @@ EXCLUDED = {
     "ThreadFailures": "qemu does not work with the resource limits of this test",
     "^Soak": "qemu uses more memory with each new thread",
 }
-# The Python tests that run under qemu, in ten minutes.
+# Python tests that run under qemu, in ten minutes.
 PYTHON_TESTS = (
     "test_package.py",
     "test_modes.py -k every_pattern",
@@ -26,7 +26,7 @@ PYTHON_TESTS = (
     "test_moe_mlp.py",
     "test_quantized_gemm.py",
 )
-# The packages of python/requirements.txt that the tests need.
+# The packages of python/requirements.txt that these tests need.
 REQUIREMENTS = "jax jaxlib numpy scipy ml_dtypes opt_einsum flatbuffers hypothesis sortedcontainers pytest iniconfig"
 REQUIREMENTS += " packaging pluggy Pygments"
 SCRIPT = """#!/bin/sh
@@ -67,7 +67,7 @@ def run_python_tests(session, steps) -> None:
 
 
 def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
-    """Builds the library, and runs all tests except those in Python."""
+    """Builds the library, and runs all tests except Python's."""
     session.run("cmake", "--preset", "aarch64", silent=True)
     session.run("cmake", "--build", "--preset", "aarch64")
     steps.run("counted", str(python), "tests/emulated/counted.py", f"{BUILD}/kernels/CMakeFiles/raggemm.dir/isa")

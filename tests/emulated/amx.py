@@ -1,4 +1,4 @@
-"""Runs tests that need a CPU with AMX on a Sapphire Rapids, emulated by the Bochs of Debian 13."""
+"""Runs tests that need AMX on a Sapphire Rapids, emulated by the Bochs of Debian 13."""
 
 import pathlib
 import re
@@ -14,22 +14,22 @@ BUILD, FOLDER, HERE = ROOT / "build/release", ROOT / "build/amx", ROOT / "tests/
 PACKAGES = ("bochs", "bochs-term", "bochsbios", "busybox-static", "cpio", "isolinux", "linux-headers-cloud-amd64")
 PACKAGES += ("linux-image-cloud-amd64", "lz4", "make", "syslinux-common", "xorriso")
 ISAS = ("amx", "avx512_bf16", "avx512_vnni", "avx512")
-MINUTES = 90  # timeout of an emulated machine
+MINUTES = 90  # time limit of an emulated machine
 
 
 def read_excluded() -> list[list[str]]:
-    """Returns [program, pattern, reason] of each line of left_out.txt, which lists the excluded tests."""
+    """Returns [program, pattern, reason] of each line of left_out.txt, the list of excluded tests."""
     lines = (HERE / "left_out.txt").read_text().splitlines()
     return [line.split(" ", 2) for line in lines if not line.startswith("#")]
 
 
 def write_tasks(files: pathlib.Path) -> list[str]:
-    """Writes the tasks of the emulated machine as files in its root. Returns the test programs."""
+    """Writes the emulated machine's tasks as files in its root. Returns the test programs."""
     rows = read_excluded()
     missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
     assert not missing, f"{HERE}/left_out.txt: {missing} do not exist"
-    # Adds products of unsigned bytes to the runs with checksums. Two of these cases have scales that are not integers,
-    # and end with an error.
+    # Adds products of unsigned bytes to the runs with checksums. Two of these cases have fractional scales and end with
+    # an error.
     unsigned = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
     driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *unsigned]
     found = subprocess.run(driver, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -59,7 +59,7 @@ def write_tasks(files: pathlib.Path) -> list[str]:
 
 
 def make_image(root: debian.Root, image: pathlib.Path) -> None:
-    """Makes the CD with Linux. Its root has the tested programs and libraries, at the same paths as here."""
+    """Makes the CD with Linux. Its root has the tested programs and libraries at the same paths as here."""
     shutil.rmtree(image, ignore_errors=True)
     files, boot, module = image / "root", image / "cd/isolinux", image / "module"
     for folder in (files / "bin", boot, module, *(files / (BUILD / name).relative_to("/") for name in ("bin", "lib"))):
@@ -99,7 +99,7 @@ BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
 
 
 def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
-    """Boots the CD. Logs the serial port. Bochs' display listens on a port, so Bochs gets a network namespace."""
+    """Boots the CD and logs the serial port. Bochs gets a network namespace, because its display listens on a port."""
     bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
     # The serial port is file descriptor 3.
     shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'
@@ -109,8 +109,8 @@ def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
 def run(session) -> None:
     """Boots the CD on two machines at once, because Bochs has one thread.
 
-    Bochs 3.0 multiplies signed bytes on tiles as unsigned ones. So the machine "others", which runs the test programs,
-    has a CPU without amx_int8. The machine "bytes" tests tiles of unsigned bytes.
+    Bochs 3.0 multiplies signed bytes on tiles as unsigned ones. The machine "others", which runs the test programs,
+    therefore has a CPU without amx_int8. The machine "bytes" tests tiles of unsigned bytes.
     """
     start = time.monotonic()
     root = debian.Root(session, FOLDER / "debian-13", *PACKAGES)

@@ -17,23 +17,23 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "aarch64-counted.md"
 MCA = "llvm-mca-19"
-LEAST = 0.93  # of what the pipes can do
+LEAST = 0.93  # least share of the peak that the pipes allow
 TOLERANCE = 0.01
 
 
 class Counted(NamedTuple):
-    """The tallest tile of a strip."""
+    """The kernel of the tallest register tile of a packed panel, as its symbol names it."""
 
     name: str
     file: str
-    traits: str  # of the symbol, without spaces and namespaces
-    product: str  # the instruction
+    traits: str  # traits in the symbol, without spaces and namespaces
+    product: str  # mnemonic of the product instruction
     cores: tuple[str, ...]
 
 
 ALL = ("neoverse-n1", "neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m1")
 WITH_UNITS = ALL[1:4]
-# Products that a core begins in a cycle (Arm's optimization guides of these cores).
+# Products that a core starts per cycle (Arm's optimization guides of these cores).
 PIPES = {"neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
 KERNELS = (
     Counted("f32 6x16", "neon", "NeonF32,FmaSteps<NeonF32,float,6,4,false,(ArithmeticId)0>", "fmla", ALL),
@@ -45,7 +45,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Returns an instruction with its jumps spelled as those of x86."""
+    """Returns an instruction with its jumps spelled as on x86."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -55,7 +55,7 @@ def as_of_x86(text: str) -> str:
 
 
 def basic_blocks(lines: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns the instructions between jumps and their targets."""
+    """Returns the basic blocks: the instructions between jumps and their targets."""
     jumps = {at: int(found[1], 16) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))}
     blocks: list[list[str]] = [[]]
     for at, text in lines:
@@ -69,7 +69,7 @@ def basic_blocks(lines: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]:
-    """Returns the number of products and the instructions of the basic block that has the most products."""
+    """Returns the number of products and the instructions of the basic block with the most products."""
     command = ["aarch64-linux-gnu-objdump", "-dC", "--no-show-raw-insn", objects / f"{kernel.file}.cc.o"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
@@ -84,7 +84,7 @@ def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]
 
 
 def cycles(loop: list[str], core: str) -> float:
-    """Of a turn."""
+    """Returns the cycles of one turn of the loop."""
     assembly = "\n".join("subs x0, x0, #1" if re.match(r"j\w+ ", text) else text for text in loop if text[:3] != "jmp")
     command = [MCA, "-mtriple=aarch64", f"-mcpu={core}", "-mattr=+bf16,+i8mm,+dotprod", "-iterations=100"]
     out = subprocess.run(command, check=True, capture_output=True, text=True, input=assembly + "\n").stdout
@@ -94,7 +94,7 @@ def cycles(loop: list[str], core: str) -> float:
 
 
 def measure(objects: pathlib.Path) -> list[list[str]]:
-    """A row of text for each kernel."""
+    """Returns a table row of text for each kernel."""
     rows = []
     for kernel in KERNELS:
         products, loop = loop_over_k(kernel, objects)
@@ -123,7 +123,7 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Kernels below the least share, with spills, or that are not as recorded."""
+    """Returns the rows of kernels that are below the least share, spill, or differ from the record."""
     found = []
     for row in rows:
         text = " | ".join(row)

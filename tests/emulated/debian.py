@@ -25,7 +25,7 @@ class NotCovered(Exception):
 
 
 class Root:
-    """A Debian 13 chroot with these packages. It is made if it does not exist."""
+    """A Debian 13 chroot with these packages, made if it does not exist."""
 
     def __init__(self, session, folder: pathlib.Path, *packages: str):
         self.session, self.folder = session, folder
@@ -60,7 +60,7 @@ class Root:
 
 
 def enter(root: pathlib.Path, folder: str, command: list[str]) -> None:
-    """Mounts the required folders for this process only, and executes the command."""
+    """Mounts the required folders for this process only, then executes the command."""
 
     def mount(*arguments) -> None:
         subprocess.run(["mount", *map(str, arguments)], check=True)

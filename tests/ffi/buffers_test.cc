@@ -1,5 +1,5 @@
-// Tests calls with wrong buffers: types, shapes, addresses, the workspace, and shared memory. Every buffer lies between
-// two unmapped pages, so an access beyond it ends the process.
+// Tests calls with invalid buffers: types, shapes, addresses, workspace, and shared memory. Every buffer lies between
+// unmapped pages, so an access beyond it ends the process.
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,8 +21,8 @@ int64_t Elements(const host::Buffer& buffer) {
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
 // Spoils each buffer of each custom call in turn, and expects an error with these texts. `spoil` returns false if a
-// buffer cannot be spoilt. If `named`, the error must also name the buffer. Otherwise it may name another operand that
-// no longer agrees with the buffer.
+// buffer cannot be spoilt. Unless `named`, the error may name another operand, one that no longer agrees with the
+// buffer.
 void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                          bool named = true) {
   for (const Target& target : AllTargets()) {
@@ -33,7 +33,7 @@ void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const 
     for (size_t i = 0; i < names.size(); ++i) {
       call->call() = good;
       if (!spoil(BufferAt(call->call(), i))) continue;
-      // The call has a row_index, so lhs may have any number of rows.
+      // With row_index, lhs may have any number of rows.
       if (!named && names[i] == "lhs") continue;
       std::vector<std::string> all = texts;
       if (named) all.push_back(names[i]);
@@ -64,7 +64,7 @@ TEST(TypesTest, IntegersForFloatsAndFloatsForIntegersAreRefused) {
         b.dtype = is_size ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_S32;
         return Elements(b) > 0;
       },
-      {}, /*named=*/false);  // The type of the gradient of x decides the length of the workspace.
+      {}, /*named=*/false);  // The type of the gradient of x affects the length of the workspace.
 }
 
 TEST(ShapesTest, NegativeDimsAreRefused) {
@@ -131,8 +131,8 @@ TEST(AddressesTest, TheEndOfTheAddressSpaceIsRefused) {
       {"exceed the address space"});
 }
 
-// Checks each pair of a result and another buffer. They begin at the same address, or share one element: the first of
-// the result is the last of the other buffer.
+// Checks each pair of a result and another buffer. They begin at the same address, or the first element of the result
+// is the last of the other buffer.
 TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
@@ -149,7 +149,7 @@ TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
           other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
-          // The larger buffer may overlap others, too, so the error may name another pair.
+          // The larger buffer may also overlap others, so the error may name another pair.
           const host::Error error = call->Execute(&pool);
           EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
           const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };
@@ -184,7 +184,7 @@ TEST(AliasTest, OperandsMayShareMemoryAndOutMayBeC) {
   }
 }
 
-// out begins at the first element of lhs or rhs, at its last element, or one element before it.
+// out begins at the first or last element of lhs or rhs, or one element before.
 TEST(AliasTest, OutOverAnOperandIsRefusedInEveryMode) {
   for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/false)) {
     SpoiltGemm call(spec);

@@ -63,7 +63,7 @@ TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
   void* mapping = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapping, MAP_FAILED);
   char* begin = static_cast<char*>(mapping) + -reinterpret_cast<uintptr_t>(mapping) % kHugePage;
-  // Returns true if the flags of the mapping at the address have "hg", which stands for the advice.
+  // Returns true if the mapping at the address has the flag "hg", which stands for the advice.
   const auto is_advised = [](const char* address) {
     std::ifstream maps("/proc/self/smaps");
     bool inside = false;
@@ -82,7 +82,7 @@ TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
   AdviseHugePages(begin + 1, kHugePage / 2);
   EXPECT_FALSE(is_advised(begin + kHugePage));
   AdviseHugePages(begin + 64, 3 * kHugePage);
-  // Linux refuses the advice if it is built without huge pages.
+  // Linux refuses the advice if it was built without huge pages.
   const bool expected = std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").good();
   EXPECT_FALSE(is_advised(begin));
   EXPECT_EQ(is_advised(begin + kHugePage), expected);

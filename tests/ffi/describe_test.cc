@@ -1,5 +1,5 @@
-// Tests raggemm_describe_json with and without environment variables, raggemm_tables_json, and the effect of the
-// variables on a custom call.
+// Tests raggemm_describe_json with and without environment variables, raggemm_tables_json, and the variables' effect on
+// a custom call.
 #include "ffi/describe.h"
 
 #include <cstdlib>
@@ -43,8 +43,8 @@ Struct Parsed(const std::string& json) {
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// Runs `body` in a new process with these variables and no other variables of raggemm, and returns its result. The
-// plugin is loaded only in such processes, because it reads the variables once.
+// Runs `body` in a new process with only these variables of raggemm, and returns its result. Only such processes load
+// the plugin, because it reads the variables once.
 std::string RunWith(const Variables& variables, absl::FunctionRef<std::string()> body) {
   return InChild(30, [&] {
     for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);
@@ -91,7 +91,7 @@ TEST(DescribeTest, ReportsVersionsCpuAndLimits) {
   EXPECT_THAT(TextsOf(fields.at("precisions")), ElementsAre("DEFAULT", "BF16_X3", "BF16_X6"));
 }
 
-// Returns the row of that name in a table, or an empty struct if there is none.
+// Returns the table row of that name, or an empty struct if there is none.
 Struct RowOf(const Struct& description, const std::string& table, absl::string_view name) {
   for (const Value& row : description.fields().at(table).list_value().values()) {
     if (row.struct_value().fields().at("name").string_value() == name) return row.struct_value();

@@ -1,5 +1,5 @@
-// Tests the code and message of each kind of error of the plugin. out is not written with an error, and the next call
-// works. buffers_test.cc and sizes_test.cc cover wrong values of every buffer and size.
+// Tests the code and message of each kind of error. out is not written, and the next call works. buffers_test.cc and
+// sizes_test.cc cover every buffer and size.
 #include <functional>
 #include <memory>
 #include <string>
@@ -92,7 +92,7 @@ void ExpectErrors(absl::Span<const BadCall> table) {
 
 TEST(BadCallTest, Operands) { ExpectErrors(kBadOperands); }
 
-// A wrong attribute fails with the same message when the program is compiled.
+// An invalid attribute fails with the same message at compilation.
 TEST(BadCallTest, Attributes) {
   ExpectErrors(kBadAttributes);
   for (const BadCall& bad : kBadAttributes) {
@@ -105,7 +105,6 @@ TEST(BadCallTest, Attributes) {
   }
 }
 
-// Gives every attribute of every custom call values of other types.
 TEST(BadCallTest, AttributesOfOtherTypes) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
@@ -157,7 +156,7 @@ TEST(IsaAttribute, IsAnErrorIfTheCpuLacksTheIsa) {
 
 // ---- the attribute `names`: errors use the caller's names of operands ----
 
-// Returns a value of the attribute that gives each operand NAME the name my.NAME.
+// Returns an attribute value that renames each operand NAME to my.NAME.
 std::string MyNames() {
   std::string list;
   const auto add = [&list](const Slot& slot) {
@@ -207,7 +206,6 @@ struct Mistake {
   std::function<void(host::Call&)> make;
 };
 
-// Every kind of error names operands only by the caller's names.
 TEST(NamesTest, EveryErrorUsesTheNamesOfTheCaller) {
   static int64_t sizes[] = {3, 4, 0, 6, 5}, negative[] = {3, -4, 0, 6, 2}, three[] = {3};
   const auto resize = [](host::Buffer& buffer, std::vector<int64_t> dims) { buffer.dims = std::move(dims); };

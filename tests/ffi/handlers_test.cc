@@ -1,4 +1,4 @@
-// Tests the handlers of the plugin with random calls, the text of a plan, and the version.
+// Tests the plugin's handlers with random calls, the text of a plan, and the version.
 #include "ffi/handlers.h"
 
 #include <random>

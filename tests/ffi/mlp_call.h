@@ -22,7 +22,7 @@ inline XLA_FFI_Handler* MlpHandler(const char* stage) {
   return ThePlugin().library.Find<XLA_FFI_Handler>(absl::StrCat("raggemm_moe_mlp_v1_", stage).c_str());
 }
 
-// An MLP, its expected result, and the call that computes it. All buffers are guarded.
+// An MLP, its expected result, and the call that computes it, all in guarded buffers.
 class MlpCall : public SpoiltCall {
  public:
   explicit MlpCall(const MlpSpec& spec)

@@ -1,4 +1,4 @@
-// Tests the bits and attributes of the custom calls for expert MLPs. handlers_test.cc tests random calls.
+// Tests the bits and attributes of the custom calls for expert MLPs. handlers_test.cc has random calls.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -29,7 +29,7 @@ TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
-// A matrix of 64 columns has the same memory layout as one column block.
+// A matrix of 64 columns has the memory layout of one column block.
 TEST(MoeMlpCall, TakesColumnBlocksOfUpAndOfDown) {
   for (const bool up : {false, true}) {
     for (const bool down : {false, true}) {

@@ -1,5 +1,5 @@
-// Tests the attribute on_error of calls that fail. RAISE returns the error to the host, LOG also writes it to stderr,
-// and NaN writes it to stderr, fills out with NaN and succeeds.
+// Tests the attribute on_error of failing calls. RAISE returns the error to the host. LOG also writes it to stderr. NaN
+// writes it to stderr, fills out with NaN and succeeds.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -25,13 +25,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// How a call ended.
 struct CallOutcome {
   host::Error error;
   std::string written;  // Text on stderr.
 };
 
-// Runs a call with this value of on_error.
 CallOutcome RunWith(PluginCall& call, const std::string& on_error, host::TaskRunner* pool = nullptr) {
   call.call().attributes["on_error"] = on_error;
   testing::internal::CaptureStderr();
@@ -55,8 +53,8 @@ bool IsAllNaN(const Array& out) {
   return true;
 }
 
-// Returns true if out holds the NaN that the library writes, which is quiet and positive. Before the call every byte of
-// out is 0xFF, which is another NaN.
+// Returns true if out holds the library's NaN, which is quiet and positive. Before the call every byte of out is 0xFF,
+// another NaN.
 bool IsTheWrittenNaN(const Array& out) {
   static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
   const auto bytes = SizeOf(out.dtype);
@@ -108,8 +106,8 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
   }
 }
 
-// A wrong program is wrong on every device, so it must fail. In the last case out overlaps rhs, so it is not written,
-// although the error names lhs, which is checked first.
+// Wrong programs must fail, because they are wrong on every device. In the last case out overlaps rhs and is not
+// written, although the error is about lhs, which is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
@@ -124,7 +122,7 @@ TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   }
 }
 
-// Errors of pointers, shapes and the workspace give NaN, as errors of sizes do.
+// Errors of pointers, shapes and the workspace give NaN like errors of sizes.
 TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   const std::pair<const char*, std::function<void(host::Call&)>> kBad[] = {
       {"lhs: data is null", [](host::Call& c) { c.args[0].data = nullptr; }},

@@ -22,14 +22,14 @@ std::string Take() {
   return copy;
 }
 
-// Runs a call. Its number of groups identifies its plan.
+// Runs a call with a number of groups that identifies its plan.
 void RunCall(int64_t groups) {
   PluginCall call({.groups = groups, .m = 4, .sizes = std::vector<int64_t>(groups, 0)});
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());
 }
 
-// Returns the line of a plan with its number of groups.
+// Returns a plan's line about its number of groups.
 std::string GroupsLine(int64_t groups) {
   return "problems x replicas x groups: 1 x 1 x " + std::to_string(groups) + "\n";
 }
@@ -62,7 +62,7 @@ TEST(RecordPlansTest, IsTheTextOfThePlan) {
 }
 
 TEST(RecordPlansTest, PairsMayBeNestedAndAnExtraOffHasNoEffect) {
-  Record(false);  // Nobody records yet.
+  Record(false);  // No recording has begun.
   Record(true);
   Record(true);
   Record(false);
@@ -77,7 +77,7 @@ TEST(RecordPlansTest, PairsMayBeNestedAndAnExtraOffHasNoEffect) {
   EXPECT_THAT(Take(), HasSubstr(GroupsLine(9)));
 }
 
-// A call that fails before it has a plan is not recorded.
+// A call that fails before planning is not recorded.
 TEST(RecordPlansTest, HaveNoneOfABadCall) {
   PluginCall call(EveryOperand());
   call.call().args[0].data = nullptr;

@@ -26,7 +26,7 @@ inline const host::Plugin& ThePlugin() {
   return *plugin;
 }
 
-// Returns the text of the plan of the call in a frame, or of its error.
+// Returns the plan text of the call in a frame, or its error.
 inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   char* text = ThePlugin().plan_text(frame);
   std::string copy = text;
@@ -34,8 +34,8 @@ inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   return copy;
 }
 
-// Returns a ragged M problem with c, bias, alpha, beta and group_offset. It processes groups 1 to 3 of 5. The last two
-// of its 17 rows are in no group.
+// Returns a ragged M problem with c, bias, alpha, beta and group_offset. It processes groups 1 to 3 of 5, and the last
+// two of its 17 rows are in no group.
 inline ProblemSpec EveryOperand() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
@@ -66,9 +66,9 @@ class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;
   virtual host::Call& call() = 0;
-  // Returns success if all results are the expected ones, and nothing outside the buffers was written.
+  // Returns success if all results are right, and nothing outside the buffers was written.
   virtual testing::AssertionResult IsRight() const = 0;
-  // Returns true if every byte of the results is as Execute left it before it called the plugin.
+  // Returns true if every byte of the results is as before the plugin was called.
   virtual bool OutIsUntouched() const = 0;
   virtual bool SurroundingsIntact() const = 0;
   // Clears the results, then executes.
@@ -76,13 +76,13 @@ class SpoiltCall {
   // Instantiates the call, then executes it.
   virtual host::Error Run(host::TaskRunner* pool) = 0;
 
-  // Returns success if the call ended with the code and these texts in its message, and has written nothing.
+  // Returns success if the call failed with the code and these texts in its message, and wrote nothing.
   testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
                                      XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };
 
-// A problem, its expected result, and the call that computes it. All buffers are guarded. The workspace has exactly the
-// size that the plugin asks for.
+// A problem, its expected result, and the call that computes it, all in guarded buffers. The workspace has exactly the
+// required size.
 class PluginCall : public SpoiltCall {
  public:
   explicit PluginCall(const ProblemSpec& spec) : PluginCall(TestProblem(spec), spec.cliff) {}

@@ -1,4 +1,4 @@
-// Tests pools that schedule tasks in unusual ways, and many calls at once. A deadline turns a hang into a failure.
+// Tests pools with unusual scheduling, and many calls at once. A deadline turns a hang into a failure.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -60,7 +60,7 @@ class EmptyPool : public host::TaskRunner {
   void Schedule(XLA_FFI_Task*, void*) override { ADD_FAILURE() << "there are no threads"; }
 };
 
-// A TaskPool of tests/support as a pool of the host. Owns the TaskPool.
+// Adapts a TaskPool of tests/support to the host's interface, and owns it.
 template <typename Pool>
 class OwningRunner : public host::TaskRunner {
  public:
@@ -157,7 +157,7 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   EXPECT_TRUE(call.IsRight());
 }
 
-// Returns calls with the same attributes and operands. Each has its own results and workspace.
+// Returns calls with the same attributes and operands, but separate results and workspaces.
 std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std::string& executor) {
   std::vector<std::unique_ptr<SpoiltGemm>> calls;
   for (int i = 0; i < count; ++i) {
@@ -168,7 +168,7 @@ std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std
   return calls;
 }
 
-// Runs the calls as tasks of the pool that they use, as XLA does. All threads of the pool are in calls, and more calls
+// Runs the calls as tasks of the pool that they use, like XLA. All threads of the pool are in calls, and more calls
 // wait.
 void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& calls) {
   struct Task {

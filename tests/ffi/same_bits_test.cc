@@ -1,10 +1,9 @@
 // Tests the guarantee of raggemm/grouped_gemm.h: the bits of a result do not depend on the ISA, the executor, the
-// number of threads, or the floating point flags of the threads.
+// number of threads, or the threads' floating point flags.
 //
-// The results of edge.textproto and formats.textproto are compared with checksums in proto/cases/checksums.txt. These
-// were recorded on one machine with the scalar ISA on one thread. Two ISAs or machines that agree with the checksums
-// agree with each other. Other tests compare with the oracle (tests/support/bits_rule.h), which computes each row and
-// group alone.
+// The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, recorded with the
+// scalar ISA on one thread. ISAs or machines that agree with the checksums agree with each other. Other tests compare
+// with the oracle (tests/support/bits_rule.h), which computes each row and group alone.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -49,7 +48,7 @@ std::map<std::string, uint64_t> ReadChecksums() {
   return checksums;
 }
 
-// A case as a call, and the recorded checksum of its result.
+// A call of a case, and the recorded checksum of its result.
 class RecordedCase {
  public:
   RecordedCase(const GroupedGemmCase& full, uint64_t recorded)
@@ -61,7 +60,7 @@ class RecordedCase {
 
   bool is_large() const { return multiply_adds_ > 1'000'000; }
 
-  // Runs the call. Returns "" if the result has the recorded checksum, else what is wrong.
+  // Runs the call. Returns "" if the result has the recorded checksum, else the problem.
   std::string Run(const host::Attributes& execution, host::TaskRunner& pool) {
     const Array& out = made_.problem.out;
     if (out.data != nullptr) std::memset(out.data, 0xFF, BytesOf(out));
@@ -168,7 +167,7 @@ class HostileFlags {
   uint64_t saved_;
 };
 
-// Runs tasks on threads with hostile flags. Counts the tasks that return with other flags.
+// Runs tasks on threads with hostile flags, and counts the tasks that change the flags.
 class HostileRunner : public host::TaskRunner {
  public:
   HostileRunner(int threads, std::atomic<int>& changed) : changed_(changed), pool_(threads) {}
@@ -186,7 +185,7 @@ class HostileRunner : public host::TaskRunner {
   ThreadedPool pool_;
 };
 
-// Threads of OpenMP's team: the caller and one helper. The helper stays for the next region if that has the same size.
+// Threads of OpenMP's team: the caller and one helper. The helper stays for the next region of the same size.
 constexpr int kTeam = 2;
 #ifdef _OPENMP
 constexpr int kHelpersOfTeam = kTeam - 1;
@@ -206,7 +205,7 @@ int HostileThreadsOfTeam() {
   return count;
 }
 
-// The flags of a thread have no effect on results, and a call leaves them as they are.
+// The flags of a thread do not affect results, and a call does not change them.
 TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
   Cases();  // Makes the cases with the usual flags.
   const uint64_t usual = ThreadMode();

@@ -1,4 +1,4 @@
-// Valid calls of every custom call, which tests spoil, and checks of how a spoilt call ends.
+// Valid calls of every custom call for tests to spoil, and checks of how a spoilt call ends.
 #ifndef RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 #define RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 
@@ -21,25 +21,23 @@ namespace raggemm::test {
 
 inline constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
-// Returns operand or result number i of a call. Operands come first.
+// Returns operand or result number i of a call, operands first.
 inline host::Buffer& BufferAt(host::Call& call, size_t i) {
   return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
 
-// A custom call of the plugin: its description, its attributes, and a function that makes a valid call with every
-// optional operand.
+// A custom call of the plugin: its description, attributes, and a function that makes a valid call with every optional
+// operand.
 struct Target {
   const CustomCall& description;
   const google::protobuf::Descriptor& attributes;
   std::unique_ptr<SpoiltCall> (*make)();
 
-  // Returns the names of the call's operands and then of its results.
   std::vector<std::string> Names(const host::Call& call) const;
 };
-// Returns all custom calls of the plugin.
 absl::Span<const Target> AllTargets();
 
-// Returns one valid problem of each mode. Some sizes are zero, and some rows are in no group.
+// Returns one valid problem per mode. Some sizes are zero, and some rows are in no group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
 // A call of raggemm_grouped_gemm_v1. `change` may change its problem.
@@ -51,9 +49,8 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Checks that the result has the specified bits, that it is within the bound of the float64 reference, and that
-  // nothing outside the buffers was written. With special values the bound is left out, because float64 overflows later
-  // than the result.
+  // Checks that the result has the specified bits and is within the bound, and that nothing outside the buffers was
+  // written. Skips the bound for special values, because float64 overflows later than the result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);

@@ -1,5 +1,5 @@
-// libFuzzer target for the text of GroupedGemmCases. A text is either read, or refused with a position. Small cases
-// that are read are called like the driver does. They give the right result or a defined error.
+// libFuzzer target for the text of GroupedGemmCases. A text is read, or refused with a position. Small cases are then
+// called like by the driver, and give the right result or a defined error.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@
 namespace raggemm::test {
 namespace {
 
-constexpr int64_t kMostElements = 1 << 12;  // Of an operand.
+constexpr int64_t kMostElements = 1 << 12;  // Elements of an operand.
 constexpr int kMostCases = 4;
 
 // Aborts unless `holds` is true, so that libFuzzer keeps the input.
@@ -58,8 +58,8 @@ bool IsSmall(const Dims& dims) {
   return elements <= kMostElements;
 }
 
-// Returns true if all arrays of a case are small. Zero dims do not make an array small, because code that reads a case
-// may loop over its other dims.
+// Returns true if all arrays of a case are small. Zero dims do not count, because code that reads a case may loop over
+// its other dims.
 bool IsSmall(const proto::GroupedGemmCase& source) {
   return IsSmall(source.lhs().dims()) && IsSmall(source.rhs().dims()) && IsSmall(source.out().dims()) &&
          IsSmall(source.bias().dims()) && IsSmall(source.alpha().dims()) && IsSmall(source.beta().dims()) &&
@@ -67,8 +67,7 @@ bool IsSmall(const proto::GroupedGemmCase& source) {
          IsSmall(source.group_shape());
 }
 
-// Requires either success, with out within its bound of the float64 reference, or an error with a message, with out
-// unchanged.
+// Requires success with out within its bound, or an error with a message and an unchanged out.
 void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) {
   const host::Error error = host::Execute(raggemm_grouped_gemm_v1_execute, call, nullptr);
   Require(host::LiveErrors() == 0, "every error was destroyed");
@@ -82,7 +81,7 @@ void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) 
     Require(std::all_of(begin, begin + bytes, [](unsigned char byte) { return byte == 0xFF; }), "out is untouched");
     return;
   }
-  if (ElementCount(out) == 0) return;  // There may be more groups than memory has room for.
+  if (ElementCount(out) == 0) return;  // There may be more groups than fit into memory.
   const absl::StatusOr<Reference> reference = ComputeReference(problem);
   Require(reference.ok(), "what was computed has a reference");
   for (size_t i = 0; i < reference->want.size(); ++i) {

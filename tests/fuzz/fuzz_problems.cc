@@ -1,5 +1,5 @@
 // Computes random valid problems, a fourth of them expert MLPs. Each runs in a random configuration with every
-// instruction set of the host, and is compared with the rule of the bits and the float64 reference. A wrong result, a
+// instruction set of the host, and is compared with the oracle's bits and the float64 reference. A wrong result, a
 // crash or a hang is printed as a line for --replay.
 #include <unistd.h>
 
@@ -53,7 +53,6 @@ constexpr unsigned kSecondsOfAHang = 20;
 
 // ---- a case as text ----
 
-// How a problem is computed.
 struct RunConfig {
   Isa isa = Isa::kScalar;
   Executor executor = Executor::kSerial;
@@ -72,7 +71,7 @@ void VisitFields(SomeConfig& config, Visit visit) {
   visit("out_is_c", config.out_is_c);
 }
 
-// An MLP with the smallest and plainest defaults. A failing MLP is reduced towards them.
+// An MLP with the smallest and plainest defaults, towards which a failing MLP is reduced.
 struct PlainMlp : MlpSpec {
   PlainMlp()
       : MlpSpec{.tokens = 1,
@@ -89,19 +88,19 @@ struct PlainMlp : MlpSpec {
 struct FuzzCase {
   ProblemSpec spec;
   RunConfig config;
-  std::optional<PlainMlp> mlp = std::nullopt;  // If set, it replaces spec.
+  std::optional<PlainMlp> mlp = std::nullopt;  // Replaces spec if set.
 };
 
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
-// Returns a case as one line: the fields of the spec and the config that differ from their defaults, with " : " between
-// them. The line of an MLP begins with "mlp ".
+// Returns a case as one line: the fields of spec and config that differ from their defaults, with " : " between. The
+// line of an MLP begins with "mlp ".
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
   return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));
 }
 
-// Parses a line that ToText made. Returns InvalidArgument for other text.
+// Parses a line of ToText. Returns InvalidArgument for other text.
 absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text) {
   FuzzCase parsed;
   const bool is_mlp = absl::ConsumePrefix(&text, kMlp);
@@ -126,7 +125,7 @@ RunConfig RandomConfig(Isa isa, Random& random) {
 
 // ---- crashes and hangs ----
 
-char running[1 << 14];  // The running case, which is printed after a crash.
+char running[1 << 14];  // The running case, printed after a crash.
 
 void PrintCase(int signal) {
   const char* texts[] = {"\ncrash or hang. Replay with\n  ./dev test fuzz_problems --replay=\"", running, "\"\n"};
@@ -142,7 +141,7 @@ void CatchCrashes() {
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
 }
 
-// Thread pools in place of XLA's and others. They are never destroyed, because tasks may start after a call.
+// Thread pools like XLA's and others. They are never destroyed, because tasks may start after a call.
 constexpr int kPoolThreads = 3;
 TaskPool& LibrarysPool() {
   static auto* pool = new ThreadedPool(kPoolThreads);
@@ -153,7 +152,6 @@ host::TaskRunner& PluginsPool() {
   return *pool;
 }
 
-// Runs a custom call with the attributes of a config.
 absl::Status Execute(XLA_FFI_Handler* handler, const RunConfig& config, host::Call& call) {
   call.attributes["executor"] = absl::AsciiStrToUpper(FieldText(config.executor));
   call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(config.isa));
@@ -170,9 +168,8 @@ Options OptionsOf(const RunConfig& config) {
 class Checked {
  public:
   virtual ~Checked() = default;
-  // Computes the problem. Returns success if every element has the bits of the rule and is within its bound of the
-  // float64 reference, and if no byte next to a buffer has changed. With special values only the bits are compared,
-  // because float64 overflows later than f32.
+  // Computes the problem. Succeeds if every element has the bits of the rule and is within its bound, and no byte next
+  // to a buffer has changed. Skips the bound for special values, because float64 overflows later than f32.
   virtual testing::AssertionResult IsRight(const RunConfig& config) = 0;
 };
 
@@ -207,7 +204,7 @@ class CheckedProblem : public Checked {
   Reference reference_;
 };
 
-// An MLP. The bits of its rule are those of the products, the activation and the sums one by one.
+// An MLP. Its bits are those of separate products, activation and sums.
 class CheckedMlp : public Checked {
  public:
   explicit CheckedMlp(const MlpSpec& spec) : call_(spec), reference_(ComputeReference(call_.mlp())) {}

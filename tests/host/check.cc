@@ -58,8 +58,8 @@ absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Spa
   return worst;
 }
 
-// Returns at least kSampleSize elements of out. Each group with elements has some of them, also in its last row and
-// last column, and its last element. Others are anywhere in out.
+// Returns at least kSampleSize elements of out. Each nonempty group has its last element, some of its last row and
+// column, and others. The rest are anywhere in out.
 std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
                                uint64_t seed) {
   constexpr int64_t kEdge = 8;  // Elements of each group's last row, and of its last column.

@@ -13,16 +13,15 @@ namespace raggemm::host {
 
 int64_t MultiplyAdds(absl::Span<const GroupProduct> products);
 
-// The result of a comparison.
 struct Check {
   int64_t compared = 0;
-  double max_error = 0;  // In units of the tolerance. Above 1 the result is wrong.
+  double max_error = 0;  // Error in units of the tolerance. Above 1 the result is wrong.
   int64_t worst = 0;     // Linear index of the element with the largest error.
   double got = 0, want = 0;
 };
 
-// Compares out with the float64 reference. If there are more than ten million multiply-adds, it compares a sample. Runs
-// on all CPUs.
+// Compares out with the float64 reference, or a sample of out if there are more than ten million multiply-adds. Runs on
+// all CPUs.
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);
 
 }  // namespace raggemm::host

@@ -21,7 +21,6 @@ CaseProblem Make(const std::string& text) {
   return *std::move(made);
 }
 
-// Sets out to the values of the reference.
 void Solve(const GroupedGemmProblem& problem) {
   const absl::StatusOr<Reference> reference = ComputeReference(problem);
   ASSERT_TRUE(reference.ok());

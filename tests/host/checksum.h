@@ -7,7 +7,8 @@
 
 namespace raggemm::host {
 
-// SplitMix64 (Steele, Lea, Flood, 2014): kGolden is the step of its state. Scramble makes a random number from a state.
+// SplitMix64 (Steele, Lea, Flood, 2014). kGolden is the step of its state, and Scramble makes a random number from a
+// state.
 inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
 
 inline uint64_t Scramble(uint64_t z) {
@@ -16,8 +17,8 @@ inline uint64_t Scramble(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// Returns a checksum of all bits of an array of a matrix format. Equal results have equal checksums, on every machine
-// and in every language. If bits(i) is element i as an unsigned integer, the checksum is, modulo 2^64,
+// Returns a checksum of all bits of an array of a matrix format. It is the same on every machine and in every language.
+// If bits(i) is element i as an unsigned integer, the checksum is, modulo 2^64,
 //
 //     sum over i of Scramble(Scramble(bits(i)) + (i + 1) * 0x9e3779b97f4a7c15)
 //

@@ -1,4 +1,4 @@
-"""The recorded checksums of the driver's results, and the runs of the driver that give them."""
+"""Recorded checksums of the driver's results, and the driver runs that give them."""
 
 import pathlib
 import subprocess
@@ -9,9 +9,9 @@ HEAD = "# Checksums of the results of edge.textproto and formats.textproto (test
 
 
 def runs() -> list[list[str]]:
-    """Returns the flags of each run of the driver. The last of a flag given twice counts.
+    """Returns the flags of each run of the driver. If a flag is repeated, the last one counts.
 
-    The edge cases come in the types that they have and in others, those of formats.textproto with two rules of bf16.
+    The edge cases run in their own types and in other types. The cases of formats.textproto run with two bf16 rules.
     """
     edge, formats = f"--cases={CASES}/edge.textproto", f"--cases={CASES}/formats.textproto"
     types = [[], ["--dtype=f16"], ["--dtype=f64"], ["--dtype=bf16"]]
@@ -26,7 +26,7 @@ def recorded() -> list[str]:
 
 
 def computed(driver: list[str], *flags: str) -> list[str]:
-    """Returns the same of each result that a driver computes. A result that is wrong has no checksum."""
+    """Returns "case dtypes checksum" of each result that a driver computes. Wrong results have no checksum."""
     lines: list[str] = []
     for run in runs():
         command = [*driver, "--all", "--checksums", *flags, *run]
@@ -35,13 +35,13 @@ def computed(driver: list[str], *flags: str) -> list[str]:
 
 
 def differences(driver: list[str], *flags: str) -> list[str]:
-    """Returns the lines that a driver prints and that are not recorded, and those that are recorded and missing."""
+    """Returns the printed lines that are not recorded, and the recorded lines that are not printed."""
     want, got = recorded(), computed(driver, *flags)
     return [f"- {line}" for line in want if line not in got] + [f"+ {line}" for line in got if line not in want]
 
 
 def record(driver: list[str]) -> int:
-    """Writes the checksums of scalar code on one thread, and returns their number."""
+    """Records the checksums of scalar code on one thread, and returns their number."""
     lines = computed(driver, "--isa=scalar", "--executor=serial")
     RECORDED.write_text("\n".join([HEAD, *lines]) + "\n")
     return len(lines)

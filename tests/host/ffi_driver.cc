@@ -57,7 +57,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
-// Returns a path relative to the folder above the program's. The build and the installation have the same layout.
+// Returns a path relative to the parent of the program's folder. Build and installation have the same layout.
 fs::path InstalledPath(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }
@@ -129,7 +129,7 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// Returns the number of threads of a case's pool. The plugin itself refuses more than kMaxThreads.
+// Returns the number of threads of a case's pool. The plugin refuses more than kMaxThreads.
 int PoolThreads(const GroupedGemmCase& c) {
   int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = c.config().threads();
@@ -137,8 +137,8 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// Runs a case. Turns exceptions into errors, so that the next cases run even if this one has invalid shapes or not
-// enough memory.
+// Runs a case. Turns exceptions into errors, so that cases after one with invalid shapes or too little memory still
+// run.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));
@@ -201,7 +201,7 @@ int Run() {
   for (const GroupedGemmCase& c : cases) {
     const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options);
     wrong += !Report(c, run);
-    if (absl::IsFailedPrecondition(run.status())) break;  // The CPU lacks the ISA, so that no other case can run.
+    if (absl::IsFailedPrecondition(run.status())) break;  // The CPU lacks the ISA, so no other case can run.
   }
   if (checksums) return wrong == 0 ? 0 : 1;
   absl::PrintF("%d %s, %d wrong (max error in units of the tolerance)\n", cases.size(),

@@ -1,4 +1,4 @@
-// Tests of the driver as a program: its output and exit codes.
+// Tests the output and exit codes of the driver as a program.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -110,7 +110,7 @@ TEST(FfiDriverTest, TakesSeveralFilesTypesRulesAndPrecision) {
   }
 }
 
-// Tests that the error is printed once, and not again for each case.
+// The error is printed once, not for each case.
 TEST(FfiDriverTest, WhatThePluginDoesNotTakeIsOneError) {
   for (const auto& [flag, message] : {std::pair{"--isa=sse2", "attribute isa: unknown value \"SSE2\""},
                                       {"--executor=gpu", "attribute executor: unknown value \"GPU\""},

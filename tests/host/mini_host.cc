@@ -11,7 +11,7 @@ namespace {
 std::atomic<int64_t> live_errors{0};
 }  // namespace
 
-// Definition of a type that is opaque in XLA's header.
+// Definition of XLA's opaque type.
 struct XLA_FFI_Error {
   XLA_FFI_Error(XLA_FFI_Error_Code c, std::string m) : code(c), message(std::move(m)) { ++live_errors; }
   ~XLA_FFI_Error() { --live_errors; }
@@ -36,7 +36,7 @@ void ReadError(ErrorDetails* details) {
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-// The host's context. In XLA's header it is an opaque type, whose name depends on the version.
+// The host's context. XLA's header has it as an opaque type, whose name depends on the version.
 struct Context {
   TaskRunner* pool;
 };

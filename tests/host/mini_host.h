@@ -1,5 +1,5 @@
-// The host's side of XLA's C ABI, in the smallest form that can call a handler like XLA:CPU: call frames, the API that
-// a handler needs, errors, and a thread pool. It uses the C header and knows no handler.
+// The host's side of XLA's C ABI, just enough to call a handler like XLA:CPU: call frames, API functions, errors, and a
+// thread pool. It includes only the C header and knows no handler.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_
 
@@ -25,7 +25,7 @@ struct Error {
   bool ok() const { return code == XLA_FFI_Error_Code_OK; }
 };
 
-// A buffer of the caller. `data` may be anything, even null or misaligned. Handlers must cope with it.
+// A buffer of the caller. `data` may even be null or misaligned, and handlers must cope with it.
 struct Buffer {
   XLA_FFI_DataType dtype = XLA_FFI_DataType_F32;
   std::vector<int64_t> dims;
@@ -48,7 +48,7 @@ struct Call {
   Attributes attributes;
 };
 
-// Interface of pools that run the tasks of a handler.
+// Interface of pools that run a handler's tasks.
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
@@ -56,7 +56,7 @@ class TaskRunner {
   virtual void Schedule(XLA_FFI_Task* task, void* data) = 0;
 };
 
-// A pool that starts tasks in the order in which they were scheduled. The destructor waits for all tasks.
+// A pool that starts tasks in the order of scheduling. The destructor waits for all tasks.
 class ThreadPool : public TaskRunner {
  public:
   explicit ThreadPool(int threads);
@@ -91,10 +91,10 @@ class CallFrame {
   std::unique_ptr<Storage> storage_;
 };
 
-// Calls a handler, and takes over its error.
+// Calls a handler, and takes ownership of its error.
 Error Invoke(XLA_FFI_Handler* handler, CallFrame& frame);
 
-// Asks for the version of the handler's API and compares it with the host's, like XLA when a handler is registered.
+// Compares the handler's API version with the host's, like XLA when it registers a handler.
 Error CheckVersion(XLA_FFI_Handler* handler);
 
 // Calls a handler with attributes and no buffers, like XLA:CPU when it loads an executable.
@@ -105,10 +105,10 @@ Error Execute(XLA_FFI_Handler* handler, const Call& call, TaskRunner* pool);
 // Returns the number of errors that were created and not destroyed.
 int64_t LiveErrors();
 
-// A shared library that is loaded with RTLD_NOW | RTLD_LOCAL. The destructor closes it.
+// A shared library, loaded with RTLD_NOW | RTLD_LOCAL. The destructor closes it.
 class Library {
  public:
-  // Loads a library. Throws std::runtime_error with the message of dlopen.
+  // Throws std::runtime_error with the message of dlopen if loading fails.
   explicit Library(const std::string& path);
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;

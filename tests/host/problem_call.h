@@ -12,12 +12,12 @@ namespace raggemm::host {
 
 Buffer ToBuffer(const Array& array);
 
-// Returns the custom call raggemm_grouped_gemm_v1 or raggemm_moe_mlp_v1 that a front end makes for a problem. Executor,
-// isa and threads have their defaults. The call points into the problem's buffers.
+// Returns the custom call raggemm_grouped_gemm_v1 or raggemm_moe_mlp_v1 of a problem, like a front end makes it.
+// Executor, isa and threads have their defaults. The call points into the problem's buffers.
 Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace);
 Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
 
-// Returns the workspace elements of a call, computed with the library's raggemm_v1_workspace_coefficients.
+// Returns the workspace elements of a call, computed with raggemm_v1_workspace_coefficients.
 using WorkspaceCoefficientsFunction = void(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 int64_t WorkspaceElements(const GroupedGemmProblem& problem, WorkspaceCoefficientsFunction* coefficients);
 

@@ -22,8 +22,8 @@ void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
   });
 }
 
-// Fills an array with signed fractions. They are the top bits of the hash, as many as the type has digits. Their
-// product with a power of two is exact in double, or rounds once if T is double and the result is subnormal.
+// Fills an array with signed fractions: the top bits of the hash, as many as the type has digits. Scaling by a power of
+// two is exact in double, or rounds once if T is double and the result is subnormal.
 template <typename T>
 void FillFractions(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
@@ -33,7 +33,7 @@ void FillFractions(const Array& array, uint64_t seed, int exponent) {
   });
 }
 
-// Does the same by a table, for types without arithmetic in C++.
+// Fills an array like FillFractions by a table, for types without arithmetic in C++.
 void FillFromTable(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
   const int64_t values = int64_t{1} << digits;
@@ -51,14 +51,13 @@ void FillFromTable(const Array& array, uint64_t seed, int exponent) {
 void FillIntegers(const Array& array, uint64_t seed) {
   WithBits(array.dtype, [&](auto zero) {
     using T = decltype(zero);
-    // Elements smaller than a byte are filled in whole bytes.
     const auto whole = static_cast<int64_t>(BytesOf(array) / sizeof(T));
     FillWith<T>({array.data, array.dtype, {whole}}, seed,
                 [](uint64_t hash) { return static_cast<T>(hash >> (64 - 8 * sizeof(T))); });
   });
 }
 
-// Fills an array with floats of one byte. The table has the element for each byte of the hash.
+// Fills an array with one-byte floats, by a table with the element for each byte of the hash.
 void FillNarrowFloats(const Array& array, uint64_t seed) {
   const Format& format = FormatOf(array.dtype);
   std::array<uint8_t, 256> table;

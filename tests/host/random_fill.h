@@ -10,7 +10,7 @@
 
 namespace raggemm::host {
 
-// Calls body(begin, end) for one chunk of [0, n) on each CPU. Returns when all are done.
+// Calls body(begin, end) for one chunk of [0, n) per CPU. Returns when all are done.
 template <typename Body>
 void ParallelChunks(int64_t n, const Body& body) {
   const int64_t chunks = std::max(1u, std::thread::hardware_concurrency());

@@ -1,4 +1,4 @@
-// Runs cases through the plugin like XLA, and checks the results.
+// Runs cases through the plugin like XLA, and checks results.
 #ifndef RAGGEMM_TESTS_HOST_RUN_CASE_H_
 #define RAGGEMM_TESTS_HOST_RUN_CASE_H_
 
@@ -30,10 +30,10 @@ struct Plugin {
 struct RunOptions {
   Attributes how;              // Attributes executor, isa and threads that replace those of the case.
   std::optional<DType> dtype;  // Type of lhs and rhs.
-  // The rule and the precision of cases that have none. Cases that take no precision ignore it.
+  // The rule and precision of cases without one. Cases that take no precision ignore it.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
   std::optional<proto::GroupedGemmConfig::Precision::Value> precision;
-  int64_t max_multiply_adds = 0;  // 0: recorded sizes are not scaled down.
+  int64_t max_multiply_adds = 0;  // 0: do not scale recorded sizes down.
 };
 
 struct CaseRun {
@@ -46,7 +46,7 @@ struct CaseRun {
   int64_t multiply_adds = 0;
 };
 
-// Runs a case. Returns an error of the plugin with its code and message.
+// Runs a case. Errors of the plugin keep their code and message.
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool);
 

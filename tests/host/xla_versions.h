@@ -1,6 +1,6 @@
-// Common names for parts of XLA's C header that differ between versions of the FFI API, from 0.2 (jaxlib 0.8.1) to 0.5
-// (jaxlib 0.12). Since 0.4 the function that reads an error also returns its code. It has a longer struct and another
-// name, but the same slot in the API.
+// Common names for parts of XLA's C header that differ between FFI API versions, from 0.2 (jaxlib 0.8.1) to 0.5 (jaxlib
+// 0.12). Since 0.4 the function that reads an error also returns its code. It has a longer struct and another name, but
+// the same slot in the API.
 #ifndef RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 #define RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 
@@ -20,8 +20,7 @@ inline constexpr size_t kErrorDetailsSize = XLA_FFI_Error_GetDetails_Args_STRUCT
 inline constexpr auto kReadError = &XLA_FFI_Api::XLA_FFI_Error_GetDetails;
 #endif
 
-// Returns the field for the code of an error. Null if `details` has none, because the caller was built with an older
-// header.
+// Returns the field for an error's code, or null if the caller was built with an older header without the field.
 template <typename Details>
 XLA_FFI_Error_Code* ErrorCodeIn(Details& details) {
   if constexpr (requires { details.errc; }) {

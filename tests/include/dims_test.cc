@@ -1,4 +1,4 @@
-// Tests Dims, the shape of an array: what it can be made from, and that it copies its source.
+// Tests what Dims, the shape of an array, can be made from, and that it copies its source.
 #include <type_traits>
 #include <vector>
 

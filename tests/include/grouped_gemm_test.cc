@@ -1,4 +1,4 @@
-// Tests that the public headers alone are enough to plan, print and compute.
+// Tests that the public headers are enough to plan, print and compute.
 #include "raggemm/grouped_gemm.h"
 
 #include <cstdint>

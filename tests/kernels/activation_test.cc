@@ -1,5 +1,4 @@
-// Tests activations of the result, with and without a gate: results have the specified bits and are within the error
-// bound of the float64 reference.
+// Tests that activated results, with and without a gate, have the specified bits and stay within the error bound.
 #include "raggemm/activation.h"
 
 #include <cmath>
@@ -60,7 +59,7 @@ TEST(ActivationTest, IsRightInEveryModeStorageAndType) {
   }
 }
 
-// Checks every combination of alpha, beta, c and bias. Rows in no group keep c, or are zero, whatever the gate holds.
+// Checks every combination of alpha, beta, c and bias. Rows in no group keep c or become zero, even with a gate.
 TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (int bits = 0; bits < 16; ++bits) {
@@ -77,8 +76,8 @@ TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   }
 }
 
-// These extents use every strategy, one or several KC blocks, and one or several tiles of columns. bf16, quantized and
-// split f32 operands have cases of their own.
+// The extents use every strategy, one or several KC blocks, and one or several tiles of columns. Other tests cover
+// bf16, quantized and split f32 operands.
 TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
   for (int64_t m : {1, 4, 70}) {
     for (int64_t n : {1, 33, 600}) {
@@ -88,7 +87,6 @@ TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
         if (n != 33) spec.gate = DType::kF32;
         if (!Sampled(4)) continue;
         ExpectRight(spec);
-        // The oracle is slow for bf16, so one length of k is enough.
         if (k != 100) continue;
         spec.lhs = spec.rhs = spec.out = DType::kBF16;
         for (ArithmeticId sums : kBf16Rules) {
@@ -113,7 +111,6 @@ TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
   ExpectRight(split);
 }
 
-// Without products, out is the activation of c, bias or zero.
 TEST(ActivationTest, AppliesToEmptyContractions) {
   for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (bool added : {false, true}) {
@@ -139,7 +136,6 @@ TEST(ActivationTest, IsRightForShardsAndBatches) {
   }
 }
 
-// NaN and infinities give what the definition of each activation gives for them.
 TEST(ActivationTest, PropagatesSpecialValues) {
   for (ProblemSpec spec : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     spec.special_values = spec.c = spec.bias = true;

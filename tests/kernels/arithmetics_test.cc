@@ -1,5 +1,5 @@
-// Tests every arithmetic in every mode, storage and register tile, on every ISA of the host. Operands are random here.
-// The tests of each arithmetic cover its special values.
+// Tests every arithmetic in every mode, storage and register tile, on every ISA of the host. Operands are random. The
+// tests of each arithmetic cover special values.
 #include <cstdint>
 #include <vector>
 
@@ -11,8 +11,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns one problem of one group for each bf16_sums rule, each precision that splits f32, and each pair of 8-bit
-// types.
+// Returns one-group problems for each bf16_sums rule, each precision that splits f32, and each pair of 8-bit types.
 std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   std::vector<ProblemSpec> specs;
   for (ArithmeticId rule : kBf16Rules) {
@@ -35,7 +34,7 @@ std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   return specs;
 }
 
-// Extents are at and next to the edges of tiles, panels, blocks and accumulation chains.
+// The extents are at and next to the edges of tiles, panels, blocks and accumulation chains.
 TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   for (RaggedMode mode : kAllModes) {
     for (int64_t k : {1, 2, 3, 5, 8, 31, 33, 64, 130, 257}) {
@@ -58,7 +57,7 @@ TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   }
 }
 
-// Covers the height and width of every register tile. rhs is packed or read in its stored layout.
+// Covers register tiles of every height and width, with rhs packed and in its stored layout.
 TEST(ArithmeticsOnEveryIsa, TileEdges) {
   for (ProblemSpec spec : EveryArithmetic(0, 1, 35)) {
     if (spec.out != DType::kS32) spec.out = DType::kBF16;

@@ -1,4 +1,4 @@
-// Tests each bf16_sums rule on every ISA of the host. The oracle uses no hardware that flushes denormals.
+// Tests each bf16_sums rule on every ISA of the host. The oracle emulates flushing of denormals in software.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -21,7 +21,7 @@ RAGGEMM_FOR_EACH_ISA(Bf16Rules);
 
 class Bf16RulesOnEveryIsa : public testing::Test {
  protected:
-  // Fills lhs and rhs with the bit patterns that fill(random) returns, and checks the result of each rule.
+  // Fills lhs and rhs with bit patterns from fill(random), and checks the result of each rule.
   template <typename Fill>
   void ExpectBits(const ProblemSpec& spec, Fill fill) {
     Random random(TestSeed() + spec.k);
@@ -58,7 +58,7 @@ TEST_F(Bf16RulesOnEveryIsa, NumbersOfManyMagnitudes) {
   }
 }
 
-// Products, chains and totals are close to the smallest normal number, or flush to zeros of either sign.
+// Products, chains and totals are close to the smallest normal number or flush to zero.
 TEST_F(Bf16RulesOnEveryIsa, NumbersWhoseProductsVanish) {
   for (int64_t k : {1, 2, 5, 16, 31, 33, 258, 290}) {
     for (int64_t field : {60, 62, 64}) {
@@ -75,7 +75,6 @@ TEST_F(Bf16RulesOnEveryIsa, DenormalOperandsAreZeros) {
   }
 }
 
-// Zeros, infinities, NaN and denormals of both signs stand among ordinary numbers.
 TEST_F(Bf16RulesOnEveryIsa, SpecialValues) {
   constexpr uint16_t kSpecial[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffff, 1, 0x8001, 0x3f80, 0x7f7f};
   for (int64_t k : {1, 2, 3, 33, 300}) {
@@ -87,7 +86,7 @@ TEST_F(Bf16RulesOnEveryIsa, SpecialValues) {
   }
 }
 
-// Checks hundreds of thousands of products of random bit patterns, one or two for each sum.
+// Checks hundreds of thousands of products of random bit patterns, in sums of one or two products.
 TEST_F(Bf16RulesOnEveryIsa, AnyBits) {
   for (int64_t k : {1, 2}) {
     ExpectBits(Bf16Spec(300, 300, k), [](Random& random) { return random.Next(); });

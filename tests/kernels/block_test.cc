@@ -1,5 +1,4 @@
-// Tests what is prefetched while a tile goes through its blocks of rhs. The tests of results show that the blocks
-// themselves are right.
+// Tests the prefetches of a tile's blocks of rhs. The tests of results cover the blocks themselves.
 #include "kernels/plan/block.h"
 
 #include <cstdint>
@@ -28,7 +27,7 @@ class BlockTest : public testing::Test {
     schedule_ = MakeSchedule(problem_->problem, {.isa = Isa::kScalar, .cpu = cpu}, absl::MakeSpan(workspace_)).value();
   }
 
-  // Adds the indices of the prefetched cache lines, counted from `data`. Advances `prefetch` as a kernel does.
+  // Adds the indices of the prefetched cache lines, counted from `data`. Uses up `prefetch` like a kernel.
   static void AddLines(Prefetch& prefetch, const char* data, std::set<int64_t>& lines) {
     for (; prefetch.count > 0; --prefetch.count) {
       lines.insert((prefetch.line - data) / 64);
@@ -38,7 +37,7 @@ class BlockTest : public testing::Test {
     }
   }
 
-  // Adds the lines of rhs that all panels and register tiles of a block prefetch, counted from the start of rhs.
+  // Adds the lines of rhs that a whole block prefetches, counted from the start of rhs.
   void PrefetchAll(Prefetcher& prefetcher, const TileTask& task, const Block& block, std::set<int64_t>& lines) {
     Panel panel;
     for (int64_t col = 0; col < block.cols; col += panel.cols) {
@@ -54,10 +53,10 @@ class BlockTest : public testing::Test {
   Schedule schedule_;
 };
 
-// The panels of a block together prefetch each line of the next block once. This holds for both orders of prefetching,
-// with few rows and with many.
+// The panels of a block together prefetch each line of the next block once. The cost model orders prefetches
+// differently for few and many rows.
 TEST_F(BlockTest, PrefetchesTheNextBlock) {
-  // A CPU for which the cost model chooses both orders.
+  // A CPU for which the cost model uses both orders.
   Cpu cpu = HostCpu();
   cpu.fmas_per_cycle = 32;
   cpu.memory_bytes_per_cycle = 5.5;
@@ -81,7 +80,7 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
       Prefetcher prefetcher(schedule_, task, 0);
       prefetcher.StartBlock(block, &next);
       const int64_t size = SizeOf(schedule_.tile.call.rhs.dtype);
-      // Indices of lines, counted from the start of the matrix, which need not be aligned to a line.
+      // Line indices from the start of the matrix, which need not be aligned to a line.
       std::set<int64_t> want, got;
       for (int64_t k = 0; k < next.steps; ++k) {
         for (int64_t col = 0; col < next.cols; ++col) {
@@ -95,7 +94,7 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
   }
 }
 
-// If a tile goes along k first, all blocks of its first columns together prefetch the next columns, each line once.
+// If a tile goes along k first, the blocks of its first columns together prefetch each line of the next columns once.
 TEST_F(BlockTest, PrefetchesTheNextColumns) {
   for (int64_t k : {511, 2048}) {
     ProblemSpec spec{.groups = 1, .m = 3, .n = 640, .k = k, .sizes = {3}};
@@ -116,7 +115,7 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
       PrefetchAll(prefetcher, task, block, got);
       block = next;
     }
-    // A column that does not begin at a line boundary shares a line with the column before.
+    // A column that begins within a line shares this line with the previous column.
     if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
     EXPECT_EQ(got, want) << k;
   }

@@ -1,5 +1,5 @@
 // Tests rhs in column blocks: results for every type and extent, prefetches, and errors. The padding after the last
-// column holds arbitrary values.
+// column is arbitrary.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -27,7 +27,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem with groups of 0 to 40 rows, which are one or several register tiles.
+// Returns a problem with groups of 0 to 40 rows: one or several register tiles.
 ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
   return {.groups = 8,
           .m = 75,
@@ -38,7 +38,7 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// Checks the bits with tile plans for an rhs that fits into the L2 cache, and for one that does not.
+// Checks the bits with tile plans for an rhs that fits into the L2 cache, and for a larger one.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);
@@ -98,8 +98,7 @@ TEST(ColumnBlocksOnEveryIsa, Integers) {
   }
 }
 
-// Covers scales that are applied to sums, scales that are applied to elements, and no scales. With 131 columns the last
-// byte of a row may be partly used.
+// Covers scales of sums, scales of elements, and no scales. With 131 columns the last byte of a row may be partly used.
 TEST(ColumnBlocksOnEveryIsa, QuantizedWeights) {
   const std::vector<int64_t> scales[] = {{}, {0}, {0, 1}, {32, 1}, {64, 0}, {1, 1}};
   for (DType rhs : kAllQuantized) {
@@ -155,7 +154,7 @@ class ColumnBlocks : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 
-// A tile of few rows reads its blocks in the order of memory. It prefetches at a fixed distance ahead, each line once.
+// A tile of few rows reads its blocks in memory order, and prefetches each line once at a fixed distance.
 TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
   MakeScheduleOf({.groups = 1,
                   .m = 1,
@@ -243,7 +242,7 @@ TEST(BadColumnBlocks, AreRefusedInOtherModes) {
   }
 }
 
-// Copies x, [G,K,N], to column blocks of `width` columns. Fills the padding after the last column with ones.
+// Copies x, [G,K,N], to column blocks of `width` columns. Fills the padding with ones.
 Array PutInBlocks(const Array& x, int64_t width, FloatTensor& to) {
   const int64_t k = x.dims[1], n = x.dims[2], blocks = to.array.dims[1];
   for (int64_t i = 0; i < ElementCount(to.array); ++i) {

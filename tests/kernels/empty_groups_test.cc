@@ -1,4 +1,4 @@
-// Tests empty groups: all 256 patterns of empty groups among eight, and extents of zero.
+// Tests all 256 patterns of empty groups among eight, and extents of zero.
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -16,7 +16,6 @@ class EmptyGroups : public testing::Test {
   void ExpectAllPatterns(RaggedMode mode) {
     for (int pattern = 0; pattern < 256; ++pattern) {
       ProblemSpec spec{.mode = mode, .groups = 8, .m = 16, .n = 16, .k = 16};
-      // The sum of the sizes is at most 15.
       for (int g = 0; g < 8; ++g) spec.sizes.push_back(pattern >> g & 1 ? 1 + g % 3 : 0);
       for (const ProblemSpec& variant : StorageVariants(spec)) {
         if (!Sampled(4)) continue;
@@ -32,7 +31,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Ragged K sums three replicas. The kernels of the last replica that is not empty store the result.
+// Ragged K sums three replicas. The last nonempty replica stores the result.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};
@@ -41,7 +40,7 @@ TEST_F(EmptyGroups, SummedReplicas) {
   }
 }
 
-// A call may have no group, no row, no column or no k. out is then zero, c, or c + bias.
+// A call may have no groups, rows, columns or steps of k. out is then zero, c, or c + bias.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     for (int mask = 0; mask < 16; ++mask) {

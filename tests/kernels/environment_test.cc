@@ -1,4 +1,4 @@
-// Tests the environment variables that are defaults of calls, and the errors of wrong values.
+// Tests environment variables that set the defaults of calls, and the errors for invalid values.
 #include "raggemm/environment.h"
 
 #include <cstdint>
@@ -77,7 +77,7 @@ TEST(DefaultThreadsTest, IsANumberOrAll) {
 
 // Returns the best ISA with its own f32 kernels.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
-// Returns the ISA next above the scalar one, or the scalar ISA if there is no other.
+// Returns the ISA next above the scalar one, or the scalar ISA if it is the only one.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }
 
 struct Variables {
@@ -97,7 +97,7 @@ std::string PlannedWith(const Variables& variables, Options options) {
     std::vector<int64_t> workspace(1000);
     const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!plan.ok()) return plan.status().ToString();
-    // The variable was read before, so its new value has no effect.
+    // The variable was read before, so this value has no effect.
     setenv("RAGGEMM_ISA", "nonsense", 1);
     const absl::StatusOr<Schedule> again = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";

@@ -1,5 +1,4 @@
-// Tests enum values out of range, in every field of a problem and its options. Each is an error, and nothing is
-// written.
+// Tests that enum values out of range are errors in every field of a problem and its options.
 #include "kernels/check/errors.h"
 
 #include <utility>
@@ -14,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// Calls expect(value, error) for values out of the range of `count` enumerators.
+// Calls expect(value, error) for values beyond the `count` enumerators.
 template <typename Expect>
 void ForEachBadValue(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {

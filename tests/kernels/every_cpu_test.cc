@@ -1,5 +1,5 @@
-// Tests results with the plans of other CPUs: each measured CPU, and CPUs that nobody measured. The CPU is an option of
-// a call, so every host can run the plans of all CPUs with the instruction sets that it has.
+// Tests the plans of measured and unmeasured CPUs. A call names its CPU, so any host can run the plan of any CPU with
+// its own instruction sets.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,7 +37,7 @@ TEST_P(EveryCpuTest, GivesTheSpecifiedBits) {
     TestProblem test(RandomSpec(random));
     test.ClearOut();
     ASSERT_EQ(GroupedGemm(test.problem, {.executor = Executor::kOpenMp, .cpu = GetParam()}), absl::OkStatus());
-    // The CPU of the plan, and not the host, chooses the rule for bf16 unless the problem names one.
+    // Unless the problem names a bf16 rule, the CPU of the plan chooses it, not the host.
     GroupedGemmProblem expected = test.problem;
     const ChosenArithmetic chosen = ArithmeticFor(ProductsOf(test.problem), GetParam()).value();
     if (chosen.because != nullptr) expected.bf16_sums = static_cast<ArithmeticId>(chosen.arithmetic - kArithmetics);

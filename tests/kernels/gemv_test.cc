@@ -1,4 +1,4 @@
-// Tests groups of few rows, for which rhs streams once in the order of memory (RhsMode::kGemv).
+// Tests groups of few rows. They stream rhs once in memory order (RhsMode::kGemv).
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -19,7 +19,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns options with a CPU that has almost no L2 cache, so that rhs streams from memory.
+// Returns options for a CPU with almost no L2 cache, so that rhs streams from memory.
 Options Uncached() {
   Options options{.executor = Executor::kOpenMp, .threads = 1};
   options.cpu.l2_bytes = 1;
@@ -31,7 +31,7 @@ void ExpectUncachedBits(const ProblemSpec& spec, absl::Span<const int64_t> threa
   ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
 }
 
-// Returns a problem with groups of 0 to 9 rows: all heights that GEMV kernels take, and one more.
+// Returns a problem with groups of 0 to 9 rows: every height that GEMV kernels take, and one more.
 ProblemSpec FewRowsSpec(int64_t n, int64_t k) {
   return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
 }
@@ -81,8 +81,7 @@ TEST(GemvOnEveryIsa, Bf16ByEachRule) {
   }
 }
 
-// Columns fill whole and partial panels of 32, 64 and 128 columns. Scales apply to sums or to elements, or there are
-// none.
+// Columns fill whole and partial panels of 32, 64 and 128 columns. Scales apply to sums, to elements, or are absent.
 TEST(GemvOnEveryIsa, QuantizedWeights) {
   const std::vector<int64_t> kSumScales = {64, 1}, kElementScales = {32, 1};
   for (DType rhs : kAllQuantized) {
@@ -105,7 +104,7 @@ TEST(GemvOnEveryIsa, QuantizedWeights) {
   }
 }
 
-// Elements times scales are denormal, infinite or NaN. Nine rows and transposed weights use packed panels.
+// Scaled elements are denormal, infinite or NaN. Nine rows and transposed weights use packed panels.
 TEST(GemvOnEveryIsa, ExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
@@ -124,7 +123,7 @@ TEST(GemvOnEveryIsa, ExtremeScales) {
   }
 }
 
-// GEMV kernels load rhs ahead. The last group of rhs ends at an unmapped page.
+// GEMV kernels load rhs ahead, and the last group of rhs ends at an unmapped page.
 TEST(GemvOnEveryIsa, ReadsNothingAfterTheLastGroup) {
   for (int64_t rows : {1, 2}) {
     for (int64_t n : {33, 70, 100, 1000}) {

@@ -13,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// The offset is 0 if none is given. No row follows the rows of the last groups.
+// The default offset is 0. No row follows the rows of the last groups.
 TEST(GroupOffsetOnEveryIsa, SelectsTheFirstOrTheLastGroups) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     for (bool c : {false, true}) {
@@ -26,7 +26,6 @@ TEST(GroupOffsetOnEveryIsa, SelectsTheFirstOrTheLastGroups) {
   }
 }
 
-// An offset of shape [P,R], in every type of sizes.
 TEST(GroupOffsetOnEveryIsa, MayDifferBetweenReplicas) {
   for (DType dtype : kAllSizesTypes) {
     ProblemSpec spec{.problems = 2, .replicas = 2, .groups = 4, .m = 12, .n = 10, .k = 7};
@@ -39,7 +38,6 @@ TEST(GroupOffsetOnEveryIsa, MayDifferBetweenReplicas) {
   }
 }
 
-// Returns the error for a group_offset of this shape and these values, or "" if there is none.
 std::string ErrorOf(RaggedMode mode, DType dtype, const std::vector<int64_t>& dims,
                     const std::vector<int64_t>& values) {
   ProblemSpec spec{.mode = mode, .problems = 1, .replicas = 2, .groups = 4, .m = 20, .n = 20, .k = 20};
@@ -66,7 +64,7 @@ TEST(GroupOffsetErrors, NameValueAndLimit) {
   EXPECT_EQ(ErrorOf(n, DType::kS32, {}, {0}), "");
 }
 
-// The batch elements of a uniform problem are its groups, so a caller may give one offset for each of them.
+// In a uniform problem the batch elements are groups, so a caller may give one offset for each.
 TEST(GroupOffsetErrors, CoverEveryValueInAUniformProblem) {
   const RaggedMode uniform = RaggedMode::kUniform;
   for (DType dtype : kAllSizesTypes) {

@@ -17,7 +17,6 @@ constexpr int64_t kPatterns = 1 << 16;
 
 class HalfTypes : public IsaTest {
  protected:
-  // Returns the kernel rows of the ISA that sum in a float type.
   static std::vector<const KernelRow*> FloatRows() {
     std::vector<const KernelRow*> rows;
     for (const KernelRow& row : RowOf(GetParam()).kernels) {
@@ -28,7 +27,6 @@ class HalfTypes : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(HalfTypes);
 
-// Returns a tensor of all bit patterns of a 16-bit type.
 Tensor AllPatterns(DType dtype) {
   Tensor patterns(dtype, {kPatterns});
   for (int64_t bits = 0; bits < kPatterns; ++bits) {
@@ -61,8 +59,8 @@ TEST_P(HalfTypes, WidenEveryPatternExactly) {
   }
 }
 
-// Returns the value halfway between two neighbours of the type, or (nudge -1 or 1) the number of the compute type next
-// to it. These values are the hardest to round.
+// Returns the value halfway between two neighbours of the type, or its neighbour in the compute type if nudge is -1 or
+// 1. These values are the hardest to round.
 double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
   const double next = ToDouble(patterns, std::min(i + 1, kPatterns - 1));
   const double half = RoundTo(compute, ToDouble(patterns, i) / 2 + next / 2);

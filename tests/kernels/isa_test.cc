@@ -1,4 +1,4 @@
-// Tests which kernels exist, which of them this CPU can run, and that a forced ISA is the one that computes.
+// Tests which kernels exist, which ones this CPU can run, and that a forced ISA does the work.
 #include "kernels/target/isa.h"
 
 #include <sys/mman.h>
@@ -46,14 +46,13 @@ TEST(HostCpu, HasTheCachesThatTheSystemShows) {
   EXPECT_EQ(HostCpu().l2_bytes_per_cycle, 2 * lanes);
 }
 
-// Checks the names, arithmetics and packed layouts in the table of ISAs.
 TEST(IsaRows, DescribeTheirKernels) {
   for (const IsaRow& isa : IsaRows()) {
     EXPECT_EQ(&RowOf(isa.isa), &isa);
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      // Bytes of a word. Units that multiply two rows by two columns take 8.
+      // Bytes per word. Units that multiply two rows by two columns take 8.
       const int64_t word = row.row_step == 2 ? 8 : 4;
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
@@ -66,7 +65,7 @@ TEST(IsaRows, DescribeTheirKernels) {
   EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
-// An ISA that lacks kernels for an arithmetic uses those of another ISA.
+// ISAs without kernels for an arithmetic use those of another ISA.
 TEST(KernelsFor, ExistForEveryArithmetic) {
   for (Isa isa : AllIsas()) {
     for (const Arithmetic& arithmetic : kArithmetics) {
@@ -141,7 +140,6 @@ TEST(Probe, MeasuresTheKernelsThatTheHostCanRun) {
   EXPECT_NE(ToString(HostCpu()).find('*'), std::string::npos);
 }
 
-// Returns every function that the tables name for an ISA.
 std::vector<void*> CodeOf(const IsaRow& isa) {
   std::vector<void*> code;
   const auto add = [&code](auto* function) {
@@ -165,8 +163,8 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// Writes an illegal instruction at the start of a function. Only for a process that is about to end. TSan has no shadow
-// memory for code, so the function is not instrumented.
+// Writes an illegal instruction at the start of a function of a process that is about to end. TSan has no shadow memory
+// for code, so this function is not instrumented.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
   const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / bytes * bytes;
@@ -180,10 +178,10 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
   __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
-// Computes with the forced ISA after poisoning its own functions (`poison_forced`) or those of all other ISAs. Exits
-// with 0 if the result is right. A call of a poisoned function kills the process.
+// Computes with the forced ISA after poisoning its own functions (`poison_forced`) or those of all other ISAs, and
+// exits with 0 if the result is right. A call of a poisoned function kills the process.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
-  // The probe runs every ISA once, so it must run before any function is poisoned.
+  // The probe runs every ISA, so it must come before poisoning.
   HostCpu();
   for (const IsaRow& isa : IsaRows()) {
     if ((isa.isa == forced) != poison_forced) continue;

@@ -1,5 +1,4 @@
-// Tests every function in the table of every ISA against its contract in microkernel.h. Operands end at an unmapped
-// page.
+// Tests every kernel of every ISA against its contract in microkernel.h. Operands end at an unmapped page.
 #include "kernels/isa/microkernel.h"
 
 #include <algorithm>
@@ -22,8 +21,8 @@ namespace {
 
 class Microkernels : public IsaTest {
  protected:
-  // A kernel and the register tile that it computes. b is a packed panel, or rhs in its stored layout. Kernels with
-  // `dot` read stored columns, all others read stored rows.
+  // A kernel and its register tile. b is a packed panel, or rhs in its stored layout. Kernels with `dot` read stored
+  // columns, all others read stored rows.
   struct Tile {
     const KernelRow& row;
     Microkernel* run;
@@ -42,7 +41,7 @@ class Microkernels : public IsaTest {
     }
   };
 
-  // The part of an accumulation chain that one call computes: how the part begins, its steps, and how it ends.
+  // The part of an accumulation chain that one call computes.
   struct ChainPart {
     int64_t k;
     Begin begin;
@@ -67,7 +66,7 @@ class Microkernels : public IsaTest {
     const std::string what = Named(tile, part);
     const int64_t k_padded = PaddedK(tile.row, part.k), elements = tile.height() * tile.nr;
     const bool same_format = random_.Coin(), flips = Flips(tile.row, same_format);
-    // The 8-bit type that rhs does not have.
+    // The other 8-bit type than that of rhs.
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;
     const DType a_type = same_format ? tile.b_type : other;
     Values a = Panel(tile.row.lhs, a_type, part.k, k_padded, tile.height(), random_);
@@ -92,7 +91,7 @@ class Microkernels : public IsaTest {
         if (part.end == End::kAddTotal) want_result[at] = Add(sums, want_total[at], sum);
       }
     }
-    // A prefetch may have any address, and may ask for more lines than the kernel has steps.
+    // Prefetches may have any address, and more lines than the kernel has steps.
     const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
     const int64_t lines = part.k * random_.Below(3), moved = tile.Prefetches(part.k) ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
@@ -136,7 +135,7 @@ class Microkernels : public IsaTest {
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // The bits of `operands` select those of the epilogue: 1 alpha, 2 c, 4 beta, 8 bias.
+  // Checks an epilogue. The bits of `operands` select alpha (1), c (2), beta (4) and bias (8).
   void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int operands) {
     const DType compute = ArithmeticOf(row).sum;
     const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);
@@ -170,7 +169,7 @@ class Microkernels : public IsaTest {
     ASSERT_TRUE(out.SurroundingsIntact());
   }
 
-  // Calls visit(row, dtype, mr) for every kernel row, type and height. Stops at the first failure.
+  // Calls visit(row, dtype, mr) for every kernel row, type and height, until a failure.
   template <typename Visit>
   void ForEachHeight(Visit visit) {
     for (const KernelRow& row : rows()) {
@@ -184,14 +183,14 @@ class Microkernels : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
-// Returns true if a row has kernels that read rhs of this type in its stored layout. AMX tiles have none, and f64 sums
-// of narrower elements have none.
+// Returns true if a row has kernels that read rhs of this type in its stored layout. AMX tiles and f64 sums of narrower
+// elements have none.
 bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   const bool widens_to_f64 = ArithmeticOf(row).sum == DType::kF64 && dtype != DType::kF64;
   return row.ahead_slice == 0 && !widens_to_f64;
 }
 
-// Checks the kernels of every height for rhs in its stored layout, with storing of the packed panel, and packed.
+// Checks every height with rhs in its stored layout, with rhs that the kernel packs on the fly, and with packed rhs.
 TEST_P(Microkernels, MultiplyEveryDType) {
   ForEachHeight([this](const KernelRow& row, DType dtype, int64_t mr) {
     const FormatKernels& kernels = KernelsOf(row, dtype);
@@ -201,7 +200,7 @@ TEST_P(Microkernels, MultiplyEveryDType) {
       ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
     }
     EXPECT_EQ(kernels.direct[mr][1].nr, ReadsStoredLayout(row, dtype) ? row.cols : 0);
-    // The first of two register tiles has more than half of the rows of the tallest.
+    // The first of several register tiles packs on the fly. It has more than half of the tallest tile's rows.
     if (2 * mr > row.rows) {
       ASSERT_EQ(kernels.storing[mr] != nullptr, ReadsStoredLayout(row, dtype));
     }
@@ -244,8 +243,8 @@ TEST_P(Microkernels, MultiplyByStoredColumns) {
   }
 }
 
-// The register tiles of one panel have at most two heights. Checks that their kernels have one width, unless the taller
-// ones are a whole panel wide.
+// Register tiles of one panel have at most two heights. Their kernels have the same width, unless the taller ones are
+// as wide as a panel.
 TEST_P(Microkernels, RegisterTilesOfAPanelHaveOneWidth) {
   for (const KernelRow& row : rows()) {
     for (int64_t rows = row.rows + 1; row.ahead_slice == 0 && rows <= 4 * row.rows; ++rows) {

@@ -1,5 +1,4 @@
-// Tests every mode in every storage and mix of types. Results have the specified bits and are within the error bound of
-// the float64 reference.
+// Tests every mode in every storage and mix of types. Results have the specified bits and are within the error bound.
 #include <cstdint>
 #include <vector>
 
@@ -14,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem of four groups, one of them empty. Rows, columns or steps of k are left after the last group.
+// Returns a problem of four groups, one of them empty. Rows, columns or steps of k follow the last group.
 ProblemSpec ModeSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 23, .n = 37, .k = 29, .sizes = {9, 0, 5, 7}};
   if (mode == RaggedMode::kAllRagged) {
@@ -46,7 +45,7 @@ TEST_F(Modes, EveryStorageAndMixOfDTypes) {
   }
 }
 
-// Returns the sizes for all replicas of two problems. Problem 1 has the sizes of problem 0 in reverse order.
+// Returns the sizes for all replicas of two problems. The second problem has the sizes in reverse order.
 std::vector<int64_t> ForTwoProblems(const std::vector<int64_t>& sizes, int64_t replicas) {
   std::vector<int64_t> all;
   for (int r = 0; r < replicas; ++r) all.insert(all.end(), sizes.begin(), sizes.end());
@@ -95,7 +94,7 @@ TEST_F(Modes, EveryOptionalOperand) {
   }
 }
 
-// Each replica begins an accumulation chain, so 5000 replicas of one row each are rounded 5000 times.
+// Each replica begins an accumulation chain, so sums of 5000 one-row replicas are rounded 5000 times.
 TEST_F(Modes, ErrorsOfManyReplicasAreWithinTheBound) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 5000, .n = 2};
   spec.sizes.assign(spec.replicas, 1);

@@ -1,5 +1,5 @@
-// Tests errors of wrong gradient operands of expert MLPs, and of results that overlap other memory in both calls.
-// Nothing is written with an error.
+// Tests errors for invalid gradient operands of expert MLPs, and for results that overlap other memory. Nothing is
+// written.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -89,7 +89,7 @@ std::vector<Operand> OperandsOf(const MoeMlpProblem& problem) {
 
 char* LastByte(const Array& array) { return static_cast<char*>(array.data) + BytesOf(array) - 1; }
 
-// Moves a result so that it begins at the last element of another array, or at its first if that element is smaller.
+// Moves a result onto the last element of another array, or onto its first element if the result would not fit.
 void MoveOnto(Array& result, const Array& other) {
   result.data = LastByte(other) + 1 - SizeOf(other.dtype);
   if (SizeOf(result.dtype) > SizeOf(other.dtype)) result.data = other.data;
@@ -111,8 +111,8 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
   EXPECT_TRUE(before == after) << one << " and " << other;
 }
 
-// Returns a call with operands that are all smaller than a page. An unmapped page follows each operand, so a result
-// that is moved onto one operand reaches no other operand.
+// Returns a call whose operands are smaller than a page and end at an unmapped page. A result that is moved onto one
+// operand then reaches no other operand.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }
@@ -146,7 +146,7 @@ TEST(MoeMlpBackwardErrors, NoGradientOverlapsAnythingElse) {
   }
 }
 
-// A call that wants no gradient still checks its operands and its workspace.
+// A call that wants no gradient still checks its operands and workspace.
 TEST(MoeMlpBackwardErrors, AreFoundIfNoGradientIsWanted) {
   for (bool bad_workspace : {false, true}) {
     TestMlpBackward call({});

@@ -1,4 +1,5 @@
-// Tests the workspace of an expert MLP and of its gradients: its arrays do not overlap, and no access leaves it.
+// Tests that the arrays in the workspace of an expert MLP or its gradients do not overlap, and that no access leaves
+// it.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -53,7 +54,7 @@ std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool 
     regions.push_back({pass.d, 4 * in_pass * e.hidden});
   }
   if (!is_backward) return regions;
-  // In gradients d has the memory of `up`.
+  // In gradient calls, d shares the memory of `up`.
   regions[4].bytes = std::max(regions[4].bytes, 4 * rows * e.hidden);
   regions.push_back({b.a_gradient, 4 * rows * e.intermediate});
   regions.push_back({b.out_gradient, size * rows * e.hidden});
@@ -103,7 +104,7 @@ TEST(MlpBuffersTest, DoNotOverlap) {
   }
 }
 
-// The workspace ends or begins at an unmapped page, at each multiple of 8 bytes from the start of a cache line.
+// The workspace ends or begins at an unmapped page, at each multiple of 8 bytes in a cache line.
 TEST(MlpBuffersTest, StayWithinTheWorkspace) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const std::vector<Isa> isas = HostIsas();

@@ -1,4 +1,4 @@
-// Tests errors of wrong expert MLPs. out is not written with an error.
+// Tests errors for invalid expert MLPs. out is not written.
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -111,7 +111,7 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   });
 }
 
-// Products without rows are not planned, so the shapes of biases are checked apart from them.
+// Products without rows are not planned, so shapes of biases have a check of their own.
 TEST(MoeMlpErrors, AreFoundIfNoRowIsComputed) {
   const auto expect = [](const std::string& text, auto spoil) {
     TestMlp mlp({.sizes = {0, 0, 0, 0}});

@@ -1,4 +1,4 @@
-// Tests the first products that an expert MLP keeps for its gradients: their values, their use and their errors.
+// Tests the first products that an expert MLP keeps for its gradients: values, use and errors.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -75,7 +75,7 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   }
 }
 
-// Gradients read the kept products, even if other operands would give other products. They do not write them.
+// Gradients read the kept products, even if the other operands would give different products.
 TEST_P(MoeMlpKept, IsReadByGradients) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kInterleaved}) {
     const MlpSpec spec = {.gate = gate};

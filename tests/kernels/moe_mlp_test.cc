@@ -1,5 +1,5 @@
-// Tests the expert MLP. Results have the bits of the sequence of separate steps (SequenceBits): gather, products,
-// activation, product, sums of tokens. They are also within the error bound of a float64 reference.
+// Tests the expert MLP. Results have the bits of separate steps (SequenceBits) and are within the bound of a float64
+// reference.
 #include "raggemm/moe_mlp.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// A piece of 256 rows holds whole groups or a part of one. Some groups have no rows. Tokens have no rows or many.
+// A chunk of 256 rows holds whole groups or part of one. Some groups have no rows. Tokens have no rows or many.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {100, 157, 100, 600}, {0, 0, 0, 0}}) {
@@ -70,7 +70,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// With row_slots a call takes several passes, and a pass may end within the rows of a token.
+// With row_slots a call takes several passes. A pass may end within the rows of a token.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
     MlpSpec spec = {.tokens = 5, .hidden = 24, .intermediate = 9, .sizes = {8000, 0, 3, 9000}, .local = 3, .offset = 1};
@@ -85,12 +85,11 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   }
 }
 
-// There are so many tokens that threads divide the loops over them.
+// Threads divide the loops over this many tokens.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
   ExpectSequence({.tokens = 900, .hidden = 72, .intermediate = 9, .sizes = {7, 2}}, 3);
 }
 
-// The rules of bf16_sums give results that differ in the last bits.
 TEST_P(MoeMlpTest, HasTheBitsOfEachRuleOfBf16) {
   for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
     for (ArithmeticId rule : kBf16Rules) {
@@ -127,7 +126,7 @@ TEST_P(MoeMlpTest, AllocatesAWorkspaceIfNoneIsGiven) {
   EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
 }
 
-// Compares with the definition in float64. The bounds are small, and results that differ by 1e-2 fail.
+// Checks results against float64. Bounds are so small that an error of 1e-2 fails.
 TEST_P(MoeMlpTest, IsWithinBoundOfTheDefinition) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
     for (int i = 0; i < kActivationCount; ++i) {
@@ -159,7 +158,7 @@ TEST_P(MoeMlpTest, KeepsNaNInTheTokenThatHasIt) {
 
 // ---- activations ----
 
-// Returns floats of every exponent and both signs, and special values.
+// Returns floats of every exponent and sign, and special values.
 std::vector<float> Arguments() {
   std::mt19937 random(11);
   std::vector<float> all = {0.0F, -0.0F, 1e-45F, -1e-45F, INFINITY, -INFINITY, NAN};

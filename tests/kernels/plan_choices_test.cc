@@ -1,6 +1,6 @@
-// Compares the plans of some calls on several CPUs with plan_choices.txt, which has one line for each plan. Nothing is
-// computed, so every host can plan for every CPU. A changed plan fails the test, which prints the old line and the new
-// one. To accept the changes, run this test with RAGGEMM_RECORD=1 in the environment. It then rewrites the file.
+// Compares plans for several CPUs with plan_choices.txt, one line per plan. Nothing is computed, so every host can plan
+// for every CPU. If a plan changes, the test prints the old and the new line and fails. Run it with RAGGEMM_RECORD=1 in
+// the environment to accept the changes, which rewrites the file.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kThreads = 8;
 
-// Returns the line of a plan: kernels, blocking, threads and the plan of the first tile.
+// Returns a plan's line: kernels, blocking, threads and the plan of the first tile.
 std::string Summary(const Schedule& plan) {
   const TileTask task(plan, 0);
   return absl::StrCat(NameOf(plan.tile.kernels.isa), ", ", plan.tile.kernels.arithmetic->name, ", ",
@@ -44,8 +44,8 @@ struct PlanCase {
   ProblemSpec spec;
 };
 
-// Returns a problem with `rows` rows for each expert in the mean. A quarter of the experts have no rows, and a quarter
-// have twice as many.
+// Returns a problem with `rows` rows per expert on average: none for a quarter of the experts, twice as many for
+// another quarter.
 ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
   ProblemSpec spec{.groups = experts, .m = experts * rows, .n = n, .k = k};
   for (int64_t g = 0; g < experts; ++g) spec.sizes.push_back(rows * (g % 4 == 1 ? 0 : g % 4 == 2 ? 2 : 1));
@@ -95,7 +95,7 @@ std::vector<PlanCase> OtherModes() {
   return cases;
 }
 
-// Returns one line for each case and CPU: all measured CPUs, and unknown CPUs with the best ISA and with none.
+// Returns one line per case and CPU: all measured CPUs, and unknown CPUs with the best ISA and with none.
 std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);
@@ -127,7 +127,7 @@ TEST(PlanChoicesTest, AreAsRecorded) {
   const std::vector<std::string> want = absl::StrSplit(recorded, '\n'), got = absl::StrSplit(lines, '\n');
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    // On CPUs with bf16 tiles but no 8-bit tiles, AMX has other kernels.
+    // AMX has other kernels on CPUs with bf16 tiles but no 8-bit tiles.
     if (HostLacksTilesOfBytes() && absl::StrContains(got[i], "amx")) continue;
     EXPECT_EQ(got[i], want[i]);
   }

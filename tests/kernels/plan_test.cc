@@ -1,4 +1,4 @@
-// Tests plans. A plan depends on shapes, sizes, the number of threads and the CPU alone, and reads no element.
+// Tests plans. A plan depends only on shapes, sizes, the number of threads and the CPU, and reads no element.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -36,8 +36,7 @@ ProblemSpec PlanSpec(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Gemm tiles and the fill tiles after them are divided into one range for each thread. Every tile is in exactly one
-// range.
+// Each thread gets one range of the gemm tiles and the fill tiles after them. Every tile is in one range.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(PlanSpec(mode));
@@ -56,7 +55,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   }
 }
 
-// The cost of a thread's range exceeds an equal share by at most two tiles: ranges consist of whole tiles.
+// A range costs at most two tiles more than an equal share, because ranges consist of whole tiles.
 TEST_F(PlanTest, RangesHaveEqualCost) {
   const TestProblem test(PlanSpec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
@@ -80,7 +79,6 @@ TEST_F(PlanTest, RangesHaveEqualCost) {
   }
 }
 
-// Decoding has few experts with a row among many without rows.
 TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
   ProblemSpec spec{.groups = 64, .m = 8, .n = 410, .k = 390, .sizes = std::vector<int64_t>(64)};
   std::fill_n(spec.sizes.begin(), 8, 1);
@@ -131,7 +129,7 @@ TEST_F(PlanTest, TakesExtentsBeyond32Bits) {
   EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
 }
 
-// A call keeps the state of its threads in arrays of kMaxThreads, so a larger pool is not used as a whole.
+// The state of threads is kept in arrays of kMaxThreads, so only part of a larger pool is used.
 TEST_F(PlanTest, UsesAtMostTheMaximumOfThreadsOfAPool) {
   int64_t sizes[] = {1 << 20};
   const int64_t groups[] = {1}, lhs[] = {1 << 20, 4096}, rhs[] = {1, 4096, 4096}, out[] = {1 << 20, 4096};

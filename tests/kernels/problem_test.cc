@@ -1,4 +1,4 @@
-// Tests errors of wrong shapes, types and optional operands. out is not written with an error, and the next call works.
+// Tests errors for invalid shapes, types and optional operands. out is not written, and the next call works.
 #include "kernels/check/problem.h"
 
 #include <cstdint>
@@ -26,13 +26,11 @@ struct BadInput {
 
 void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 
-// Returns a ragged M problem with all parameters of the epilogue.
 ProblemSpec RaggedM() {
   return {
       .groups = 3, .m = 12, .n = 5, .k = 7, .sizes = {4, 3, 5}, .c = true, .bias = true, .alpha = true, .beta = true};
 }
 
-// Returns a problem of three groups in this mode.
 ProblemSpec ThreeGroupsOf(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 3, .m = 12, .n = 13, .k = 14, .sizes = {4, 3, 5}};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {2, 3, 4};
@@ -71,7 +69,6 @@ TEST_P(BadProblem, IsRefused) {
   EXPECT_EQ(GroupedGemm(good), absl::OkStatus());
 }
 
-// Replaces an operand by one of another shape.
 void Reshape(TestProblem& test, Array& array, const std::vector<int64_t>& dims) {
   array = test.AddRandom(array.dtype, dims);
 }

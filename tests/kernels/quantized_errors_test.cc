@@ -1,4 +1,4 @@
-// Tests the error messages of wrong quantized operands, scales and zero points.
+// Tests the error messages for invalid quantized operands, scales and zero points.
 #include <cstdint>
 #include <string>
 
@@ -67,7 +67,7 @@ TEST(BadQuantizedProblem, NamesTheShapeOfItsScales) {
   expect({2}, "rhs_scale: ");
 }
 
-// A group may end at any row, so a block of scales must not have several rows of lhs.
+// A group may end at any row, so a block of scales must not span several rows of lhs.
 TEST(BadQuantizedProblem, MayNotHaveBlocksAcrossGroups) {
   ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
   spec.lhs_scale = {1, 1};

@@ -1,4 +1,4 @@
-// Tests quantized operands on every ISA of the host. The oracle dequantizes them with code of its own.
+// Tests quantized operands on every ISA of the host. The oracle has its own dequantization.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -43,7 +43,7 @@ TEST_P(Quantized, EveryCodeHasItsValue) {
   }
 }
 
-// k is so long that an s32 sum could overflow. The products are summed as floats instead.
+// k is so long that an s32 sum could overflow. Products are summed as floats instead.
 TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   constexpr int64_t kSteps = 140'000;
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, kSteps));
@@ -65,7 +65,6 @@ TEST_P(Quantized, NaNStaysInItsRow) {
 
 // ---- bits on every ISA ----
 
-// The number of threads changes blocks and tiles, but no bits.
 TEST(QuantizedOnEveryIsa, IsRightWithEveryNumberOfThreads) {
   ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 300, 130, 320);
   spec.groups = 3;
@@ -116,7 +115,7 @@ bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || 
 TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   for (DType format : kAllQuantized) {
     for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
-      // With an f16 or f64 partner, all formats take the same path except for packing, so two formats are enough.
+      // With an f16 or f64 partner, formats differ only in packing, so two formats are enough.
       const bool is_float = partner != DType::kBF16 && IsMatrix(partner);
       if (is_float && format != DType::kS4 && format != DType::kF8E5M2 && partner != DType::kF32) continue;
       for (bool swapped : {false, true}) {
@@ -141,7 +140,6 @@ TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   }
 }
 
-// Checks scales and zero points of every shape.
 TEST(QuantizedOnEveryIsa, EveryShapeOfScalesAndZeros) {
   const std::vector<std::vector<int64_t>> shapes = {{0},    {1},     {0, 0}, {0, 1},     {1, 0},    {32, 1},
                                                     {1, 1}, {32, 8}, {8, 4}, {32, 1, 0}, {0, 1, 0}, {96, 2}};
@@ -173,7 +171,6 @@ TEST(QuantizedOnEveryIsa, EveryShapeOfScalesAndZeros) {
   }
 }
 
-// The smallest scale is 2^-127, which is denormal in f32.
 TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   ProblemSpec spec = OneGroup(DType::kF32, DType::kS8, 2, 2, 2);
   spec.rhs_scale = {1};
@@ -184,7 +181,7 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// lhs and rhs are quantized. Their scales are per row, column or block of k, or apply to elements.
+// Scales are per row, per column, per block of k, or of elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
@@ -208,7 +205,7 @@ TEST(QuantizedOnEveryIsa, BothOperands) {
   }
 }
 
-// Each step of a ragged K has a scale, and the replicas are summed.
+// Each step of a ragged K has a scale, and replicas are summed.
 TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   for (bool flipped : {false, true}) {
     ProblemSpec spec = OneGroup(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
@@ -226,7 +223,7 @@ TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   }
 }
 
-// Covers the height and width of every register tile. Buffers end at an unmapped page.
+// Buffers end at an unmapped page.
 TEST(QuantizedOnEveryIsa, TileEdges) {
   for (DType format : kAllQuantized) {
     const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
@@ -242,13 +239,12 @@ TEST(QuantizedOnEveryIsa, TileEdges) {
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }
-    // Few rows use the widest panels. The last of 37 steps has no partner in a pair, and nothing after it is read.
+    // Few rows use the widest panels. The last of 37 steps has no partner in a pair, and nothing after it may be read.
     for (int64_t m = 1; m <= 8; ++m) ASSERT_TRUE(GivesExpectedBits(OneGroup(DType::kBF16, format, m, 128, 37)));
   }
 }
 
-// In tiles of many rows the panels of lhs are packed again for each block of columns. In tiles of few rows all of them
-// are packed at once.
+// Tiles of many rows pack lhs again for each block of columns. Tiles of few rows pack all of lhs at once.
 TEST(QuantizedOnEveryIsa, LargeTiles) {
   for (DType lhs : {DType::kBF16, DType::kU8}) {
     for (int64_t block : {64, 160, 640}) {
@@ -265,7 +261,6 @@ TEST(QuantizedOnEveryIsa, LargeTiles) {
   }
 }
 
-// A matrix of one row or column has the same layout with and without transposition.
 TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   for (int64_t n : {1, 8}) {
     for (int64_t m : {1, 3}) {
@@ -291,8 +286,8 @@ TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   }
 }
 
-// Few rows and many columns give blocks of rhs with few steps of k. Sums are rescaled after 96, 160 or 224 steps, which
-// are no powers of two.
+// Few rows and many columns give KC blocks with few steps. Sums are rescaled after 96, 160 or 224 steps, which are no
+// powers of two.
 TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
@@ -307,9 +302,9 @@ TEST(QuantizedOnEveryIsa, WideTiles) {
   }
 }
 
-// Scale blocks of 288 and 544 steps are longer than a KC block, so not every KC block begins a sum. Blocks of 16, 48
-// and 80 steps are no multiple of 32, so scales apply to elements. Kernels that read power-of-two scales themselves
-// must not be used for these.
+// Scale blocks of 288 and 544 steps are longer than a KC block, so some KC blocks continue a sum. Blocks of 16, 48 and
+// 80 steps are no multiple of 32, so scales apply to elements. Kernels that read power-of-two scales themselves must
+// not be used.
 TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},
@@ -333,9 +328,9 @@ TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   }
 }
 
-// Scales go from 2^-127, which is denormal in f32, to 2^127 and NaN. They stand next to each other, or all of them are
-// just inside or just outside the range in which kernels assume normal products. All products are positive, because
-// infinities of both signs would sum to NaN.
+// Scales go from 2^-127, which is denormal in f32, to 2^127 and NaN. They are mixed, or all just inside or just outside
+// the range in which kernels assume normal products. All products are positive, because infinities of both signs would
+// sum to NaN.
 TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};
@@ -363,7 +358,7 @@ TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   }
 }
 
-// If out is f64, elements and sums are not narrower, and integers are not summed in s32.
+// If out is f64, elements become f32 instead of bf16, and all sums are f64, even of integers.
 TEST(QuantizedOnEveryIsa, F64Results) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kS8, DType::kS8},
                                  {DType::kU8, DType::kS4},
@@ -391,8 +386,8 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
   EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
 }
 
-// By grouped_gemm.h a quantized operand becomes bf16 next to bf16 or another quantized operand, unless out is f64.
-// Integers stay bytes if both operands are integers. All others become f32.
+// By grouped_gemm.h a quantized operand becomes bf16 next to bf16 or another quantized operand, unless out is f64. Two
+// integer operands stay bytes. All others become f32.
 TEST(QuantizedProblem, NamesTheTypesOfItsProductsInThePlan) {
   const auto expect = [](DType lhs, DType rhs, DType out, const std::string& lhs_text, const std::string& rhs_text) {
     ProblemSpec spec = OneGroup(lhs, rhs, 2, 4, 64);

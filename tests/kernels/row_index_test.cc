@@ -1,4 +1,4 @@
-// Tests row_index, which selects rows of lhs. Its values are untrusted.
+// Tests row_index, which selects rows of lhs and holds untrusted values.
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -70,7 +70,7 @@ TEST(RowIndex, IsRightForQuantizedWeights) {
   ExpectRight(spec);
 }
 
-// The buffer of gathered rows has room for kMaxRows rows of f32. Kernels of f64 have at most half as many rows.
+// The buffer of gathered rows holds kMaxRows rows of f32. Kernels of f64 have at most half as many rows.
 TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
@@ -80,7 +80,7 @@ TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   }
 }
 
-// lhs ends or begins at an unmapped page. If indices change after planning, reads still stay within lhs.
+// lhs ends or begins at an unmapped page. Reads stay within lhs even if indices change after planning.
 TEST(RowIndex, ChangedAfterPlanningReadsNoOtherMemory) {
   for (const Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
     ProblemSpec spec{.groups = 2, .m = 40, .n = 30, .k = 50, .sizes = {22, 18}, .sizes_type = DType::kS64};
@@ -112,7 +112,6 @@ TEST(RowIndexErrors, NameIndexValueAndLimit) {
   EXPECT_THAT(ErrorOf(spec, [](TestProblem& t) { static_cast<uint32_t*>(t.problem.row_index->data)[0] = ~0U; }),
               HasSubstr("row_index: value 4294967295 at index 0"));
   EXPECT_THAT(ErrorOf(spec, [](TestProblem& t) { t.problem.lhs.dims = {0, 4}; }), HasSubstr("must be in [0, 0)"));
-  // Group sizes count rows of out, not of lhs.
   spec.sizes = {2, 3, 4};
   spec.lhs_rows.reset();
   EXPECT_THAT(ErrorOf(spec,

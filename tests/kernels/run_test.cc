@@ -1,4 +1,4 @@
-// Tests the bits of problems with many tiles and accumulation chains, with every ISA on several threads.
+// Tests the bits of problems with many tiles and accumulation chains, for every ISA on several threads.
 #include <cstdint>
 #include <vector>
 
@@ -27,7 +27,7 @@ TEST(RunTest, WideForward) {
   }
 }
 
-// The groups have the rows of every strategy. They have so many columns that blocks of rhs cut accumulation chains.
+// The groups' row counts use every strategy. Blocks of rhs cut accumulation chains, because there are many columns.
 TEST(RunTest, BlocksThatCutChains) {
   ProblemSpec spec{.groups = 6, .m = 130, .n = 700, .k = 300, .sizes = {1, 6, 16, 0, 33, 61}};
   for (bool rhs_flipped : {false, true}) {
@@ -48,7 +48,7 @@ TEST(RunTest, ManyChains) {
   }
 }
 
-// Covers tiles of up to 4096 columns, which groups of few rows have, f64, and many small groups.
+// Covers the 4096-column tiles of groups of few rows, f64, and many small groups.
 TEST(RunTest, OtherShapesOfTiles) {
   ExpectRightOnThreads({.groups = 4, .m = 9, .n = 9001, .k = 20, .sizes = {1, 0, 5, 2}, .bias = true});
   ProblemSpec f64{.groups = 3, .m = 150, .n = 200, .k = 530, .sizes = {100, 3, 40}};

@@ -1,4 +1,4 @@
-// Tests that a warm call, which is one after the first, takes no memory from the system.
+// Tests that a warm call, one after the first, takes no memory from the system.
 #include "kernels/run/scratch.h"
 
 #include <sys/mman.h>
@@ -35,8 +35,8 @@ void* Counted(void* memory) {
 
 }  // namespace
 
-// The other standard forms of new and delete call these. They are not inlined: GCC would warn that free() gets memory
-// from a new.
+// All other standard forms of new and delete call these. They are not inlined, because GCC would warn about free() of
+// memory from new.
 #define RAGGEMM_NOINLINE __attribute__((noinline))
 RAGGEMM_NOINLINE void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
 RAGGEMM_NOINLINE void* operator new(size_t bytes, std::align_val_t alignment) {
@@ -49,7 +49,7 @@ RAGGEMM_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept {
 RAGGEMM_NOINLINE void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 #undef RAGGEMM_NOINLINE
 
-// Replaces the C library's function, which allocates pack buffers.
+// Replaces the C library's function, with which pack buffers are allocated.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   ++allocations;
   void* memory = nullptr;
@@ -70,8 +70,8 @@ int64_t MinorFaults() {
   return usage.ru_minflt;
 }
 
-// Returns what a warm call takes: the minimum of several calls. The system may take a page away and fault it in again
-// at any time, but the call itself takes the same every time.
+// Returns the minimum that several warm calls take. The system may fault in pages again at any time, but a call itself
+// always takes the same.
 Taken TakenByWarm(absl::FunctionRef<void()> call) {
   constexpr int kCold = 3, kWarm = 5;
   for (int i = 0; i < kCold; ++i) call();
@@ -131,7 +131,7 @@ TEST_P(ScratchTest, WarmWithEveryOptionalOperand) {
   ExpectNothingTaken(spec);
 }
 
-// Leases all buffers that earlier tests have left, so that a test begins without kept buffers.
+// Leases all buffers left by earlier tests, so that a test starts without kept buffers.
 class ScratchLeaseTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -144,7 +144,7 @@ class ScratchLeaseTest : public testing::Test {
   ScratchLease others_;
 };
 
-// A kept block may be too small for the next call, which may have another blocking.
+// The next call may have another blocking, and a kept block may be too small for it.
 TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {
@@ -180,7 +180,7 @@ TEST_F(ScratchLeaseTest, NamesTheBytesInItsError) {
   EXPECT_EQ(status.message(), "no memory for the pack buffers of 3 threads, 1152921504606846976 bytes each");
 }
 
-// A pool that refuses every task by an exception. The memory of refused tasks must not be lost.
+// A pool that throws an exception for every task. The memory of refused tasks must not leak.
 class RefusingPool : public TaskPool {
  public:
   int64_t num_threads() const override { return 4; }
@@ -206,7 +206,6 @@ TEST(RefusingPoolTest, WarmCallsAllocateNothing) {
     status.Update(plan.ok() ? raggemm::Run(*plan) : plan.status());
   });
   ASSERT_EQ(status, absl::OkStatus());
-  // Each of the 8 calls schedules at least one task.
   EXPECT_GE(pool.refused(), 8);
   EXPECT_EQ(taken.allocations, 0);
 }

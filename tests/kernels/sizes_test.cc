@@ -1,4 +1,4 @@
-// Tests group sizes. They come from a router at run time, so every call checks every value before it writes anything.
+// Tests group sizes. They come from a router at run time, so each call checks them before it writes anything.
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -17,7 +17,6 @@ namespace {
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-// Sets one size in an array.
 void Set(const Array& array, int64_t index, int64_t value) {
   const size_t bytes = SizeOf(array.dtype);
   std::memcpy(static_cast<char*>(array.data) + index * bytes, &value, bytes);
@@ -25,7 +24,7 @@ void Set(const Array& array, int64_t index, int64_t value) {
 
 class Sizes : public testing::Test {
  protected:
-  // Sets a size in all dims arrays of the problem, so that they agree.
+  // Sets a size in all dims arrays of the problem.
   static void SetAll(const TestProblem& test, int64_t index, int64_t value) {
     const DimsArrays arrays(test.problem);
     for (const DimsArray& array : arrays.at) {
@@ -109,7 +108,7 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
   ExpectParts(ErrorOf(TestProblem(spec)), {"replica"});
 }
 
-// Each size fits into int64, but the product of the two sizes of a block overflows or exceeds the buffer.
+// Each size fits into int64, but the product of a block's two sizes overflows or exceeds the buffer.
 TEST_F(Sizes, AllRaggedBlocksMustFitIntoTheBuffer) {
   for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {

@@ -23,7 +23,6 @@ void Fill(const Array& array, double value) {
   for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, value);
 }
 
-// Fills the part of an operand that `view` shows.
 void Fill(const Array& array, const MatrixView& view, double value) {
   for (int64_t i = 0; i < view.rows; ++i) {
     for (int64_t j = 0; j < view.cols; ++j) StoreRounded(array, view.At(i, j), value);
@@ -78,7 +77,7 @@ TEST_P(SpecialValues, StayInTheirGroup) {
   }
 }
 
-// Rows of lhs after the last group, and those of groups outside the processed ones, have no effect.
+// Rows of lhs after the last group or of unprocessed groups have no effect.
 TEST_P(SpecialValues, OutsideProcessedGroupsHaveNoEffect) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     ProblemSpec base{.mode = mode, .groups = 3, .m = 30, .n = 20, .k = 30, .sizes = {4, 9, 5}};
@@ -116,7 +115,7 @@ TEST_P(SpecialValues, BetaZeroNeverReadsC) {
   }
 }
 
-// If a NaN were rounded like a number, a full payload would carry into the exponent and the sign, and give -0.
+// If a NaN with a full payload were rounded like a number, the carry would reach the sign and give -0.
 TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   for (DType out : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (uint32_t bits : {0x7fffffffU, 0xffffffffU, 0x7fc00000U, 0xffc00001U, 0x7f800001U, 0xffbfffffU}) {
@@ -133,8 +132,7 @@ TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   }
 }
 
-// The total is a copy of the first accumulation chain, and the epilogue adds no zero, so -0 survives. A sum begins at
-// +0.
+// The total is a copy of the first accumulation chain, and the epilogue adds no zero, so -0 survives.
 TEST_P(SpecialValues, SignedZeros) {
   std::vector<double> out;
   RunFilled({.m = 3, .n = 5, .k = 1}, -0.0, 1, &out);
@@ -150,7 +148,7 @@ TEST_P(SpecialValues, SignedZeros) {
 }
 
 TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
-  // The first fma rounds a tiny negative product to -0. The sum 0 + chain would lose the sign.
+  // The first fma rounds a tiny negative product to -0. Adding the chain to +0 would lose the sign.
   std::vector<double> out;
   RunFilled({.m = 7, .n = 40, .k = 1}, -0x1p-100, 0x1p-100, &out);
   for (double value : out) EXPECT_TRUE(value == 0 && std::signbit(value));
@@ -163,7 +161,7 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   for (double value : out) EXPECT_EQ(value, 3 * 0x1p-141);
   for (const auto& [dtype, smallest] : {std::pair{DType::kF16, 0x1p-24}, {DType::kBF16, 0x1p-133}}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 3};
-    // rhs stays f32: the rules for bf16 times bf16 flush denormals.
+    // rhs stays f32, because products of bf16 flush denormals.
     spec.lhs = spec.out = dtype;
     RunFilled(spec, smallest, 1, &out);
     for (double value : out) EXPECT_EQ(value, 3 * smallest);
@@ -196,8 +194,8 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// A sum that underflowed to -0 shows the sign of a zero that is added: lhs is -1, so a code of -0 makes the sum +0, and
-// a code of +0 leaves it -0.
+// Sums underflow to -0 and then show the sign of an added zero. lhs is -1: a code of -0 gives +0, and a code of +0
+// keeps -0.
 TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
@@ -207,7 +205,7 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // The tiles rule would hide the sign: its second lane is +0.
+          // The tiles rule would hide the sign, because its second lane is +0.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

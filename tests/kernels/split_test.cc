@@ -1,5 +1,5 @@
-// Tests f32 that is split into bf16 parts, on every ISA of the host. Results have the bits of an oracle that splits
-// operands with code of its own, and are within the error bound of the float64 reference.
+// Tests f32 that is split into bf16 parts, on every ISA of the host. The oracle splits operands with its own code.
+// Results have its bits and are within the error bound of the float64 reference.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -52,8 +52,7 @@ void FillOperands(const GroupedGemmProblem& problem, Fill fill) {
 
 class SplitOnEveryIsa : public testing::Test {
  protected:
-  // Fills lhs and rhs with the bit patterns that fill(random) returns, and checks the result of each rule and
-  // precision.
+  // Fills lhs and rhs with bit patterns from fill(random), and checks the result of each rule and precision.
   template <typename Fill>
   void ExpectBits(const ProblemSpec& base, Fill fill) {
     Random random(TestSeed() + base.k);
@@ -93,8 +92,7 @@ TEST_F(SplitOnEveryIsa, NumbersOfManyMagnitudes) {
   }
 }
 
-// Parts, products and totals are close to the smallest normal number, or flush to zeros of either sign. Some operands
-// are denormal.
+// Parts, products and totals are close to the smallest normal number or flush to zero. Some operands are denormal.
 TEST_F(SplitOnEveryIsa, PartsThatVanish) {
   for (int64_t k : {1, 2, 5, 33, 70}) {
     for (int64_t field : {0, 1, 8, 16, 60, 64}) {
@@ -106,7 +104,7 @@ TEST_F(SplitOnEveryIsa, PartsThatVanish) {
   }
 }
 
-// Zeros, infinities, NaN, and floats that round to an infinite bf16 stand among ordinary numbers.
+// Ordinary numbers are mixed with zeros, infinities, NaN, and floats that round to an infinite bf16.
 TEST_F(SplitOnEveryIsa, SpecialValues) {
   constexpr uint32_t kSpecial[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffffffff,
                                    0x7f7fffff, 0xff7f8000, 0x7f7f7fff, 0x007fffff, 1,          0x00800000};
@@ -125,7 +123,7 @@ TEST_F(SplitOnEveryIsa, AnyBits) {
   ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
-// No infinity and no NaN is lost. Finite numbers far from overflow give none.
+// No infinity or NaN is lost. Finite numbers far from overflow give none.
 TEST_P(Split, KeepsInfinitiesAndNaN) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (ArithmeticId rule : kSplittingRules) {
@@ -162,8 +160,8 @@ TEST_F(SplitOnEveryIsa, IsWithinTheBound) {
   }
 }
 
-// The largest error of a single product is at most the error that the reference proves for the precision, and not much
-// less.
+// The largest error of a single product is close to the error that the reference proves for the precision, and not
+// above it.
 TEST_P(Split, HasTheProvenError) {
   Random random(TestSeed());
   for (Precision precision : kPrecisions) {
@@ -189,8 +187,7 @@ TEST_P(Split, HasTheProvenError) {
   }
 }
 
-// In tiles of many rows the panels of lhs are packed again for each block of columns. In tiles of few rows all of them
-// are packed at once.
+// Tiles of many rows pack lhs again for each block of columns. Tiles of few rows pack all of lhs at once.
 TEST_F(SplitOnEveryIsa, LargeTiles) {
   for (bool flipped : {false, true}) {
     for (int64_t m : {3, 230}) {

@@ -35,8 +35,8 @@ TEST(StrategyTest, PrintsItsCosts) {
   EXPECT_NE(ToString(plan).find("tile of 1x"), std::string::npos);
 }
 
-// The schedule has the tile plan of each of its tiles: the one that PlanTile returns for the tile alone. Tiles of more
-// than 32 rows share a plan with other heights of their row class, so they are left out.
+// The schedule has the same plan for a tile as PlanTile for the tile alone. Tiles of more than 32 rows are left out,
+// because they share a plan within their row class.
 TEST(StrategyTest, IsInThePlanForEveryTileOnEveryCpu) {
   ProblemSpec spec{.groups = 6, .m = 700, .n = 300, .k = 300, .sizes = {1, 0, 32, 60, 190, 400}};
   const TestProblem test(spec);

@@ -1,4 +1,4 @@
-// Tests executors and thread teams: every executor with any number of threads gives the same bits, and late tasks do
+// Tests executors and thread teams. Every executor and number of threads gives the same bits, and late tasks do
 // nothing.
 #include "kernels/threads/team.h"
 
@@ -25,7 +25,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem with many tiles. Its four groups have very different sizes, so tiles are uneven.
+// Returns a problem with many uneven tiles, from four groups of very different sizes.
 ProblemSpec LoopSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 150, .n = 170, .k = 160, .sizes = {3, 70, 0, 50}, .c = true};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {100, 40, 3, 90};
@@ -41,7 +41,7 @@ struct LoopCase {
   TestProblem test;
   std::vector<double> expected;
 };
-// Returns one problem of each mode. They are made once.
+// Returns one problem of each mode, made once.
 std::deque<LoopCase>& Cases() {
   static auto* cases = [] {
     auto* made = new std::deque<LoopCase>;
@@ -100,8 +100,8 @@ class InterruptedPool : public InlinePool {
   std::function<void()> before_;
 };
 
-// A task of an earlier call that starts late takes no tile of the next call. Its team is not reused before the task has
-// left it.
+// A task of an earlier call that starts late takes no tile of the next call. Its team is not reused until the task
+// leaves.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
@@ -155,7 +155,7 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
   }
 }
 
-// Each of two tiles waits until the other has begun. Builds with sanitizers have one OpenMP thread and skip OpenMP.
+// Two tiles wait for each other to begin. Builds with sanitizers have one OpenMP thread and skip OpenMP.
 TEST(Teams, ComputeTilesAtTheSameTime) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

@@ -13,14 +13,14 @@ namespace {
 
 constexpr int64_t kRows = 20;  // Rows of the tallest group. Most register tiles have at most 14.
 
-// Returns the sizes 0 to `last`, so that one call covers all of them.
+// Returns the sizes 0 to `last` for one call.
 std::vector<int64_t> UpTo(int64_t last) {
   std::vector<int64_t> sizes(last + 1);
   std::iota(sizes.begin(), sizes.end(), 0);
   return sizes;
 }
 
-// Returns all small heights, and some of two or more register tiles.
+// Returns all small heights, and some of several register tiles.
 std::vector<int64_t> Heights() {
   std::vector<int64_t> heights = UpTo(kRows);
   for (int64_t rows : {28, 29, 64, 113}) heights.push_back(rows);
@@ -37,7 +37,7 @@ class TileEdges : public testing::Test {
     return spec;
   }
 
-  // Checks the bits in every storage. Stops at the first failure, because others would probably have the same cause.
+  // Checks the bits in every storage. Stops at the first failure, because others probably have the same cause.
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;
@@ -54,7 +54,6 @@ TEST_F(TileEdges, RaggedM) {
   }
 }
 
-// Groups of few rows have wide tiles.
 TEST_F(TileEdges, RaggedMWithManyColumns) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(14));
   spec.k = 3;

@@ -18,7 +18,7 @@
 namespace raggemm::test {
 namespace {
 
-// Exported programs have buffers of these sizes, so the sizes must never change.
+// Exported programs have buffers of these sizes, so they must never change.
 TEST(WorkspaceSizeFor, IsFrozen) {
   const int64_t constants[] = {47, 63, 79, 95, 111, 127, 143}, per_group[] = {5, 7, 9, 11, 13, 15, 17};
   for (int arrays = 0; arrays <= 6; ++arrays) {
@@ -47,8 +47,7 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
 }
 
 // WorkspaceSizeFor is enough for any number of groups and any alignment. The workspace ends at an unmapped page, and
-// the two spare slots per group are not written. The size arrays of all ragged differ, so overlapping slots would
-// change the result.
+// the two spare slots per group are not written. All size arrays differ, so overlapping slots would change the result.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {
@@ -109,7 +108,7 @@ TEST(Workspace, NullIsAnErrorForAnyLength) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
-// Sums over no replica would have results, but the size of the workspace would count none of them.
+// Sums over no replica could be defined, but the workspace size would not count their groups.
 TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   const std::vector<int64_t> groups = {1, 0, 4096}, lhs = {0, 3}, rhs = {0, 5}, out = {4096, 3, 5};
   std::vector<float> results(4096 * 3 * 5);
@@ -125,7 +124,7 @@ TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
 }
 
-// A call with 2^61 segments, none with a group, must not loop over them.
+// A call with 2^31 problems of 2^30 replicas and no group must not loop over them.
 TEST(Workspace, EmptySegmentsTakeNoTime) {
   const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
                              out = {0, 5};

@@ -51,18 +51,20 @@ class Operands(NamedTuple):
 
 
 def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Returns the product of [g,m,k] and [g,k,n], rounded once to float64. Each product of two elements must be exact
-    in float64, so elements have at most 26 binary digits."""
+    """Returns the product of [g,m,k] and [g,k,n], rounded once to float64.
+
+    Products of two elements must be exact in float64, so elements have at most 26 binary digits.
+    """
     return np.array([[[math.fsum(row * column) for column in b.T] for row in a] for a, b in zip(lhs, rhs, strict=True)])
 
 
 def _even(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Elements are uniform in [-1, 1)."""
+    """Returns elements uniform in [-1, 1)."""
     return rng.uniform(-1, 1, (GROUPS, ROWS, k)), rng.uniform(-1, 1, (GROUPS, k, COLUMNS))
 
 
 def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Each product comes a second time with the opposite sign and other last digits. k has a random order."""
+    """Returns operands whose products come twice, with opposite signs and other last digits, in random order of k."""
     (lhs, rhs), half = _even(rng, k, dtype), k // 2
     lhs[:, :, half : 2 * half] = lhs[:, :, :half]
     change = 1 + float(finfo(dtype).eps) * rng.integers(-4, 5, (GROUPS, half, COLUMNS))
@@ -72,14 +74,14 @@ def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np
 
 
 def _wide(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Exponents are uniform over much of the type's range, but products do not overflow."""
+    """Returns elements with exponents uniform over much of the type's range. Products do not overflow."""
     span = 8 if dtype is F16 else 40
     lhs, rhs = _even(rng, k, dtype)
     return tuple(np.ldexp(x, rng.integers(-span, span // 2 + 1, x.shape)) for x in (lhs, rhs))
 
 
 def _denormal(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Operands are normal, but their products are denormal in the type of the sums (for f16 in f16)."""
+    """Returns normal operands whose products are denormal in the type of the sums (for f16 in f16)."""
     (lhs, rhs), half = _even(rng, k, dtype), 8 if dtype is F16 else 67
     return np.ldexp(lhs, -half), np.ldexp(rhs, -half - k.bit_length() // 2)
 
@@ -180,7 +182,7 @@ def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
 
 
 def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns a row of the table, and a text for each failure."""
+    """Returns a table row, and a text for each failure."""
     operands = make_operands(kind, types.lhs, k, seed)
     tolerance = float_tolerance(operands, k, types)
     arguments = (operands.lhs, operands.rhs, np.dtype(types.out))
@@ -256,7 +258,7 @@ def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
 
 
 def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns a row of the table, and a text for each failure."""
+    """Returns a table row, and a text for each failure."""
     operands = make_operands(kind, how.dtype, k, seed)
     rhs = how.rhs(jnp.asarray(operands.rhs))
     lhs = how.lhs(jnp.asarray(operands.lhs)) if how.lhs else jnp.asarray(operands.lhs)
@@ -283,7 +285,7 @@ def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
     runs: list[tuple[Callable, str, Any, int]] = []
     for k in SHORT_LENGTHS if short else LENGTHS:
         runs += [(check_floats, kind, types, k) for types in TYPES for kind in KINDS]
-    for k in SHORT_LENGTHS if short else (64, 2048):  # With other data elements would be zeros or scales denormal.
+    for k in SHORT_LENGTHS if short else (64, 2048):  # Other data would have zeros as elements or denormal scales.
         runs += [(check_quantized, kind, how, k) for how in QUANTIZED for kind in ("even", "cancelling")]
     for seed, (function, kind, operands, k) in enumerate(runs):
         row, found = function(kind, operands, k, seed)

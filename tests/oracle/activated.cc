@@ -8,15 +8,14 @@
 namespace raggemm {
 namespace {
 
-// Evaluates a polynomial by Horner's rule.
 float Polynomial(const std::vector<float>& coefficients, float x) {
   float sum = coefficients.back();
   for (size_t i = coefficients.size() - 1; i-- > 0;) sum = std::fma(sum, x, coefficients[i]);
   return sum;
 }
 
-// Returns e^x for x <= 0. It splits x into n * ln(2) + r, and takes five terms of e^r after 1 + r. ln(2) is the
-// difference of two numbers.
+// Returns e^x for x <= 0. Splits x into n * ln(2) + r, and takes five terms of e^r after 1 + r. ln(2) is the difference
+// of two numbers.
 float Exp(float x) {
   if (std::isnan(x)) return x;
   x = std::max(x, -104.0F);
@@ -32,7 +31,7 @@ float Sigmoid(float x) {
   return (x < 0 ? e : 1.0F) / (e + 1);
 }
 
-// Returns the integral of the normal distribution up to x. Its tail is e^(-x^2/2) times a polynomial.
+// Returns the normal distribution's integral up to x. Its tail is e^(-x^2/2) times a polynomial.
 float NormalCdf(float x) {
   const float y = std::abs(x) > 15 ? 15 : std::abs(x), square = y * y, rest = std::fma(y, y, -square);
   float e = Exp(square * -0.5F);

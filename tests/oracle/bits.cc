@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kChain = 256;  // Steps of k in a chain.
 
-// The operands of one term of a group's sum, as they are multiplied.
+// The operands of one term of a group's sum, in product types.
 template <typename T>
 struct Operands {
   std::vector<T> lhs;  // [M, K]
@@ -30,16 +30,16 @@ struct Operands {
   int64_t k, n;
 };
 
-// Compiles a function twice, once with the fma instruction. Otherwise calls of the library's fma would take most of the
-// time of the tests. Clang cannot clone templates.
+// Compiles a function twice, once with the fma instruction. Calls of the library's fma would otherwise dominate test
+// time. Clang cannot clone templates.
 #if defined(__clang__) || !defined(__x86_64__)
 #define RAGGEMM_WITH_FMA
 #else
 #define RAGGEMM_WITH_FMA __attribute__((target_clones("fma", "default")))
 #endif
 
-// Adds k products to the chains of a row of out. The compiler vectorizes over the columns. A single column would wait
-// for its last fma.
+// Adds k products to the chains of a row of out. The compiler vectorizes over columns, because a single column would
+// wait for its last fma.
 template <typename T>
 RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, T* __restrict chains) {
   for (int64_t kk = 0; kk < k; ++kk) {
@@ -47,9 +47,9 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
   }
 }
 
-// ---- bf16 with bf16: f32 sums that flush, computed in float64 without any flushing ----
+// ---- bf16 with bf16: f32 sums that flush, computed in float64 without flushing ----
 
-// Sums of at least this magnitude are not affected by flushing. Plain float operations compute them.
+// Flushing does not affect sums of at least this magnitude, so plain float operations compute them.
 constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
@@ -72,13 +72,12 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Adds step k of row i. Steps after the last are zeros.
+// Adds step k of row i, or zeros after the last step.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
 }
 
-// Returns the totals of row i by the rule `pairs`.
 std::vector<float> TotalsOfPairs(const std::vector<Operands<float>>& terms, int64_t i, int64_t chain_steps) {
   std::vector<float> totals(terms[0].n);
   bool first = true;
@@ -96,7 +95,6 @@ std::vector<float> TotalsOfPairs(const std::vector<Operands<float>>& terms, int6
   return totals;
 }
 
-// Returns the totals of row i by the rule `tiles`.
 std::vector<float> TotalsOfTiles(const std::vector<Operands<float>>& terms, int64_t i) {
   std::vector<float> totals(terms[0].n);
   for (const Operands<float>& term : terms) {
@@ -109,7 +107,6 @@ std::vector<float> TotalsOfTiles(const std::vector<Operands<float>>& terms, int6
   return totals;
 }
 
-// Returns the totals of row i by the rule `mmla`.
 std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64_t i) {
   std::vector<float> totals(terms[0].n);
   bool first = true;
@@ -132,16 +129,16 @@ std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64
   return totals;
 }
 
-// ---- f32 as products of bf16: the same sums of longer contractions ----
+// ---- split f32: bf16 sums of longer contractions ----
 
-// Returns the parts of lhs and rhs in each product, in order. They do not come from the table of raggemm/arithmetic.h.
+// Returns the parts of lhs and rhs in each product, in order. Does not use the table of raggemm/arithmetic.h.
 std::vector<std::pair<int, int>> Products(Precision precision) {
   if (precision == Precision::kBf16X3) return {{1, 0}, {0, 1}, {0, 0}};
   return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
 }
 
-// Returns part `index` of x. The last product, of the first parts, also has infinities and NaNs. In the others they are
-// zeros.
+// Returns part `index` of x. The last product, of the first parts, keeps infinities and NaNs. In other products they
+// count as zeros.
 float PartOf(float x, int index, bool in_last) {
   auto rest = static_cast<float>(Flushed(x));
   if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
@@ -149,8 +146,8 @@ float PartOf(float x, int index, bool in_last) {
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Splits rows of k numbers into rows of parts. Each block has the steps of all products, filled up with zeros to
-// `whole` steps for each product.
+// Splits rows of k numbers into rows of parts. Each block has the steps of all products, padded with zeros to `whole`
+// steps per product.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
@@ -170,7 +167,7 @@ std::vector<float> Split(Precision precision, const Arithmetic& rule, const std:
   return parts;
 }
 
-// Returns the totals of row i of one fma chain after the other.
+// Returns the totals of row i, one fma chain after the other.
 template <typename T>
 std::vector<T> Totals(const std::vector<Operands<T>>& terms, int64_t i) {
   std::vector<T> totals(terms[0].n);
@@ -199,7 +196,7 @@ std::vector<double> TotalsIn(Precision, const Arithmetic&, const std::vector<Ope
   return Totals(terms, i);
 }
 
-// Returns x modulo 2^32, in two's complement. Sums of bytes are wrapped so that nothing overflows 64 bits.
+// Returns x modulo 2^32, in two's complement. Sums of bytes are wrapped to stay within 64 bits.
 int64_t Wrapped(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
 std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Operands<int64_t>>& terms, int64_t i) {
@@ -216,7 +213,7 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Op
 
 // ---- operands as they are multiplied ----
 
-// Returns the value of an element that is packed: dequantized, and rounded to the product type.
+// Returns the value of a packed element: dequantized, and rounded to the product type.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -242,7 +239,7 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
   std::vector<Operands<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
-    // If out has no elements, one operand may have no steps while the other one has some.
+    // If out is empty, one operand may have no steps while the other has some.
     int64_t k = std::min({steps, lhs.cols - begin, rhs.rows - begin});
     std::vector<T> rows, columns;
     for (int64_t i = 0; i < lhs.rows; ++i) {
@@ -273,8 +270,8 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   return terms;
 }
 
-// The product of a group. It has sums of type Sum over the steps of k that share a scale, or over all steps. Their
-// total has type T.
+// The product of a group. Each sum, of type Sum, covers the steps of k that share a scale, or all steps. The total has
+// type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -311,7 +308,7 @@ class Product {
   }
 
  private:
-  // Returns a term that has elements. The replicas that are summed share their scales.
+  // Returns a term that has elements. The summed replicas share their scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }

@@ -9,10 +9,9 @@
 
 namespace raggemm {
 
-// Returns all elements, in order.
 std::vector<double> ValuesOf(const Array& array);
 
-// Returns the value of every element of out. Each value is a number of out's type. If c is out, call this before Run.
+// Returns the value of every element of out, as a number of out's type. If c is out, call this before Run.
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

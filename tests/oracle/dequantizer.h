@@ -1,4 +1,4 @@
-// Values of the elements of lhs or rhs, one at a time. Simple and slow.
+// Computes element values of lhs or rhs, one at a time. Simple and slow.
 #ifndef RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 #define RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 
@@ -8,21 +8,20 @@
 
 namespace raggemm {
 
-// The scales and zero points of lhs or rhs, and the values of its elements.
 class Dequantizer {
  public:
   Dequantizer(const GroupedGemmProblem& problem, bool is_lhs);
 
-  // Returns an element minus its zero point. zero_row is the index of the zero point if there is one for each group.
+  // Returns an element minus its zero point. zero_row is the index of a zero point per group.
   double Element(int64_t index, int64_t zero_row) const;
-  // Returns the scale of an element. scale_row is the index of the scale if there is one for each group.
+  // Returns the scale of an element. scale_row is the index of a scale per group.
   double Scale(int64_t index, int64_t scale_row) const;
 
-  // Returns the number of steps of k whose sum is multiplied by a common scale. 0: all steps. -1: there are no scales,
-  // or they multiply elements.
+  // Returns the number of steps of k whose sum has a common scale. 0: all steps. -1: there are no scales, or they
+  // multiply elements.
   int64_t sum_steps() const { return sum_steps_; }
   bool scales_elements() const { return scale_ != nullptr && sum_steps_ < 0; }
-  // Returns true if the product of any element and any scale is a number of bf16.
+  // Returns true if any element times any scale is a bf16 number.
   bool scales_exactly() const;
 
  private:
@@ -32,7 +31,7 @@ class Dequantizer {
   const Array* scale_ = nullptr;
   const Array* zero_ = nullptr;
   int64_t rows_ = 1, cols_ = 1;  // All stored matrices, on top of each other.
-  int64_t block_cols_ = 0;       // Columns of a column block. 0: there are none.
+  int64_t block_cols_ = 0;       // Columns of a column block, or 0.
   int64_t sum_steps_ = -1;
 };
 

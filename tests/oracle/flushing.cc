@@ -9,10 +9,10 @@
 namespace raggemm {
 namespace {
 
-// Rounds x + error to f32 once, to nearest even, with an unbounded exponent. A result below the smallest normal number
-// then becomes zero.
+// Rounds x + error to f32 once, to nearest even, with an unbounded exponent. Then flushes a result below the smallest
+// normal number to zero.
 float RoundAndFlush(double x, double error) {
-  // Rounds to odd in float64, so that the second rounding gives the result of a single one.
+  // Rounds to odd in float64, so that the second rounding acts like a single one.
   if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {
     x = std::nextafter(x, error > 0 ? HUGE_VAL : -HUGE_VAL);
   }

@@ -1,4 +1,4 @@
-// Sums of f32 that flush denormals to zeros of the same sign, computed without flushing hardware.
+// Sums of f32 that flush denormals to zeros of the same sign, without flushing hardware.
 #ifndef RAGGEMM_TESTS_ORACLE_FLUSHING_H_
 #define RAGGEMM_TESTS_ORACLE_FLUSHING_H_
 
@@ -6,7 +6,7 @@
 
 namespace raggemm {
 
-// Returns a zero of the same sign for a denormal.
+// Flushes a denormal to a zero of the same sign.
 template <typename T>
 inline T Flushed(T x) {
   return std::abs(x) < T{0x1p-126} ? std::copysign(T{0}, x) : x;
@@ -15,9 +15,9 @@ inline T Flushed(T x) {
 // Adds two numbers and rounds the exact sum once, to nearest even.
 float FlushingAdd(double a, double b);
 
-// Adds two numbers of f32 that are not denormal, and rounds to odd (Arithmetic::adds_pairs). It keeps 24 digits of the
-// exact sum, and sets the last one if any other digit is lost. A sum beyond f32 becomes infinite, and one below the
-// normal numbers zero.
+// Adds two f32 numbers that are not denormal, and rounds to odd (Arithmetic::adds_pairs). Keeps 24 digits of the exact
+// sum, and sets the last one if any other digit is lost. A sum beyond f32 becomes infinite, and one below the normal
+// numbers becomes zero.
 float OddSum(float a, float b);
 
 }  // namespace raggemm

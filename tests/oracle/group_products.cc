@@ -1,4 +1,4 @@
-// The matrices that a call multiplies with each other, derived from the caller's operands alone.
+// The matrices that a call multiplies, derived from the caller's operands alone.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace raggemm {
 namespace {
 
-// One dims array, [P*R*G]: the size of each group, and its start within its segment of G groups.
+// One dims array, [P*R*G]: the size of each group, and its start within the G groups of its problem and replica.
 struct GroupSizes {
   std::vector<int64_t> size, start;
 };
@@ -39,7 +39,7 @@ struct GroupIndex {
   int64_t problem, replica, group, local;
 };
 
-// A buffer as a matrix. It consists of equal blocks on top of each other. Groups may divide either axis of a block.
+// A buffer as a stack of equal matrix blocks. Groups may divide either axis of a block.
 class Operand {
  public:
   // For an rhs in column blocks, `cols` is the number of columns of out.
@@ -85,8 +85,8 @@ class Operand {
     return Transposed(view);
   }
 
-  // Returns the matrix of a group if both axes are ragged. The matrices are dense and follow each other, from the start
-  // of the problem's part of the buffer.
+  // Returns the matrix of a group if both axes are ragged. These matrices are dense and contiguous, from the start of
+  // the problem's part of the buffer.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
@@ -189,8 +189,8 @@ struct Operands {
   }
 };
 
-// Returns the row that belongs to a group, in an array with one row for all groups, one for each local group, or one
-// for each local group of each replica.
+// Returns a group's row in an array with one row for all groups, one per local group, or one per local group and
+// replica.
 int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
   if (rows == 1) return 0;
   const bool shared = rows == batch.problems * batch.local_groups;

@@ -1,4 +1,4 @@
-// Tests that define a CPU of their own replace this file.
+// The default bf16_sums rule of this host. Tests that define a CPU of their own replace this file.
 #include <fstream>
 #include <iterator>
 #include <string>

@@ -19,7 +19,7 @@
 namespace raggemm {
 namespace {
 
-// Evaluates an element of s32, in two's complement. The result is exact.
+// Evaluates an s32 element exactly, in two's complement.
 double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
   const auto value = [](const Array& array, int64_t index) { return static_cast<uint64_t>(ToInteger(array, index)); };
   uint64_t total = 0;
@@ -35,7 +35,7 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// Returns the arithmetic of a rule. If f32 is split, its chains are longer.
+// Returns the arithmetic of a rule. Split f32 has longer chains.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;
@@ -60,7 +60,7 @@ struct Activated {
   double value, error;
 };
 
-// Applies an activation. The error is the one that raggemm/moe_mlp.h promises.
+// Applies an activation. Its error is the one that raggemm/moe_mlp.h promises.
 Activated ApplyActivation(Activation activation, double x) {
   const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
   const auto activated = [&]() -> Activated {
@@ -106,64 +106,63 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 
 // Evaluates element (i, j) of one group's product, and its tolerance. This is the definition of the operation.
 //
-// The rest of this comment proves that every result is within the tolerance if it follows the rule of
-// raggemm/grouped_gemm.h. Let
+// Proof that results by the rule of raggemm/grouped_gemm.h are within the tolerance. Let
 //
 //     u = eps_c / 2     be the relative error of one rounding of a sum
 //     K                 the length of the contraction
-//     R                 the number of replicas that are summed, or 1
+//     R                 the number of summed replicas, or 1
 //     C, L              the length and the number of lanes of a chain
 //
 // Roundings: a product a*b is exact inside its fma. It then passes at most
 //
 //     C/L               roundings in its lane
-//     L - 1             where the lanes are added
-//     K/C + R - 1       where the chains are added: one for each chain after the first
+//     L - 1             when lanes are added
+//     K/C + R - 1       when chains are added: one per chain after the first
 //     3                 for alpha, c and bias
 //
-// These are n < C/L + L - 1 + K/C + R - 1 + 3 roundings. beta*c passes two roundings, and bias passes one. Together
-// (Higham, Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
+// These are n < C/L + L - 1 + K/C + R - 1 + 3 roundings. beta*c passes two, and bias passes one. Together (Higham,
+// Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
 //
 //     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
 //
 // For n*u < 0.49, which K below 2^30 ensures, n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1). This is nearly twice
-// the possible error, so that there is room for errors of second order.
+// the possible error, which leaves room for errors of second order.
 //
 // Result: rounding r to out's type adds at most eps_out/2 * (|want| + |r - want|), or tiny_out/2 for denormals.
 //
-// Denormals: an fma or a product may be off by tiny_c/2, instead of a relative error. A sum is exact. There are K fmas,
+// Denormals: instead of a relative error, an fma or a product may be off by tiny_c/2. A sum is exact. There are K fmas,
 // whose errors alpha multiplies, the product with alpha, and the fma with c.
 //
-// Pairs that are added first: a product passes one rounding with its partner and C/2 roundings in its chain. Each is to
-// odd, and off by 2*u. This makes (2 + C)*u. A chain that is filled up passes no more roundings than a full one.
+// Pairs that are added first: a product passes one rounding with its partner and C/2 in its chain. Each is to odd, and
+// off by 2*u. This makes (2 + C)*u. A padded chain passes no more roundings than a full one.
 //
-// Arithmetics that flush: they take denormal operands as zeros, which is part of `want`. Each fma and addition may be
-// off by the smallest normal number. There are at most two of them for each k, and one more.
+// Arithmetics that flush: denormal operands count as zeros, in `want`, too. Each fma and addition may be off by the
+// smallest normal number. There are at most two of them per k, and one more.
 //
-// Split f32: there are `products` times as many products. They are summed in `products` times as many chains, or in
-// chains of all products of a block. Let 2^e <= |x| < 2^(e+1).
+// Split f32: there are `products` times as many products, in `products` times as many chains, or in chains of all
+// products of a block. Let 2^e <= |x| < 2^(e+1).
 //
 //     x - x0            is exact and at most 2^(e-8): half a unit of the eight digits of bf16
 //     x - x0 - x1       is at most 2^(e-17): half a unit again
-//     x2                is all that is left: a multiple of 2^(e-23), the unit of f32, with at most seven digits
+//     x2                is the whole rest: a multiple of 2^(e-23), the unit of f32, with at most seven digits
 //
 // So |x1| <= 2^-8 |x| and |x2| <= 2^-17 |x|. A product a*b lacks
 //
 //     in bf16_x3        a1*b1 and the rests of a and b after two parts: (2^-16 + 2 * 2^-17) |a||b|, and second orders
 //     in bf16_x6        a1*b2, a2*b1 and a2*b2: (2 * 2^-25 + 2^-34) |a||b|
 //
-// The magnitudes of the products that are summed add up to at most (1 + 2^-8 + 2^-17)^2 |a||b|. There is room for this.
-// A part that is flushed leaves less than the smallest normal number of x, times the number that x is multiplied with.
+// The magnitudes of the summed products add up to at most (1 + 2^-8 + 2^-17)^2 |a||b|. There is room for this.
+// A flushed part loses less of x than the smallest normal number, times the number that x is multiplied with.
 //
-// Scales of sums: for each sum, three operations are rounded: the product of both scales, its product with the sum, and
-// the addition. Each sum starts new chains. Sums of integers are rounded to c once.
+// Scales of sums: three operations per sum are rounded: the product of both scales, its product with the sum, and the
+// addition. Each sum starts new chains. Sums of integers are rounded to the compute type once.
 //
 // Scales of elements: a scaled element is off by half a unit of its product type, unless the product has few enough
 // digits. The scales themselves are part of `want`.
 //
-// There are two conditions. First, nothing overflows before the end. A sum with a small alpha might. Second, `want`
-// counts as exact, although it is a sum in float64. For results of float64 it is no more exact than they are: K*u at
-// worst, usually sqrt(K)*u.
+// There are two conditions. First, nothing overflows before the end, as a sum with a small alpha might. Second, `want`
+// counts as exact, although it is a float64 sum. It is no more exact than float64 results: K*u at worst, usually
+// sqrt(K)*u.
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
   const Splitting& splitting = kSplittings[static_cast<int>(problem.precision)];
@@ -244,7 +243,7 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // Returns the group of an element, and its row and column in the group. Null if no group has it.
+  // Returns the group of an element, and its row and column in the group. The group is null if none has the element.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
     // With ragged columns all groups are in one matrix.

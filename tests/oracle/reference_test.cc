@@ -1,4 +1,4 @@
-// Tests of the specification, with numbers that a reader can multiply in the head.
+// Tests the specification with numbers that a reader can multiply mentally.
 #include "tests/oracle/reference.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 using testing::DoubleEq;
 using testing::ElementsAre;
 
-// A problem, and the memory of its arrays. All matrices are f64.
+// A problem of f64 matrices, and the memory of its arrays.
 class ReferenceTest : public testing::Test {
  protected:
   BufferDescriptor Matrix(std::vector<int64_t> dims, std::vector<double> values) {
@@ -45,7 +45,7 @@ class ReferenceTest : public testing::Test {
     return Matrix(std::move(dims), std::vector<double>(elements));
   }
 
-  // Returns the expected values of all elements. Checks that asking for them one by one gives the same values.
+  // Returns the expected values of all elements. Checks that single elements have the same values.
   std::vector<double> Want() {
     const absl::StatusOr<Reference> all = ComputeReference(problem_);
     EXPECT_TRUE(all.ok()) << all.status();
@@ -210,7 +210,7 @@ TEST_F(ReferenceTest, Bound) {
   EXPECT_THAT(ComputeReference(problem_)->bound, ElementsAre(DoubleEq(0x1p-52 * (259 * 256 + 256)), 0.0));
 }
 
-// Tests single products of f32 with everything that makes them less exact. No bound may hide a visible error.
+// Covers single products of f32 with everything that makes them less exact. No bound may hide a visible error.
 TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   float lhs = 1.5, rhs = -2.5, out = 0, scale = 3;
   const int64_t dims[] = {1, 1, 1};
@@ -243,7 +243,7 @@ TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   EXPECT_EQ(ComputeReference(problem)->want[0], 0x1p-20);
 }
 
-// Tests that a denormal product of bf16 may have an error of up to the smallest normal number.
+// A denormal product of bf16 may have an error of up to the smallest normal number.
 TEST(Bound, AllowsForDenormalsThatAreFlushed) {
   const uint16_t tiny = 0x1f80;  // 2^-64
   uint16_t values[] = {tiny, tiny, 0};

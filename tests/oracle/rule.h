@@ -1,5 +1,4 @@
-// Decides the numeric rule and the product types of a call. It relies on raggemm/problem.h and raggemm/grouped_gemm.h,
-// and on nothing that the library decides.
+// Decides the numeric rule and product types of a call, from raggemm/problem.h and raggemm/grouped_gemm.h alone.
 #ifndef RAGGEMM_TESTS_ORACLE_RULE_H_
 #define RAGGEMM_TESTS_ORACLE_RULE_H_
 
@@ -8,15 +7,13 @@
 
 namespace raggemm {
 
-// The numeric rule of a call.
 struct Rule {
   Arithmetic arithmetic;
   DType lhs, rhs;  // Product types.
-  bool integers;   // True if products of integers are summed.
+  bool integers;
 };
 
-// Returns the rule of a problem. The bf16_sums rule is that of the problem, of RAGGEMM_BF16_SUMS, or of the CPU, in
-// this order.
+// Returns the rule of a problem. bf16_sums comes from the problem, RAGGEMM_BF16_SUMS or the CPU, in this order.
 Rule RuleOf(const GroupedGemmProblem& problem);
 
 // Returns the default bf16_sums rule of this CPU.

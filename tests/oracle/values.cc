@@ -11,8 +11,7 @@
 namespace raggemm {
 namespace {
 
-// Decodes an element. A double has the same fields, except that its exponent has another bias and its fraction more
-// bits.
+// Decodes an element. double has the same fields, with another bias and more fraction bits.
 double Decode(const Format& format, uint64_t bits) {
   if (format.role == Role::kScale) {
     return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);

@@ -12,11 +12,10 @@ namespace raggemm {
 // Returns an element of any dtype. Integers are exact up to 2^53.
 double ToDouble(const Array& array, int64_t index);
 
-// Rounds once to a format of floats, ties to even. A value beyond the range becomes an infinity if the format has one,
-// otherwise a NaN if it has one, and otherwise its largest number.
+// Rounds once to a float format, ties to even. A value out of range becomes an infinity, else a NaN, else the largest
+// number, depending on what the format has.
 double RoundTo(DType dtype, double value);
-// Stores a value, rounded to the array's format. For a format of integers the value must be an integer. It is stored
-// modulo 2^bits.
+// Stores a value, rounded to the array's format. Integer formats take an integer modulo 2^bits.
 void StoreRounded(const Array& array, int64_t index, double value);
 
 }  // namespace raggemm

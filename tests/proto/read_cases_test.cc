@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Returns the cases of a file in proto/cases.
 std::vector<proto::GroupedGemmCase> CasesOf(const std::string& file) {
   const absl::StatusOr<proto::GroupedGemmCases> read = ReadCases(absl::StrCat(RAGGEMM_CASES_DIR, "/", file));
   EXPECT_TRUE(read.ok()) << read.status();

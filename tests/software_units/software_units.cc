@@ -1,6 +1,6 @@
-// Plain C++ in place of matrix units that this CPU may lack. The table of ISAs here has AMX, AVX512_BF16 and scalar
-// code alone. This file is linked into a test before the library, so it replaces kernels/target/x86.cc. The code around
-// the units therefore runs on every host.
+// Plain C++ in place of matrix units that this CPU may lack, so that the code around them runs on every host. The ISAs
+// here are AMX, AVX512_BF16 and scalar code. This file is linked into a test before the library, so it replaces
+// kernels/target/x86.cc.
 #include "kernels/isa/pack.h"
 // g++ takes two minutes to compile unrolled register tiles of 14 rows of these vectors.
 #undef RAGGEMM_UNROLL
@@ -16,7 +16,7 @@
 namespace raggemm {
 namespace {
 
-// Compiles a function twice, with and without the FMA instruction, as in tests/oracle/bits.cc.
+// Compiles a function with and without the FMA instruction, as in tests/oracle/bits.cc.
 #ifdef __clang__
 #define RAGGEMM_WITH_FMA
 #else

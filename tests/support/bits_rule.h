@@ -1,4 +1,4 @@
-// Comparisons of results with the oracle: bit by bit, or within its bound.
+// Compares results with the oracle, bit by bit or within its bound.
 #ifndef RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
 #define RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
 
@@ -11,10 +11,9 @@
 
 namespace raggemm::test {
 
-// Returns success if every element of `out` has the expected bits. All NaNs count as equal.
+// Returns success if every element of `out` has the expected bits. All NaNs are equal.
 testing::AssertionResult HasBits(const Array& out, const std::vector<double>& expected);
 
-// Returns success if every element of `out` is within its bound of the reference.
 testing::AssertionResult IsWithinBound(const Array& out, const Reference& reference);
 
 }  // namespace raggemm::test

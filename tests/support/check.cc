@@ -26,7 +26,7 @@ testing::AssertionResult WithSpec(const ProblemSpec& spec, testing::AssertionRes
   return result ? result : result << ", " << Describe(spec);
 }
 
-// Returns the instruction sets that have their own kernels for a problem. All others use the kernels of one of these.
+// Returns the instruction sets with their own kernels for a problem. All others use the kernels of one of these.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
   const std::vector<Isa> all = HostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());
@@ -44,7 +44,7 @@ testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, a
   const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
   if (!expected.ok()) return testing::AssertionFailure() << expected.status();
   const Array& out = test.problem.out;
-  std::vector<char> right;  // Bytes of the first result, which was checked.
+  std::vector<char> right;  // Bytes of the first result, after its check.
   for (Isa isa : IsasFor(test.problem)) {
     for (int64_t count : threads) {
       options.isa = isa;

@@ -1,4 +1,4 @@
-// Checks of a call, for everything that must hold in every call.
+// Checks everything that must hold in every call.
 #ifndef RAGGEMM_TESTS_SUPPORT_CHECK_H_
 #define RAGGEMM_TESTS_SUPPORT_CHECK_H_
 
@@ -14,27 +14,27 @@
 
 namespace raggemm::test {
 
-// Computes a problem with every ISA of the host and each of these numbers of threads. Returns success if every element
-// has the bits of the rule, no byte next to a buffer has changed, and the float mode of the thread has not changed.
+// Computes a problem with every ISA of the host and each of these numbers of threads. Succeeds if every element has the
+// bits of the rule, and neither bytes next to a buffer nor the thread's float mode have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
-// Does the same for a problem that it makes from a spec.
+// Does the same for the problem of a spec.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
-// Computes a problem. Returns success if every element is within its bound of the float64 reference.
+// Succeeds if every element of the computed result is within its bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
-// Expects that results have the bits of the rule, and that these bits are within the bound.
+// Expects results with the bits of the rule and within the bound.
 void ExpectRight(const ProblemSpec& spec);
 
-// Does the same as GivesExpectedBits with 1, 2, 3 and 8 threads of OpenMP, which change the blocks and tiles.
+// Does the same with 1, 2, 3 and 8 OpenMP threads, which change blocks and tiles.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
-// Expects that a text contains all of these parts.
+// Expects that a text contains all parts.
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
-// Returns the error message of a wrong problem, or an empty text if there is no error. Expects an InvalidArgument
-// error, and an unchanged out.
+// Returns the error message of an invalid problem, or "" if there is no error. Expects an InvalidArgument error and an
+// unchanged out.
 std::string ErrorOf(const TestProblem& test);
 std::string ErrorOf(
     const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});

@@ -55,7 +55,7 @@ Names NamesOf(Cliff) {
   return kNames;
 }
 
-// Returns the names by number, which is the reverse order of AllIsas.
+// Returns the names by number, the reverse of the order of AllIsas.
 Names NamesOf(Isa) {
   static const std::vector<absl::string_view> names = [] {
     std::vector<absl::string_view> all;

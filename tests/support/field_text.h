@@ -1,6 +1,5 @@
-// Conversion of structs to text and back. The text has "name=value" for each field that differs from its default. A
-// struct needs a function VisitFields(struct, visit) that calls visit(name, field) for each field. Its enums need
-// NamesOf.
+// Converts structs to text and back: "name=value" for each field that differs from its default. A struct needs a
+// function VisitFields(struct, visit) that calls visit(name, field) for each field, and its enums need NamesOf.
 #ifndef RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
 #define RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
 
@@ -78,7 +77,6 @@ inline bool ParseField(absl::string_view text, std::vector<int64_t>& values) {
   return true;
 }
 
-// Returns the fields of a struct that differ from their defaults.
 template <typename Struct>
 std::string FieldsText(const Struct& value) {
   std::vector<std::string> defaults;
@@ -157,7 +155,6 @@ void VisitFields(Spec& s, Visit visit) {
   visit("seed", s.seed);
 }
 
-// Visits the fields of an expert MLP in the same way.
 template <typename Visit, typename Spec>
 requires std::is_base_of_v<MlpSpec, Spec>
 void VisitFields(Spec& s, Visit visit) {

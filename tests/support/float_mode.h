@@ -12,7 +12,7 @@ void SetThreadMode(uint64_t mode);
 
 #ifdef __x86_64__
 inline constexpr uint64_t kUsualMode = 0x1f80;
-inline constexpr uint64_t kFlushes = 0x8040;  // Of denormal results and operands.
+inline constexpr uint64_t kFlushes = 0x8040;  // Flushing of denormal results and operands.
 inline constexpr uint64_t kRoundsToZero = 0x6000;
 #else
 inline constexpr uint64_t kUsualMode = 0;

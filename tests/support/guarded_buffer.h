@@ -1,5 +1,5 @@
-// Buffers that detect accesses outside them. An access beyond one end, where an unmapped page is, crashes. A write
-// beyond the other end is found afterwards.
+// Buffers that detect accesses outside. Access beyond one end hits an unmapped page and crashes. A write beyond the
+// other end is found afterwards.
 #ifndef RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 #define RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 
@@ -8,7 +8,7 @@
 
 namespace raggemm::test {
 
-// Side of a buffer that has the unmapped page.
+// Side of a buffer with the unmapped page.
 enum class Cliff : uint8_t { kBehind, kBefore };
 
 // A buffer next to an unmapped page. data() is null if the buffer has no bytes. Do not construct buffers concurrently.

@@ -13,15 +13,13 @@
 namespace raggemm::test {
 namespace {
 
-// Returns true if Linux lists a flag of the CPU.
 bool Shows(const char* flag) {
   std::ifstream info("/proc/cpuinfo");
   const std::string text((std::istreambuf_iterator<char>(info)), std::istreambuf_iterator<char>());
   return text.find(std::string(" ") + flag) != std::string::npos;
 }
 
-// Returns true if Linux lists the flags of tiles and permits this process to use their state (0x1022:
-// ARCH_GET_XCOMP_PERM).
+// Returns true if Linux lists the tile flags and permits this process to use tile state (0x1022: ARCH_GET_XCOMP_PERM).
 bool PermitsTiles() {
   if (!Shows("amx_tile") || !Shows("amx_bf16")) return false;
   uint64_t permitted = 0;
@@ -33,7 +31,6 @@ bool PermitsTiles() {
 
 bool CpuHas(absl::string_view isa) {
   __builtin_cpu_init();
-  // Asks CPUID for F16C, because clang's builtin does not know it.
   unsigned eax, ebx, ecx = 0, edx;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;

@@ -9,7 +9,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns true for kernels that software units do not replace. The same program without software units tests them.
+// Returns true for kernels that software units do not replace. The same tests without software units cover them.
 bool RunsInOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
 
 }  // namespace
@@ -32,7 +32,7 @@ bool HostHas(Isa isa) { return kUnitsAreSoftware || CpuHas(NameOf(isa)); }
 
 bool HostLacksTilesOfBytes() { return !kUnitsAreSoftware && CpuLacksTilesOfBytes(); }
 
-// Asks the CPU only once. In a virtual machine each CPUID goes to the host, and the flags of tiles come from a file.
+// Asks the CPU only once. In a virtual machine each CPUID goes to the host, and tile flags come from a file.
 std::vector<Isa> HostIsas() {
   static const auto& isas = *new std::vector<Isa>([] {
     const auto counts = [](Isa isa) { return HostHas(isa) && !RunsInOtherProgram(isa); };

@@ -92,7 +92,7 @@ class Sequence {
     }
   }
 
-  // Returns the gradients of the rows of lhs of the first products.
+  // Returns the gradients of lhs rows of the first products.
   FloatTensor GradientOfRows() const {
     FloatTensor sums(DType::kF32, {rows_, hidden_});
     Compute(Back(Part::kUp, up_, sums));
@@ -108,7 +108,7 @@ class Sequence {
     return BitsOfSums(mlp_, GradientOfRows().array, gradients_.x->dtype, &TestMlp::InputWeight, /*by_slot=*/false);
   }
 
-  // Computes a dot product with sixteen sums, each of every sixteenth product. The sums are then added in pairs.
+  // Computes a dot product in sixteen sums, each of every sixteenth product, and adds the sums in pairs.
   static float Dot(const FloatTensor& x, int64_t x_at, const FloatTensor& y, int64_t y_at, int64_t count) {
     float sums[16] = {};
     for (int64_t j = 0; j < count; ++j) {
@@ -150,7 +150,7 @@ class Sequence {
     return ones;
   }
 
-  // Returns the bits of the products of each group's transposed rows with its other rows.
+  // Returns the bits of each group's products of transposed rows with other rows.
   std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
                                          const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};

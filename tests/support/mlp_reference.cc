@@ -15,7 +15,7 @@ namespace {
 
 const double kEpsilon = FormatOf(DType::kF32).Epsilon(), kSmallest = FormatOf(DType::kF32).SmallestSubnormal();
 
-// A number and the largest error that the call may have.
+// A number and the largest error that a call may have.
 struct Near {
   double value, error;
 };
@@ -25,7 +25,7 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// Returns activation(gate) * up. The slope of an activation is at most 1.2. moe_mlp.h has the error of each activation.
+// Returns activation(gate) * up. An activation's slope is at most 1.2. moe_mlp.h has the error of each activation.
 Near Activated(Activation activation, Near gate, const Near* up) {
   Near multiplier = up == nullptr ? Near{1, 0} : *up;
   if (activation == Activation::kSwigluOai) {
@@ -41,7 +41,7 @@ Near Activated(Activation activation, Near gate, const Near* up) {
                  kEpsilon * std::abs(a) + kSmallest};
 }
 
-// Computes `a` of each row into `rounded`, rounded like the call does. Returns the largest difference to the call's
+// Computes `a` of each row into `rounded`, rounded like in the call. Returns the largest difference from the call's
 // `a`.
 std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
   const MlpSpec& spec = mlp.spec;
@@ -61,7 +61,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
     const Near a = Activated(spec.activation, v, mlp.IsGated() ? &u : nullptr);
     StoreRounded(rounded, i, a.value);
     const bool fits = std::abs(a.value) + a.error < Largest(format.dtype);
-    // 0x1p-126 is the part that products may flush.
+    // Products may flush up to 0x1p-126.
     errors.push_back(fits ? a.error + format.Epsilon() * (std::abs(a.value) + a.error) + format.SmallestSubnormal() +
                                 0x1p-126
                           : HUGE_VAL);
@@ -69,7 +69,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// Adds the effect of errors of lhs to the bound of each element of a product.
+// Adds the effect of errors in lhs to the bound of each element of a product.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {
@@ -83,8 +83,8 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
           const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
           error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
         }
-        // The bound of the product was computed with the lhs that was rounded here. The magnitude of the call's lhs
-        // differs by its error.
+        // The product's bound was computed with the lhs rounded here. The magnitude of the call's lhs differs by its
+        // error.
         product.bound[group.out.At(i, j)] += error * (1 + 1e-3);
       }
     }

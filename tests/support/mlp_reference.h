@@ -8,13 +8,11 @@
 
 namespace raggemm::test {
 
-// Returns the expected elements of out and their bounds. A bound is infinite if an intermediate value may be too large
-// for its type.
+// Returns the expected elements of out and their bounds. A bound is infinite if an intermediate value may overflow.
 Reference ComputeReference(const TestMlp& mlp);
 
-// Returns activation(x).
 double ExactActivation(Activation activation, double x);
-// Returns the magnitude of the exponent in the sigmoid if it is rounded, which causes an error. 0 if the exponent is x
+// Returns the magnitude of the sigmoid's exponent if it is rounded, which causes an error, or 0 if the exponent is x
 // itself.
 double RoundedExponent(Activation activation, double x);
 

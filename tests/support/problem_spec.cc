@@ -25,12 +25,12 @@ int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>&
   return sum;
 }
 
-// Returns the shape of `count` matrices [a, b], or [b, a] if flipped, on top of each other.
+// Returns the shape of `count` stacked matrices [a, b], or [b, a] if flipped.
 std::vector<int64_t> Stack(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count * b, a} : std::vector<int64_t>{count * a, b};
 }
 
-// Returns the same shape with a group axis.
+// Returns the shape of `count` matrices with a group axis.
 std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count, b, a} : std::vector<int64_t>{count, a, b};
 }
@@ -69,7 +69,6 @@ Shapes ShapesOf(const ProblemSpec& s) {
 
 double SpecialValue(DType dtype, Random& random) {
   const Format& format = FormatOf(dtype);
-  // Bits of the integers: none, one, all, the highest, all but the highest.
   if (format.IsInteger()) {
     const double half = std::ldexp(1, format.bits - 1);
     const double values[] = {0, 1, 2 * half - 1, half, half - 1};
@@ -110,7 +109,7 @@ uint64_t TestSeed() {
 bool Sampled(int64_t one_in) {
   static const bool is_full = std::getenv("RAGGEMM_FULL_TESTS") != nullptr;
   static Random random(TestSeed());
-  // The same tests also run without software units.
+  // Halves the share, because the same tests also run without software units.
   return is_full || random.Below(kUnitsAreSoftware ? 2 * one_in : one_in) == 0;
 }
 
@@ -227,7 +226,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 
-// Adds random row indices. Rows in no processed group get indices out of range.
+// Adds random row indices, out of range for rows in no processed group.
 Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   std::vector<int64_t> index;
   const int64_t first = spec.group_offset.value_or(0), end = first + spec.local_groups.value_or(spec.groups);
@@ -243,7 +242,7 @@ Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   return AddIntegers(spec.sizes_type, {static_cast<int64_t>(index.size())}, index);
 }
 
-// Adds scales of many magnitudes, so that a wrong scale shows, or random zero points.
+// Adds random zero points, or scales of many magnitudes, so that a wrong scale shows.
 Array TestProblem::AddQuantParams(DType dtype, std::vector<int64_t> dims) {
   if (IsQuantized(dtype) && FormatOf(dtype).IsInteger()) return AddRandom(dtype, std::move(dims));
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();

@@ -1,4 +1,4 @@
-// Problems that are made from a few numbers, with random data in guarded buffers.
+// Problems made from a few numbers, with random data in guarded buffers.
 #ifndef RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
 #define RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
 
@@ -13,14 +13,14 @@
 
 namespace raggemm::test {
 
-// Returns the seed of all random tests: RAGGEMM_TEST_SEED if it is set, otherwise a fixed number.
+// Returns the seed of all random tests: RAGGEMM_TEST_SEED, or a fixed number if it is not set.
 uint64_t TestSeed();
 
-// Returns true for one of `one_in` calls on average, chosen by TestSeed(). If RAGGEMM_FULL_TESTS is set, returns true
-// for every call, so that loops over exhaustive grids are complete.
+// Returns true for one in `one_in` calls on average, chosen by TestSeed(). If RAGGEMM_FULL_TESTS is set, always returns
+// true, which completes loops over exhaustive grids.
 bool Sampled(int64_t one_in);
 
-// SplitMix64. It is good enough, fast, and gives the same numbers everywhere.
+// SplitMix64, which is fast and gives the same numbers everywhere.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -29,7 +29,7 @@ class Random {
   bool Coin() { return Below(2) == 1; }
   // Returns a number in [-1, 1).
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
-  // Returns non-negative group sizes, some of them zero. Their sum is at most `total`, and often equal to it.
+  // Returns non-negative group sizes, some of them zero. Their sum is at most `total`, and often equal.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
@@ -38,7 +38,7 @@ class Random {
 
 enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 
-// A problem in numbers. Extents that the mode does not have are ignored.
+// A problem in numbers. Extents that its mode lacks are ignored.
 struct ProblemSpec {
   RaggedMode mode = RaggedMode::kRaggedM;
   int64_t problems = 1, replicas = 1, groups = 1;
@@ -53,7 +53,7 @@ struct ProblemSpec {
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
   int64_t block_cols = 64;  // Columns of a column block.
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
-        sizes_type = DType::kS32;  // Also the type of group_offset.
+        sizes_type = DType::kS32;  // Type of group sizes and group_offset.
   bool c = false, bias = false, alpha = false, beta = false;
   // Rows of alpha and beta. bias has one row per group, unless this is kPerReplica.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
@@ -71,7 +71,7 @@ struct ProblemSpec {
   std::vector<int64_t> lhs_scale = {}, rhs_scale = {}, lhs_zero = {}, rhs_zero = {};
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
-  std::optional<DType> gate = std::nullopt;        // Type of the gate.
+  std::optional<DType> gate = std::nullopt;
   std::optional<int64_t> lhs_rows = std::nullopt;  // Rows of each problem and replica, if there is a row_index.
   int64_t slack = 0;                               // All-ragged: elements of out after the last group.
   int64_t gap_elements = 0;                        // Distance of each buffer from the unmapped page.
@@ -79,21 +79,18 @@ struct ProblemSpec {
   bool special_values = false;  // True: some elements are 0, 1, infinity, NaN or the smallest of the type.
   uint64_t seed = TestSeed();
 };
-// Returns a problem with one group.
 ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 
-// Returns a text from which ParseFields (field_text.h) makes the spec again.
+// Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of the scales or zero points of an operand with shape `stored`. `blocks` is a field of ProblemSpec.
-// `rows` is the number of values if there is one for each group.
+// Returns the shape of an operand's scales or zero points. `stored` is the operand's shape. `blocks` is a field of
+// ProblemSpec. `rows` is the number of values if they are per group.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
-// Does the same as StoreRounded. For f32, the most frequent type, it lets the CPU round, which takes a tenth of the
-// time.
+// Does the same as StoreRounded. Lets the CPU round f32, the most frequent type, which takes a tenth of the time.
 void StoreNearest(const Array& array, int64_t index, double value);
 
-// A dense array and its memory.
 class Tensor {
  public:
   Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0, Cliff cliff = Cliff::kBehind);
@@ -107,10 +104,10 @@ class Tensor {
   GuardedBuffer buffer_;
 };
 
-// A problem that owns its buffers. Tests may change `problem`, and add tensors to it.
+// A problem that owns its buffers. Tests may change `problem` and add tensors.
 class TestProblem {
  public:
-  // kNone: floats and quantized operands are not written, so that even large ones cost nothing.
+  // kNone: floats and quantized operands are not written, so even large ones cost nothing.
   enum class Contents : uint8_t { kRandom, kNone };
   explicit TestProblem(const ProblemSpec& spec, Contents contents = Contents::kRandom);
   TestProblem(TestProblem&&) = default;
@@ -121,7 +118,7 @@ class TestProblem {
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
   Array AddQuantParams(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
-  // Sets every byte of out to 0xFF, which is a NaN in every type of floats.
+  // Sets every byte of out to 0xFF, a NaN in every float type.
   void ClearOut();
   // Copies c to out, and then makes both the same memory.
   void AliasOutWithC();

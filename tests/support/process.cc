@@ -14,7 +14,7 @@
 namespace raggemm::test {
 namespace {
 
-// Last character of a child's output. It shows that the child finished.
+// Last character of a child's output, which shows that the child finished.
 constexpr char kDone = '\n';
 
 void Write(int to, const std::string& text) {

@@ -7,7 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// Tasks that are never run. They are kept, because a leak checker would report the memory of destroyed tasks as leaked.
+// Tasks that are never run. They are kept, because a leak checker would report the memory of destroyed tasks.
 std::vector<std::function<void()>>& KeptForEver() {
   static auto* kept = new std::vector<std::function<void()>>;
   return *kept;

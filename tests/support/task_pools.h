@@ -14,11 +14,11 @@
 
 namespace raggemm::test {
 
-// A pool that runs tasks on its own threads. If `reverse` is true, the newest task runs first.
+// A pool that runs tasks on its own threads, newest first if `reverse` is true.
 class ThreadedPool : public TaskPool {
  public:
   explicit ThreadedPool(int threads, bool reverse = false);
-  ~ThreadedPool() override;  // Runs the tasks that are left.
+  ~ThreadedPool() override;  // Runs the remaining tasks.
   int64_t num_threads() const override { return static_cast<int64_t>(threads_.size()); }
   void Schedule(std::function<void()> task) override;
 
@@ -33,7 +33,7 @@ class ThreadedPool : public TaskPool {
   std::vector<std::thread> threads_;
 };
 
-// A pool that runs each task at once, on the thread that schedules it.
+// A pool that runs each task at once, on the scheduling thread.
 class InlinePool : public TaskPool {
  public:
   explicit InlinePool(int threads) : threads_(threads) {}

@@ -1,4 +1,4 @@
-// Expert MLPs for tests: random operands in guarded buffers, and the results that follow from the products one by one.
+// Expert MLPs for tests: random operands in guarded buffers, and the expected results by separate products.
 #ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 
@@ -23,7 +23,7 @@ enum class Gate : uint8_t { kNone, kSeparate, kHalves, kInterleaved };
 struct MlpSpec {
   int64_t tokens = 9, hidden = 40, intermediate = 24;
   std::vector<int64_t> sizes = {3, 0, 7, 2};
-  std::optional<int64_t> local = std::nullopt;  // Number of groups with weights. Unset: all groups.
+  std::optional<int64_t> local = std::nullopt;  // Number of groups with weights, by default all.
   int64_t offset = 0;                           // First group with weights.
   int64_t behind = 2;                           // Rows after the last group. Their tokens do not exist.
   DType x = DType::kF32, weights = DType::kF32, out = DType::kF32;
@@ -31,7 +31,7 @@ struct MlpSpec {
   // Scales and zero points of all quantized weights, in the form of ProblemSpec.
   std::vector<int64_t> scale = {}, zero = {};
   DType scale_type = DType::kF32;
-  DType sizes_type = DType::kS32;  // Also the type of row_tokens and group_offset.
+  DType sizes_type = DType::kS32;  // Type of group sizes, row_tokens and group_offset.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
@@ -68,7 +68,6 @@ class TestMlp {
   bool SurroundingsIntact() const;
   absl::Span<int64_t> Workspace() { return {static_cast<int64_t*>(workspace.array.data), workspace_size}; }
   int64_t TokenOf(int64_t row) const { return ToInteger(row_tokens.array, row); }
-  // Returns the weight that multiplies `d` of a row.
   float OutputWeight(int64_t row) const {
     return spec.row_weights && spec.weight_on == WeightOn::kOutput ? static_cast<float>(row_weights.At(row)) : 1;
   }
@@ -92,16 +91,16 @@ class TestMlp {
   void AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
-// Returns x of each row of the groups, times its weight if the weight is on the input.
+// Returns x of each row of the groups, times its weight if weights are on the input.
 FloatTensor Gathered(const TestMlp& mlp);
 
 enum class Part : uint8_t { kUp, kGate, kDown };
-// Returns the product of the rows of all groups with one of the weights.
+// Returns the product of all groups' rows with one of the weights.
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
 // The products before the activation.
 struct FirstProducts {
-  FloatTensor up, gate;  // f32. gate is as large as up, even if there is no gate.
+  FloatTensor up, gate;  // f32. gate is as large as up, even without a gate.
   // Returns the gate and up values of an element of `a`.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
@@ -111,14 +110,14 @@ FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first);
 // Computes a problem with scalar code on one thread.
 void Compute(const GroupedGemmProblem& gemm);
 
-// Returns the bits of out, computed step by step: gather, products, activation, product, sums of tokens. The products
-// are scalar code on one thread.
+// Returns the bits of out, computed by separate steps in scalar code on one thread: gather, products, activation,
+// product, sums of tokens.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
 // Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to `out`. d is f32. If
-// `by_slot` is true, the rows of a token are added in the order of row_slots.
+// `by_slot` is true, a token's rows are added in the order of row_slots.
 std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
                                  bool by_slot);
-// Does the same as BitsOf, but returns the format's own NaN for every NaN, because the kind of a NaN is not specified.
+// Does the same as BitsOf, but returns the format's own NaN for every NaN, because its kind is not specified.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test

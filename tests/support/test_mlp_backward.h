@@ -1,4 +1,4 @@
-// Gradients of expert MLPs for tests, with room for all operands that a call can have.
+// Gradients of expert MLPs for tests, with room for all possible operands.
 #ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
 
@@ -16,7 +16,7 @@ class TestMlpBackward {
   explicit TestMlpBackward(const MlpSpec& spec);
 
   MoeMlpExtents Extents() const;
-  void ClearGradients();  // Fills them with 0x55.
+  void ClearGradients();  // Fills all gradients with 0x55.
   // Runs the call with a guarded workspace.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> Bits() const;

@@ -7,7 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// A storage of an operand: straight or flipped. If its last axis is ragged, it can also be packed.
+// A storage of an operand: straight or flipped, or packed if its last axis is ragged.
 struct Storage {
   bool flipped;
   Layout layout;
@@ -86,7 +86,7 @@ void ChooseBlocksOfExperts(ProblemSpec& spec, Random& random) {
   }
 }
 
-// Makes one or both of lhs and rhs quantized, with scales and zero points. It makes extents whole bytes.
+// Quantizes lhs, rhs or both, with scales and zero points. Makes extents whole bytes.
 void ChooseQuantized(ProblemSpec& spec, Random& random) {
   const bool blocks =
       (spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kUniform) && spec.lhs_layout != Layout::kPacked;
@@ -115,7 +115,7 @@ void ChooseQuantized(ProblemSpec& spec, Random& random) {
     int64_t& block = spec.lhs_scale[spec.lhs_flipped ? 1 : 0];
     block = std::min<int64_t>(block, 1);
   }
-  // If both had blocks along k, the lengths of their blocks would have to agree. lhs gets one scale instead.
+  // Blocks of lhs and rhs along k would need the same length, so lhs gets one scale instead.
   if (spec.lhs_scale.size() == 2 && spec.rhs_scale.size() == 2) spec.lhs_scale = {0};
 }
 

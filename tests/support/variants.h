@@ -14,7 +14,7 @@
 
 namespace raggemm::test {
 
-// The bf16_sums rules. The first two are also the rules for split f32.
+// The bf16_sums rules. The first two are also the rules of split f32.
 inline constexpr ArithmeticId kBf16Rules[] = {ArithmeticId::kPairs, ArithmeticId::kTiles, ArithmeticId::kF32,
                                               ArithmeticId::kMmla};
 inline constexpr auto kSplittingRules = absl::MakeConstSpan(kBf16Rules).first(2);
@@ -39,7 +39,7 @@ inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 // Returns the same problem in every storage that its mode permits: transposes, layouts, group axes.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 
-// Returns a problem with three groups, one of them empty. There are rows, columns or steps of k after the last group.
+// Returns a problem with three groups, one of them empty. Rows, columns or steps of k follow the last group.
 ProblemSpec ThreeGroups(RaggedMode mode);
 
 // Returns a random problem of any mode, storage, types, batch, offset and optional operands. It has at most about a

@@ -1,6 +1,6 @@
-"""Runs mlx-lm on a checkpoint, in a separate environment: mlx_oracle.py FOLDER OUT COUNT TOKEN...
+"""Runs mlx-lm on a checkpoint in a separate environment: mlx_oracle.py FOLDER OUT COUNT TOKEN...
 
-OUT is an .npz file with "logits" after each of the tokens, and "greedy", the COUNT tokens that follow.
+OUT is an .npz file with "logits" after each token, and "greedy", the COUNT tokens that follow.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Tests logits and greedy tokens of the example that decodes checkpoints against mlx-lm.
+"""Compares logits and greedy tokens of the example that decodes checkpoints with mlx-lm.
 
 mlx-lm gets quantized checkpoints dequantized to float32. `./dev test --checkpoints` runs this.
 """
@@ -49,7 +49,7 @@ def mlx_result(folder, tokens, out):
 
 
 def to_mlx_layout(tensors):
-    """Returns float experts of gpt-oss in the layout of mlx-lm: separate gate and up, each [E,N,K]."""
+    """Returns gpt-oss' float experts in mlx-lm's layout: separate gate and up, each [E,N,K]."""
     out = dict(tensors)
     for name in tensors:
         if name.endswith("gate_up_proj"):
@@ -95,4 +95,4 @@ def test_two_processes_decode_the_same_tokens(tmp_path):
         for n in (1, 2)
     )
     assert len(one.splitlines()[0].split()) == 16
-    assert two.splitlines()[-1] == one.splitlines()[0]  # gloo prints the lines before
+    assert two.splitlines()[-1] == one.splitlines()[0]  # gloo prints the preceding lines

@@ -1,4 +1,4 @@
-"""Parameters of functions of other packages, read from their sources. Most packages need a GPU to be imported."""
+"""Parameters of functions of other packages, read from sources, because most packages need a GPU to be imported."""
 
 import ast
 import dataclasses
@@ -64,7 +64,7 @@ class Pair:
     def theirs(self) -> list[Parameter]:
         path = importlib.metadata.distribution(self.package).locate_file(self.file)
         found = parameters_of(path.read_text(), self.name)
-        if "." in self.name:  # Our function takes self of the method as its first argument.
+        if "." in self.name:  # Our function takes the method's self as its first argument.
             found[0] = found[0].replace(name=next(iter(inspect.signature(self.ours).parameters)))
         return found
 

@@ -1,4 +1,4 @@
-"""Tests the example with a flax.nnx module: its values and its training. `./dev test --origins` runs this."""
+"""Tests values and training of the example with a flax.nnx module. `./dev test --origins` runs this."""
 
 import pathlib
 import sys

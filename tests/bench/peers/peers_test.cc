@@ -1,5 +1,5 @@
-// Tests that the list of competitors is complete, and that each works on the given number of threads. This test does
-// not look at results: the benchmark compares them before it takes times.
+// Tests that the list of competitors is complete, and that each uses the given number of threads. The benchmark itself
+// compares results before it takes times.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,13 +30,13 @@ const char* const kPeers[] = {"onednn",
                               "mkl",
                               "mkl-batch"};
 
-// Returns the seconds of CPU time that each thread of this process has used, by thread id.
+// Returns the CPU seconds of each thread of this process, by thread id.
 std::map<int, double> ThreadSeconds() {
   std::map<int, double> seconds;
   DIR* const tasks = opendir("/proc/self/task");
   while (const dirent* entry = readdir(tasks)) {
     const int thread = std::atoi(entry->d_name);
-    // The kernel's id of the CPU clock of a thread. clock_getcpuclockid returns that of a process.
+    // The kernel's id of the thread's CPU clock. clock_getcpuclockid returns the clock of a process.
     const auto clock = static_cast<clockid_t>((~static_cast<unsigned>(thread) << 3U) | 6U);
     timespec time;
     if (thread != 0 && clock_gettime(clock, &time) == 0) {
@@ -47,8 +47,8 @@ std::map<int, double> ThreadSeconds() {
   return seconds;
 }
 
-// A library that used other threads would make the comparison unfair. The CPU time of each thread shows which threads
-// work. What a library says of itself could be wrong.
+// A library that used more threads would make the comparison unfair. The CPU time of each thread shows the truth, even
+// if the library's own report is wrong.
 TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
   constexpr int64_t kSize = 768;
   constexpr double kSeconds = 0.1;
@@ -66,7 +66,7 @@ TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
       for (int threads : {1, 2, 1}) {
         SCOPED_TRACE(absl::StrCat(peer.name, way == PeerThreads::kOwn ? ", own " : ", outer ", threads, " threads"));
         ASSERT_TRUE(peer.run(series, way, threads).ok());
-        // Waits until idle threads have stopped spinning.
+        // Waits until idle threads stop spinning.
         struct timespec pause = {0, 100'000'000};
         nanosleep(&pause, nullptr);
         const std::map<int, double> start = ThreadSeconds();

@@ -1,4 +1,5 @@
-// Tests calls in which memory runs out, at each allocation in turn. The call fails or is right, and the next one works.
+// Tests calls in which memory runs out, at each allocation in turn. The call fails or is right, and the next call
+// works.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -23,7 +24,7 @@ enum class Fail { kNever, kOnce, kFromThenOn };
 
 std::atomic<Fail> fail = Fail::kNever;
 std::atomic<int64_t> allocations = 0, first_to_fail = 0;
-thread_local int in_host = 0;  // Depth of host functions on this thread. Their allocations never fail.
+thread_local int in_host = 0;  // Depth of host functions on this thread, in which allocations never fail.
 
 bool Fails() {
   if (fail == Fail::kNever || in_host > 0) return false;
@@ -35,7 +36,7 @@ bool Fails() {
 
 }  // namespace
 
-// These replace the functions of the C library for all libraries of this process, and so below operator new, too.
+// Replaces the C library's functions for all libraries of this process, and so below operator new, too.
 extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names
 void* __libc_malloc(size_t bytes);
@@ -68,7 +69,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Calls a function of the host, in which allocations do not fail.
+// Calls a host function in which allocations do not fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
@@ -90,8 +91,8 @@ const XLA_FFI_Api* ApiWithMemory() {
   return &api;
 }
 
-// Runs `body`. Allocation number `first` fails, and all later ones fail, too, if `how` is kFromThenOn. Returns false if
-// `body` made fewer allocations.
+// Runs `body` with a failure of allocation number `first`, and of all later ones if `how` is kFromThenOn. Returns false
+// if `body` made fewer allocations.
 bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   allocations = 0;
   first_to_fail = first;
@@ -101,7 +102,7 @@ bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   return allocations >= first;
 }
 
-// Runs a call in both stages. Makes the frames of the stages beforehand.
+// Runs both stages of a call, with frames made beforehand.
 class Stages {
  public:
   Stages(PluginCall& call, host::TaskRunner* pool)
@@ -126,10 +127,10 @@ class Stages {
 
 struct Attempt {
   bool failed;         // True if an allocation failed.
-  std::string defect;  // A wrong reaction of the plugin, or "".
+  std::string defect;  // Wrong behaviour of the plugin, or "".
 };
 
-// Returns what is wrong with a call that ran while memory was short, and with the call after it, or "".
+// Returns the defect of a call that ran while memory was short, or of the call after it, or "".
 std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
   if (error.ok() && !call.IsRight()) return "the result is wrong";
   if (!error.ok() && !call.OutIsUntouched()) return "out was written to";
@@ -139,7 +140,7 @@ std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunne
   return call.IsRight() ? "" : "the next result is wrong";
 }
 
-// Runs a call in which allocation number `first` fails, and then another call.
+// Runs a call with a failure of allocation number `first`, and then another call.
 Attempt Try(PluginCall& call, host::TaskRunner* pool, Fail how, int64_t first) {
   Stages stages(call, pool);
   host::Error error;
@@ -169,10 +170,9 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Only one call of a process is the first, so each attempt has a process of its own. The child loads the plugin: if the
+// Each attempt has its own process, because only one call of a process is the first. The child loads the plugin. If the
 // parent had loaded it, the child would not use OpenMP. libgomp ends the process if it has no memory for a team.
-// raggemm tries the allocation before, but cannot help if memory runs out between the trial and libgomp's own
-// allocation.
+// raggemm tries the allocation first, but memory may still run out after this trial.
 TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
@@ -198,9 +198,8 @@ TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   }
 }
 
-// If XLA's headers have no memory for a task, the memory that the task holds is free again for the next call. The pool
-// runs tasks at once, so no task of an earlier call holds anything. The test runs in a child, because other tests need
-// a process without calls.
+// If XLA has no memory for a task, the memory that the task holds is free for the next call. The pool runs tasks at
+// once, so no earlier task holds anything. The test runs in a child, because other tests need a process without calls.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");
@@ -225,7 +224,7 @@ TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   EXPECT_EQ(result, "");
 }
 
-// Making the error of a wrong call needs memory, too.
+// The error of an invalid call needs memory, too.
 TEST_P(AllocationFailures, AreHandledInAWrongCall) {
   const std::unique_ptr<PluginCall> call = CallOn(GetParam());
   host::ThreadPool pool(2);

@@ -18,7 +18,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 1, 40, 20}, .c = true}; }
 
-// Returns a problem so small that its call spends most of its time with taking and returning buffers.
+// Returns a problem so small that a call mostly takes and returns buffers.
 ProblemSpec Tiny() { return {.m = 2, .n = 2, .k = 2, .sizes = {2}}; }
 
 std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpec& spec = ManyTiles()) {
@@ -61,8 +61,8 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// A pool in a forked child, which has no threads: its tasks never start. The child cannot use the parent's pool,
-// because a thread of the parent may hold its mutex while the process forks.
+// A pool in a forked child, which has no threads, so that tasks never start. The parent's pool is unusable, because a
+// thread of the parent may hold its mutex during the fork.
 class PoolWithoutThreads : public host::TaskRunner {
  public:
   int64_t num_threads() const override { return 2; }
@@ -88,7 +88,7 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
   }
 }
 
-// The child uses no pool, because a thread that it does not have may hold the pool's mutex.
+// The child uses no pool, because a thread that it lacks may hold the pool's mutex.
 TEST(Fork, DuringCallsOfOtherThreads) {
   const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);
@@ -101,7 +101,7 @@ TEST(Fork, DuringCallsOfOtherThreads) {
   }
 }
 
-// exit() runs the destructors of the library while other threads are in calls.
+// exit() runs the library's destructors while other threads are in calls.
 TEST(Exit, DuringCallsOfOtherThreads) {
   const int exits = Soaking() ? 500 : 10;
   for (int i = 0; i < exits; ++i) {

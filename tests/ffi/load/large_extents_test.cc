@@ -1,4 +1,4 @@
-// Tests elements beyond index 2^31 and byte 2^32 of every operand. The system provides only the pages that are touched.
+// Tests elements beyond index 2^31 and byte 2^32 of every operand. The system provides only touched pages.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -47,7 +47,7 @@ struct Product {
   MatrixLayout lhs, rhs, out;
 };
 
-// Returns the value of an element: a small integer, so that every sum is exact. Neighbours have different values.
+// Returns the value of an element: a small integer, so that every sum is exact. Neighbours differ.
 double ValueAt(int64_t index) { return static_cast<double>((index * 40503 >> 7) % 5 - 2); }
 
 void Fill(const Array& array, const MatrixLayout& matrix, int64_t rows, int64_t cols) {
@@ -73,7 +73,7 @@ class LargeProblem {
     return {const_cast<int32_t*>(kept.data()), DType::kS32, kept_dims};
   }
 
-  // Fills the matrices of the products, calls the plugin, and checks the results.
+  // Fills the matrices of the products, calls the plugin, and checks results.
   void RunAndCheck(const std::vector<Product>& products) {
     for (const Product& p : products) {
       Fill(problem.lhs, p.lhs, p.m, p.k);

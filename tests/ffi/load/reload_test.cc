@@ -1,5 +1,5 @@
-// Tests that the plugin can be closed and opened again while tasks and threads of its calls still exist. Results are
-// right, and memory does not grow.
+// Tests closing and reopening of the plugin while tasks and threads of its calls still exist. Results are right, and
+// memory does not grow.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -15,7 +15,6 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 3, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 60}, .c = true}; }
 
-// Loads the plugin, runs a call with new buffers, and closes the plugin.
 void LoadCallClose(const std::string& executor, host::TaskRunner* pool) {
   TestProblem test(ManyTiles());
   const std::vector<double> expected = ExpectedOut(test.problem).value();

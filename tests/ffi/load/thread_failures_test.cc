@@ -1,5 +1,5 @@
-// Tests calls when the system refuses new threads. They run on fewer threads or on the caller's alone, and give the
-// same result.
+// Tests calls when the system refuses new threads. They run on fewer threads or only on the caller's, with the same
+// result.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kNoLimit = INT64_MAX / 2;
 
-// Number of threads that may still be created. A thread that ends makes room for another, as under a limit of a user or
-// a container.
+// Number of threads that may still be created. A thread that ends makes room for another, as under the limit of a user
+// or container.
 std::atomic<int64_t> room = kNoLimit;
 std::atomic<int64_t> refused = 0, made = 0;
 
@@ -42,7 +42,7 @@ void* Counted(void* data) {
 
 }  // namespace
 
-// Replaces the function of the C library.
+// Replaces the C library's function.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
                               void* argument) {
   static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
@@ -63,8 +63,8 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
 
-// Runs three calls on a new thread, for which libgomp has no team yet, while only `threads` more can be created.
-// Returns "" if all are right.
+// Runs three calls on a new thread without a libgomp team, while only `threads` more can be created. Returns "" if all
+// are right.
 std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
   PluginCall call(ManyTiles());
   call.call().attributes["executor"] = executor;
@@ -94,8 +94,8 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
   }
 }
 
-// In the first three environments threads with the default stack size can be created, but not threads with the stack
-// size that libgomp uses. After a trial with default stacks, libgomp would end the process.
+// In the first three environments, threads with the default stack size can be created, but not with libgomp's stack
+// size. After a trial with default stacks, libgomp would end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";

@@ -1,4 +1,4 @@
-// Tests of the packers of every ISA, and of kernels that pack ahead.
+// Tests the packers of every ISA, and kernels that pack ahead.
 #include <cstdint>
 
 #include "gtest/gtest.h"
@@ -14,7 +14,6 @@ class Packing : public IsaTest {
  protected:
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // Packs an operand and checks all elements.
   void ExpectPacked(const KernelRow& row, DType dtype, int64_t k, int64_t width, bool transposed, bool is_lhs) {
     const FormatKernels& kernels = KernelsOf(row, dtype);
     const PackedLayout& layout = is_lhs ? row.lhs : row.rhs;
@@ -94,7 +93,7 @@ class Packing : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Packing);
 
-// Tests both packers for every width up to two vectors and one element.
+// Covers both packers and every width up to two vectors and one element.
 TEST_P(Packing, Packs) {
   for (const KernelRow& row : rows()) {
     for (DType dtype : TypesOf(row)) {
@@ -112,8 +111,8 @@ TEST_P(Packing, Packs) {
   }
 }
 
-// Tests packing during sums, which must not change them. There is one call per register tile. The last one may have
-// nothing left to pack.
+// Packing during sums must not change the sums. Each register tile is one call, and the last call may have nothing left
+// to pack.
 TEST_P(Packing, PackAhead) {
   for (const KernelRow& row : rows()) {
     if (row.ahead_slice == 0) continue;

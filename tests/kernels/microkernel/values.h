@@ -39,8 +39,7 @@ class Values {
   Tensor tensor_;
 };
 
-// Returns the types that results and bias can have. Operands can have the same types, unless the rule is for other
-// types (TypesOf).
+// Returns the types that results and bias can have. Operands can have the same types, unless TypesOf says otherwise.
 inline std::vector<DType> ResultTypesOf(const KernelRow& row) {
   if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS32};
   std::vector<DType> types = {DType::kF16, DType::kBF16, DType::kF32};
@@ -55,7 +54,7 @@ inline std::vector<DType> TypesOf(const KernelRow& row) {
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Computes one step in the compute type. double holds its values exactly.
+// Computes a * b + c, rounded once to the compute type. double holds its values exactly.
 inline double Fma(DType compute, double a, double b, double c) {
   if (compute == DType::kS32) {
     const auto sum = static_cast<int64_t>(a) * static_cast<int64_t>(b) + static_cast<int64_t>(c);
@@ -71,14 +70,14 @@ inline double Mul(DType compute, double a, double b) {
   return compute == DType::kS32 ? Fma(compute, a, b, 0) : compute == DType::kF64 ? a * b : static_cast<float>(a * b);
 }
 
-// Returns the index of element j of step k in a packed panel. `width` is its number of rows or columns.
+// Returns the index of element j of step k in a packed panel of `width` rows or columns.
 inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t width) {
   return (k / layout.k_group * width + j) * layout.k_group + k % layout.k_group;
 }
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Returns k with padding. If the packed layout groups steps of k, zeros fill up the last group.
+// Returns the padded k. If the packed layout groups steps of k, zeros fill up the last group.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -86,7 +85,7 @@ inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
   return values;
 }
 
-// Computes a sum of products by a rule. add(k, sum) adds the product of step k to a sum. No number may be nearly
+// Computes a sum of products by a rule. add(k, sum) adds the product of step k to a sum. No number may be close to
 // denormal.
 template <typename AddProduct>
 double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
@@ -112,23 +111,22 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Returns the element type of a panel. Panels of bytes have the format of the matrix.
+// Returns the element type of a panel. Panels of bytes have the matrix's format.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Returns true if the top bits of lhs are flipped in panels. This is so for words of four bytes: for VPDPBUSD if rhs
-// has the same format, and for SDOT if it has another one.
+// Returns true if panels store lhs with flipped top bits. Words of four bytes do: for VPDPBUSD if rhs has the same
+// format, and for SDOT if the formats differ.
 inline bool Flips(const KernelRow& row, bool same_format) {
   return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && same_format != IsaOf("neon").has_value();
 }
 
-// Returns a byte with its top bit flipped.
 inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// Returns a random panel for matrices of this type. Its steps from k on are zeros.
+// Returns a random panel for matrices of this type, with zeros from step k on.
 inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
   // NEON kernels read a whole vector at the last rows.
@@ -140,7 +138,7 @@ inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t
   return panel;
 }
 
-// Rounds operands to the product type of the rule, whose products are exact.
+// Rounds operands to the product type of the rule, so that products are exact.
 inline void RoundToProduct(const Arithmetic& rule, std::initializer_list<Values*> operands) {
   if (rule.product != DType::kBF16) return;
   for (Values* x : operands) x->RoundAllTo(rule.product);

@@ -1,4 +1,4 @@
-// Tests the instruction sets of x86-64, the measured CPUs, and the instruction sets that are chosen on them.
+// Tests the instruction sets of x86-64, the measured CPUs, and the choice of an instruction set on them.
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -96,7 +96,7 @@ ProblemSpec PinnedSpec() {
   return {.groups = 2, .m = 30, .n = 40, .k = 20, .sizes = {5, 20}, .c = true, .bias = true, .alpha = true};
 }
 
-// If a call names an ISA that the CPU lacks, it fails. It never falls back to another ISA.
+// A call that names an ISA that the CPU lacks fails. It never falls back to another ISA.
 TEST(AbsentIsa, IsAnError) {
   const TestProblem test(PinnedSpec());
   const absl::Status status = GroupedGemm(test.problem, {.isa = Named("avx512"), .cpu = CpuUpTo(Named("avx2"))});
@@ -105,8 +105,7 @@ TEST(AbsentIsa, IsAnError) {
   EXPECT_NE(status.message().find("; usable: avx2, scalar"), absl::string_view::npos) << status;
 }
 
-// If the matrix unit of the ISA computes another rule than bf16_sums names, kernels without the unit are used. The plan
-// says so.
+// If the ISA's matrix unit computes another rule than bf16_sums, kernels without the unit are used. The plan says so.
 TEST(RuleWithoutAUnit, IsInThePlan) {
   ProblemSpec spec = PinnedSpec();
   spec.lhs = spec.rhs = DType::kBF16;
