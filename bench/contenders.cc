@@ -24,7 +24,7 @@ void ZeroEmptyGradients(const Series& series, int threads) {
 Contender Grouped(const Case& c, const Memory& memory) {
   auto call = std::make_shared<GroupedCall>(c, c.sizes);
   return {.name = "ours",
-          .way = {},
+          .threading = {},
           .run = [&memory, c, call](int64_t set) { return call->Run(memory.SetOf(c, set), {.threads = c.threads}); },
           .sets = SetsOf(c),
           .result = memory.SetOf(c, 0).out};
@@ -34,14 +34,14 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
   const SeriesOfSets series = AllSeries(c, memory);
   for (const Peer& peer : peers) {
     if (peer.quantized != (c.quantization != nullptr) || !peer.supports((*series)[0].gemms())) continue;
-    for (PeerThreads way : {PeerThreads::kOwn, PeerThreads::kOuter}) {
-      if (way == PeerThreads::kOuter && (c.threads == 1 || peer.one_call)) continue;
-      const auto run = [series, peer, way, threads = c.threads](int64_t set) {
+    for (PeerThreads threading : {PeerThreads::kOwn, PeerThreads::kOuter}) {
+      if (threading == PeerThreads::kOuter && (c.threads == 1 || peer.one_call)) continue;
+      const auto run = [series, peer, threading, threads = c.threads](int64_t set) {
         ZeroEmptyGradients((*series)[set], threads);
-        return peer.run((*series)[set].gemms(), way, threads);
+        return peer.run((*series)[set].gemms(), threading, threads);
       };
       contenders.push_back({.name = peer.name,
-                            .way = way == PeerThreads::kOwn ? "own" : "outer",
+                            .threading = threading == PeerThreads::kOwn ? "own" : "outer",
                             .run = run,
                             .sets = SetsOf(c),
                             .result = memory.SetOf(c, 0).out});
@@ -66,7 +66,7 @@ std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, co
 Contender WithBf16(const Case& c, const Memory& wide) {
   Contender contender = Grouped(Widened(c), wide);
   contender.name = "bf16";
-  contender.way = "ours";
+  contender.threading = "ours";
   contender.result = nullptr;
   return contender;
 }

@@ -16,7 +16,7 @@ namespace raggemm::bench {
 
 struct Contender {
   std::string name;
-  std::string way;  // How a peer uses its threads.
+  std::string threading;  // How a peer uses its threads.
   // Makes one call on set number `set`, below `sets`. Calls on successive sets find no weights in a cache.
   std::function<absl::Status(int64_t set)> run;
   int64_t sets = 1;

@@ -227,7 +227,7 @@ proto::CaseReport Contest::Report(const Limits& limits) const {
     const Contender& contender = entrant.contender;
     proto::Contender& line = &entrant == &entrants_[0] ? *report.mutable_ours() : *report.add_peers();
     line.set_name(contender.name);
-    if (!contender.way.empty()) line.set_way(contender.way);
+    if (!contender.threading.empty()) line.set_threading(contender.threading);
     if (!entrant.status.ok()) {
       line.set_error(entrant.status.ToString());
       continue;

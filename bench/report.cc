@@ -89,7 +89,7 @@ void SetComparison(proto::CaseReport& report) {
     if (peer.has_gflops() && (best == nullptr || peer.gflops() > best->gflops())) best = &peer;
   }
   if (best == nullptr) return;
-  report.set_best_peer(absl::StrCat(best->name(), "/", best->way()));
+  report.set_best_peer(absl::StrCat(best->name(), "/", best->threading()));
   report.set_best_peer_gflops(best->gflops());
   report.set_ratio(ours / best->gflops());
 }

@@ -132,7 +132,7 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns each peer's better way. A way that failed has no gflops."""
+    """Returns each peer with its better threading. A threading that failed has no gflops."""
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
@@ -158,7 +158,7 @@ def failures(cases: pd.DataFrame) -> str:
     for _, case in cases.iterrows():
         for peer in _list(case["peers"]):
             if "error" in peer:
-                name = "/".join(filter(None, (peer["name"], peer.get("way"))))
+                name = "/".join(filter(None, (peer["name"], peer.get("threading"))))
                 where = f"{case['case']} {case['types']}, {case['mode']}, {case['threads']} threads"
                 lines.append(f"- {name}, {where}: {peer['error']}")
     return "\n".join(lines) or "Every result was right."

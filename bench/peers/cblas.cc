@@ -25,12 +25,12 @@ absl::Status SetThreads(const CblasLibrary& library, int threads) {
   return absl::InternalError(absl::StrCat("the library works on ", got, " threads, expected ", threads));
 }
 
-absl::Status RunLoop(const CblasLibrary& library, const GemmSeries& series, PeerThreads way, int threads) {
-  const int library_threads = LibraryThreads(way, threads);
+absl::Status RunLoop(const CblasLibrary& library, const GemmSeries& series, PeerThreads threading, int threads) {
+  const int library_threads = LibraryThreads(threading, threads);
   const OpenMpThreads openmp(library_threads);
   if (absl::Status status = SetThreads(library, library_threads); !status.ok()) return status;
   CblasGemm* const gemm = GemmFor(library, series);
-  return ForEachGroup(series, way, threads, [&](size_t group, int) {
+  return ForEachGroup(series, threading, threads, [&](size_t group, int) {
     const Product p = ProductOf(series, group);
     gemm(kRowMajor, p.a_transposed ? kTrans : kNoTrans, p.b_transposed ? kTrans : kNoTrans, static_cast<int>(p.m),
          static_cast<int>(p.n), static_cast<int>(p.k), 1, p.a, static_cast<int>(p.lda), p.b, static_cast<int>(p.ldb), 0,
@@ -72,8 +72,8 @@ Batches BatchesOf(const GemmSeries& series) {
   return batches;
 }
 
-absl::Status RunBatch(const CblasLibrary& library, const GemmSeries& series, PeerThreads way, int threads) {
-  if (way != PeerThreads::kOwn) return absl::UnimplementedError("one call has no outer threads");
+absl::Status RunBatch(const CblasLibrary& library, const GemmSeries& series, PeerThreads threading, int threads) {
+  if (threading != PeerThreads::kOwn) return absl::UnimplementedError("one call has no outer threads");
   const OpenMpThreads openmp(threads);
   if (absl::Status status = SetThreads(library, threads); !status.ok()) return status;
   const Batches x = BatchesOf(series);
@@ -88,8 +88,8 @@ absl::Status RunBatch(const CblasLibrary& library, const GemmSeries& series, Pee
 Peer GemmLoop(const char* name, const CblasLibrary& library) {
   return {.name = name,
           .supports = [library](const GemmSeries& series) { return GemmFor(library, series) != nullptr; },
-          .run = [library](const GemmSeries& series, PeerThreads way,
-                           int threads) { return RunLoop(library, series, way, threads); },
+          .run = [library](const GemmSeries& series, PeerThreads threading,
+                           int threads) { return RunLoop(library, series, threading, threads); },
           .describe = library.describe};
 }
 
@@ -100,8 +100,8 @@ Peer GemmBatch(const char* name, const CblasLibrary& library) {
               [library](const GemmSeries& series) {
                 return series.lhs_dtype == DType::kF32 && GemmFor(library, series) != nullptr;
               },
-          .run = [library](const GemmSeries& series, PeerThreads way,
-                           int threads) { return RunBatch(library, series, way, threads); },
+          .run = [library](const GemmSeries& series, PeerThreads threading,
+                           int threads) { return RunBatch(library, series, threading, threads); },
           .describe = library.describe};
 }
 

@@ -284,10 +284,10 @@ class OneDnn {
     return Prepare(series, 1, matmuls).ok();
   }
 
-  absl::Status RunMatmul(const GemmSeries& series, PeerThreads way, int threads) {
-    const int library_threads = LibraryThreads(way, threads);
+  absl::Status RunMatmul(const GemmSeries& series, PeerThreads threading, int threads) {
+    const int library_threads = LibraryThreads(threading, threads);
     const OpenMpThreads openmp(library_threads);
-    const size_t runners = way == PeerThreads::kOwn ? 1 : static_cast<size_t>(threads);
+    const size_t runners = threading == PeerThreads::kOwn ? 1 : static_cast<size_t>(threads);
     std::vector<Matmul*> matmuls;
     if (absl::Status status = Prepare(series, library_threads, matmuls); !status.ok()) return status;
     size_t scratch_bytes = 0;
@@ -296,15 +296,15 @@ class OneDnn {
       scratch_bytes = std::max(scratch_bytes, matmul->scratch_bytes());
     }
     BindThreads(runners, scratch_bytes);
-    return ForEachGroup(series, way, threads, [&](size_t group, int thread) {
+    return ForEachGroup(series, threading, threads, [&](size_t group, int thread) {
       const Thread& mine = threads_[static_cast<size_t>(thread)];
       return matmuls[group]->Run(series, group, static_cast<size_t>(thread), mine.stream, mine.scratch.get());
     });
   }
 
-  absl::Status RunSgemm(const GemmSeries& series, PeerThreads way, int threads) const {
-    const OpenMpThreads openmp(LibraryThreads(way, threads));
-    return ForEachGroup(series, way, threads, [&](size_t group, int) {
+  absl::Status RunSgemm(const GemmSeries& series, PeerThreads threading, int threads) const {
+    const OpenMpThreads openmp(LibraryThreads(threading, threads));
+    return ForEachGroup(series, threading, threads, [&](size_t group, int) {
       const Product p = ProductOf(series, group);
       return Checked(f_.sgemm(p.a_transposed ? 'T' : 'N', p.b_transposed ? 'T' : 'N', p.m, p.n, p.k, 1,
                               static_cast<const float*>(p.a), p.lda, static_cast<const float*>(p.b), p.ldb, 0,

@@ -52,7 +52,7 @@ struct Peer {
   // only multiply. Thread counts and ways alternate between calls. OpenMP's number of threads is restored. Only one
   // peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or
   // has fewer threads than asked for.
-  std::function<absl::Status(const GemmSeries& series, PeerThreads way, int threads)> run;
+  std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
   // Returns version, core type in use and path, in one line.
   std::function<std::string()> describe;
 };

@@ -33,16 +33,16 @@ std::vector<size_t> LargestFirst(const GemmSeries& series) {
   return groups;
 }
 
-int LibraryThreads(PeerThreads way, int threads) { return way == PeerThreads::kOwn ? threads : 1; }
+int LibraryThreads(PeerThreads threading, int threads) { return threading == PeerThreads::kOwn ? threads : 1; }
 
 OpenMpThreads::OpenMpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
 OpenMpThreads::~OpenMpThreads() { omp_set_num_threads(before_); }
 
 // The outer threads are OpenMP's, like those of OpenMP libraries and raggemm. No other pool then spins on the cores,
 // and libraries see that they are inside a parallel region.
-absl::Status ForEachGroup(const GemmSeries& series, PeerThreads way, int threads,
+absl::Status ForEachGroup(const GemmSeries& series, PeerThreads threading, int threads,
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply) {
-  if (way == PeerThreads::kOwn) {
+  if (threading == PeerThreads::kOwn) {
     for (size_t group = 0; group < series.rows.size(); ++group) {
       if (absl::Status status = multiply(group, 0); !status.ok()) return status;
     }

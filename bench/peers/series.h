@@ -26,7 +26,7 @@ Product ProductOf(const GemmSeries& series, size_t group);
 std::vector<size_t> LargestFirst(const GemmSeries& series);
 
 // Returns the number of threads for the library.
-int LibraryThreads(PeerThreads way, int threads);
+int LibraryThreads(PeerThreads threading, int threads);
 
 // Sets OpenMP's default number of threads in the calling thread, and restores it at the end.
 class OpenMpThreads {
@@ -42,7 +42,7 @@ class OpenMpThreads {
 
 // Calls multiply for every group. kOwn: in the calling thread, one by one, with thread 0. kOuter: from `threads` OpenMP
 // threads, 0 <= thread < threads, which each take the largest group that is left. Ends at the first error.
-absl::Status ForEachGroup(const GemmSeries& series, PeerThreads way, int threads,
+absl::Status ForEachGroup(const GemmSeries& series, PeerThreads threading, int threads,
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply);
 
 }  // namespace raggemm::bench

@@ -214,7 +214,7 @@ absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arra
     if (!IsMatrix(x.dtype)) return Invalid("gradient of ", name, ": it is ", NameOf(x.dtype), ", which has none");
     if (HasTypeAndShape(*gradient->array, x)) continue;
     return Invalid("gradient of ", name, ": is ", TypeAndShape(*gradient->array), ", must be ", TypeAndShape(x),
-                   ", as it");
+                   " like it");
   }
   return absl::OkStatus();
 }

@@ -99,11 +99,11 @@ using enum RhsMode;
 // The modes, in the order in which PlanTile tries them.
 constexpr RhsModeRow kModes[] = {
     // mode, name, reads_rhs, stores, rereads, streams, rest, applies, kernel
-    {kDot, "columns", true, false, false, true, kPacked, TakesDot, DotKernel},
-    {kGemv, "sweep", true, false, false, true, kDirect, TakesGemv, GemvKernel},
-    {kDirect, "in place", true, false, true, false, kPacked, TakesDirect, DirectKernelFor},
-    {kDirectAndStore, "expand", true, true, false, false, kPacked, TakesStoring, StoringKernel},
-    {kPacked, "pack", false, false, false, false, kPacked, TakesPacked, PackedKernel},
+    {kDot, "dot", true, false, false, true, kPacked, TakesDot, DotKernel},
+    {kGemv, "gemv", true, false, false, true, kDirect, TakesGemv, GemvKernel},
+    {kDirect, "direct", true, false, true, false, kPacked, TakesDirect, DirectKernelFor},
+    {kDirectAndStore, "direct and store", true, true, false, false, kPacked, TakesStoring, StoringKernel},
+    {kPacked, "packed", false, false, false, false, kPacked, TakesPacked, PackedKernel},
 };
 static_assert([] {
   for (size_t i = 0; i < std::size(kModes); ++i) {

@@ -79,11 +79,11 @@ std::string ToString(const Schedule& schedule) {
       "\narithmetic: ", schedule.tile.kernels.arithmetic->name, splitting, ", chains of ", chain, because,
       "\nisa: ", NameOf(schedule.tile.kernels.isa), "\nkernels: ", NameOf(*schedule.tile.kernels.row),
       OwnKernelsFor(schedule.tile.kernels.isa, *schedule.tile.kernels.arithmetic) == nullptr
-          ? ", for the ISA has none of this arithmetic"
+          ? ", because the ISA has none for this arithmetic"
           : "",
       "\nblocking: ", schedule.tile.blocking.m, "x", schedule.tile.blocking.n,
       "\nexecutor: ", NameOf(schedule.threads.executor), "\nthreads: ", schedule.threads.count,
-      "\nunits: ", schedule.work.gemms, "\ntiles: ", schedule.work.gemm_tiles, " gemm, ", schedule.work.fill_tiles,
+      "\ngroup GEMMs: ", schedule.work.gemms, "\ntiles: ", schedule.work.gemm_tiles, " gemm, ", schedule.work.fill_tiles,
       " fill\nranges:");
   for (int64_t t = 0; t < schedule.threads.count; ++t) {
     absl::StrAppend(&text, " [", FirstTile(schedule, t), ",", FirstTile(schedule, t + 1), ")");

@@ -57,7 +57,7 @@ TRACING = [
     # Shapes.
     (lambda: gmm(LHS[0], RHS, SIZES), ValueError, r"lhs: shape is \(4,\), must have 2 axes"),
     (lambda: gmm(LHS, RHS[0], SIZES), ValueError, r"rhs: shape is \(4, 3\), must have 3 axes"),
-    (lambda: gmm(LHS, RHS, SIZES[None]), ValueError, r"group_sizes: shape is \(1, 2\), must have 1 axes"),
+    (lambda: gmm(LHS, RHS, SIZES[None]), ValueError, r"group_sizes: shape is \(1, 2\), must have 1 axis"),
     (lambda: gmm(LHS, RHS, SIZES, transpose_rhs=True), ValueError, "contracted, but differ: 4 and 3"),
     (lambda: gmm(LHS, RHS, SIZES[:1]), ValueError, "group axis of rhs has 2 groups, more than the 1 of group_sizes"),
     (lambda: tgmm(LHS, OTHER, SIZES), ValueError, "contracted, but differ: 4 and 6"),

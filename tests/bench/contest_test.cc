@@ -73,7 +73,7 @@ TEST(Contest, TimesARightPeerInBothModes) {
   for (Mode mode : {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad}) {
     const proto::CaseReport report = RunContest(SmallCase(mode), {PeerOf("loops", Multiply)});
     ASSERT_EQ(report.peers_size(), 2);
-    for (const proto::Contender& peer : report.peers()) EXPECT_EQ(peer.error(), "") << peer.way();
+    for (const proto::Contender& peer : report.peers()) EXPECT_EQ(peer.error(), "") << peer.threading();
     EXPECT_THAT(report.best_peer(), HasSubstr("loops/"));
     EXPECT_EQ(report.best_peer_gflops(), std::max(report.peers(0).gflops(), report.peers(1).gflops()));
     EXPECT_DOUBLE_EQ(report.ratio(), report.ours_gflops() / report.best_peer_gflops());
@@ -82,8 +82,8 @@ TEST(Contest, TimesARightPeerInBothModes) {
 
 TEST(Contest, ReportsAWrongPeerAndDoesNotTimeIt) {
   // A peer with a wrong last element of the last product.
-  const auto last = [](const GemmSeries& series, PeerThreads way, int threads) {
-    absl::Status status = Multiply(series, way, threads);
+  const auto last = [](const GemmSeries& series, PeerThreads threading, int threads) {
+    absl::Status status = Multiply(series, threading, threads);
     static_cast<float*>(series.out.back())[series.rows.back() * series.n - 1] += 1;
     return status;
   };

@@ -48,7 +48,7 @@ TEST_P(Gemv, IsChosenForFewRows) {
     const Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
     const bool has =
         KernelsOf(*plan.tile.kernels.row, DType::kF32).gemv[1].run != nullptr && rows <= plan.tile.kernels.row->rows;
-    EXPECT_EQ(absl::string_view(RowOf(TileTask(plan, 0).plan.mode).name) == "sweep", has && rows <= kGemvRows) << rows;
+    EXPECT_EQ(absl::string_view(RowOf(TileTask(plan, 0).plan.mode).name) == "gemv", has && rows <= kGemvRows) << rows;
   }
 }
 

@@ -27,7 +27,7 @@ TEST(StrategyTest, PrintsItsCosts) {
   cpu.isas = CpuUpTo(AllIsas().front()).isas;
   const Schedule plan = MakeSchedule(test.problem, {.cpu = cpu}, absl::MakeSpan(workspace)).value();
   const std::string text = CostText(plan.tile, {0, 64, 0, 2048}, 1024);
-  for (const char* part : {"in place", "expand", "deep", "memory", "fma", "widen", "calls"}) {
+  for (const char* part : {"direct", "direct and store", "deep", "memory", "fma", "widen", "calls"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
   }
   EXPECT_EQ(text.find('*'), text.rfind('*'));

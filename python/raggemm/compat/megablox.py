@@ -113,7 +113,7 @@ def make_group_metadata(
     """
     group_sizes = checks.as_integer_array("group_sizes", group_sizes)
     if group_sizes.ndim != 1:
-        raise ValueError(f"group_sizes: shape is {group_sizes.shape}, must have 1 axes")
+        raise ValueError(f"group_sizes: shape is {group_sizes.shape}, must have 1 axis")
     m, tm = checks.check_count("m", m, 0), checks.check_integer("tm", tm)
     visit_empty_groups = checks.check_bool("visit_empty_groups", visit_empty_groups)
     first = _scalar("start_group", start_group).astype(int)

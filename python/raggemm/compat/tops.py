@@ -49,7 +49,7 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
 def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | None) -> None:
     """Checks sizes. given: the sizes as the caller passed them. Their values are read unless they are traced."""
     if sizes.ndim != 1:
-        raise ValueError(f"group_sizes: shape is {sizes.shape}, must have 1 axes")
+        raise ValueError(f"group_sizes: shape is {sizes.shape}, must have 1 axis")
     if num_groups not in (None, sizes.shape[0]):
         raise ValueError(f"group_sizes has {sizes.shape[0]} sizes, but rhs has {num_groups} groups")
     if isinstance(given, jax.core.Tracer):
