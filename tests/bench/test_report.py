@@ -26,16 +26,16 @@ def _case(rows=8, groups=4, **changes):
         **{"roofline_gflops": 200.0, "roofline_share": 0.5, "limits": dict(LIMITS)},
         "ours": {"name": "ours", "gflops": 100.0, "spread": 0.02, "rounds": 9},
         "peers": [
-            {"name": "fast", "way": "own", "gflops": 40.0, "spread": 0.01, "rounds": 9},
-            {"name": "fast", "way": "outer", "gflops": 50.0, "spread": 0.01, "rounds": 9},
-            {"name": "wrong", "way": "own", "error": "out[0] is 1, expected 2"},
+            {"name": "fast", "threading": "own", "gflops": 40.0, "spread": 0.01, "rounds": 9},
+            {"name": "fast", "threading": "outer", "gflops": 50.0, "spread": 0.01, "rounds": 9},
+            {"name": "wrong", "threading": "own", "error": "out[0] is 1, expected 2"},
         ],
     }
     return case | changes
 
 
 def _quantized(rows, name="int4", **changes):
-    peers = [{"name": "bf16", "way": "ours", "gflops": 40.0, "spread": 0.01, "rounds": 9}]
+    peers = [{"name": "bf16", "threading": "ours", "gflops": 40.0, "spread": 0.01, "rounds": 9}]
     types = {"quantization": name, "lhs_dtype": "bf16", "rhs_dtype": "s4", "unit": "VPDPBUSD", "ratio": 2.5}
     return _case(rows, best_peer="bf16/ours", peers=peers, **types | changes)
 

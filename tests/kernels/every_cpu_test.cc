@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/choices.h"
-#include "kernels/problem.h"
+#include "kernels/check/quantization.h"
+#include "kernels/plan/select_kernels.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"

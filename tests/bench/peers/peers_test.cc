@@ -61,11 +61,11 @@ TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
   const GemmSeries series = {.k = kSize, .n = kSize, .rows = rows, .lhs = lhs_data, .rhs = rhs_data, .out = out_data};
   for (const Peer& peer : LoadPeers()) {
     if (peer.quantized) continue;
-    for (PeerThreads way : {PeerThreads::kOwn, PeerThreads::kOuter}) {
-      if (way == PeerThreads::kOuter && peer.one_call) continue;
+    for (PeerThreads threading : {PeerThreads::kOwn, PeerThreads::kOuter}) {
+      if (threading == PeerThreads::kOuter && peer.one_call) continue;
       for (int threads : {1, 2, 1}) {
-        SCOPED_TRACE(absl::StrCat(peer.name, way == PeerThreads::kOwn ? ", own " : ", outer ", threads, " threads"));
-        ASSERT_TRUE(peer.run(series, way, threads).ok());
+        SCOPED_TRACE(absl::StrCat(peer.name, threading == PeerThreads::kOwn ? ", own " : ", outer ", threads, " threads"));
+        ASSERT_TRUE(peer.run(series, threading, threads).ok());
         // Waits until idle threads stop spinning.
         struct timespec pause = {0, 100'000'000};
         nanosleep(&pause, nullptr);
@@ -73,7 +73,7 @@ TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
         std::map<int, double> used;
         double longest = 0;
         while (longest < kSeconds) {
-          ASSERT_TRUE(peer.run(series, way, threads).ok());
+          ASSERT_TRUE(peer.run(series, threading, threads).ok());
           used = ThreadSeconds();
           for (auto& [thread, seconds] : used) {
             if (const auto found = start.find(thread); found != start.end()) seconds -= found->second;
