@@ -19,9 +19,10 @@ namespace {
 //     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// Limit for near prefetches of a GEMV, in bytes, on kNearSteps steps of rhs and the chains. The GEMV then loads its
-// next lines into L1, so hardware prefetchers run ahead of it as they do for plain reads. A limit of 16 KiB gains
-// nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
+// Limit for near prefetches of a GEMV (Prefetch::near), in bytes: kNearSteps steps of rhs and the chains must not be
+// larger. With near prefetches, the GEMV loads its next lines into L1, so hardware prefetchers run ahead of it as they
+// do for plain reads. A limit of 16 KiB gains nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen
+// 4):
 //
 //                         near  not near
 //     1 row               0.92  0.76
@@ -58,8 +59,8 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   return blocks;
 }
 
-// Prefetches the lines kStreamAhead bytes further on. A near GEMV loads its next steps itself, so these are the lines 1
-// KiB after them.
+// Prefetches for a GEMV the lines that are kStreamAhead bytes ahead. A GEMV with near prefetches loads its next steps
+// into L1 itself. For it, prefetches the lines that are 1 KiB behind these steps.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -136,7 +137,8 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Prefetches the next block, or along k a share of the next columns. Dot kernels leave it to the hardware prefetchers.
+// Prefetches the next block. If blocks go along k, prefetches a share of the next columns. Prefetches nothing for dot
+// kernels, because the hardware prefetchers suffice.
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kDot) return {};
@@ -186,8 +188,8 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has: along k, those kStreamAhead bytes or one block further on, because the
-// blocks of a tile are contiguous in memory. Else those of the next block.
+// Prefetches as many bytes as this block has. If blocks go along k, the blocks of a tile are contiguous in memory, so
+// the bytes are kStreamAhead bytes ahead, or one block ahead if the block is larger. Else they are the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

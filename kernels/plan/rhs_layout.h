@@ -33,11 +33,12 @@ struct PrefetchTarget {
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
   int64_t panels = 1, panels_per_run = 1;  // Panels of the block in use.
-  int64_t packer_parts = 0;                // Shares of a panel's lines for its packer. Register tiles have one each.
+  int64_t packer_parts = 0;                // Shares that a panel's packer prefetches. Each register tile has one share.
   bool near = false;                       // Prefetch::near.
 };
 
-// A block shape for stored rows. GFLOP/s on two cores of Emerald Rapids, with block_bytes of 384 KiB:
+// A block shape for stored rows, by its name in kRowsShapes below. GFLOP/s of the shapes, on two cores of Emerald
+// Rapids with Cpu::block_bytes = 384 KiB:
 //
 //     rows, rhs              small  large  deep          rows, rhs              medium  broad  deep
 //     16, 2048x768 f32       159    146    132           16, 2880x2880 f32      158     112    106
@@ -53,7 +54,7 @@ struct RowsShape {
   double share;      // Largest size of a block, as a share of Cpu::block_bytes.
   int64_t columns;   // Most columns. The columns of the tile are divided evenly.
   int64_t steps;     // Most steps of k.
-  double translate;  // Time of page walks relative to that of reading, if memory is the limit.
+  double translate;  // Time of page walks, divided by the time of reading the block from memory.
 };
 inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // Only the KC block limits the steps.
 inline constexpr RowsShape kRowsShapes[] = {

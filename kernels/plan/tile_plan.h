@@ -34,10 +34,10 @@ inline constexpr int64_t kMostRows = 224;  // Rows of the tallest tile.
 inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
 using TilePlans = std::array<TilePlan, kRowClasses>;  // Set only for classes that occur.
 
-// The size of the blocks of rhs in a tile.
+// The size of the blocks of rhs in a tile, and their order.
 struct BlockShape {
-  int64_t k;  // At most KernelChoice::kc.
-  int64_t n;
+  int64_t k;     // Steps of k, at most KernelChoice::kc.
+  int64_t n;     // Columns.
   bool k_inner;  // True: blocks follow each other along k, and lhs is packed for all of k at once. False: along n.
 };
 
