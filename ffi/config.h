@@ -54,8 +54,8 @@ static_assert(HaveSameNumbers<WeightOn, proto::MoeMlpConfig::WeightOn::Value>(
     proto::MoeMlpConfig::WeightOn::Value_ARRAYSIZE, {{WeightOn::kOutput, proto::MoeMlpConfig::WeightOn::OUTPUT},
                                                      {WeightOn::kInput, proto::MoeMlpConfig::WeightOn::INPUT}}));
 
-// Sets the fields of a problem to the values of a config. Leaves executor, isa, threads and the lists of operands to
-// others.
+// Sets the fields of a problem to the values of a config. Does not read the options (executor, isa, threads) and the
+// lists of operands.
 inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
   problem.lhs.is_trans = config.lhs_is_trans();
   problem.rhs.is_trans = config.rhs_is_trans();

@@ -207,7 +207,7 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
 
 absl::Status NotABuffer(absl::string_view word) { return Invalid(word, ": expected a buffer"); }
 
-// Returns the names at some indices as a comma-separated list.
+// Returns names[i] for each i of `indices`, as a comma-separated list.
 std::string ListOf(absl::Span<const absl::string_view> names, const SlotIndices& indices) {
   return absl::StrJoin(indices, ",", [&](std::string* out, size_t i) { absl::StrAppend(out, names[i]); });
 }

@@ -22,7 +22,7 @@ namespace raggemm {
 struct CustomCall {
   absl::string_view name;                                 // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
   absl::Span<const absl::string_view> operands;           // Operands of every call.
-  absl::Span<const absl::string_view> ragged;             // Dims arrays of every call: [0] if not set (attribute `ragged`).
+  absl::Span<const absl::string_view> ragged;             // Dims arrays, [0] if `ragged` does not name them.
   absl::Span<const absl::string_view> optional_operands;  // Operands of some calls (attribute `operands`).
   absl::Span<const absl::string_view> results;            // Results of every call.
   // Results that a call has only if its attribute `results` names them. After them, the vector int64_workspace is the

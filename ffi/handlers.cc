@@ -134,7 +134,7 @@ template <class Call>
 ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary attributes) {
   std::optional<Call> call;
-  OnError::Value on_error = OnError::RAISE;  // If decoding fails.
+  OnError::Value on_error = OnError::RAISE;  // For errors of decoding.
   const auto fail = [&](absl::StatusCode code, absl::string_view message) {
     return Failed(code, message, on_error, [&] { return FillOutWithNaN(call->problem, call->workspace); });
   };
@@ -241,7 +241,7 @@ void raggemm_record_plans(int32_t on) {
     recorders.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // A raggemm_record_plans(0) without a recording changes nothing, so that the next recording of others works.
+  // raggemm_record_plans(0) has no effect if nothing is recorded. A negative count would keep the next recording off.
   int32_t count = recorders.load(std::memory_order_relaxed);
   while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
   }

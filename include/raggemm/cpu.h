@@ -28,16 +28,16 @@ struct Cpu {
   // take four times as long as an fma. All ISAs give the same bits, so PreferredIsa may take the fastest one.
   std::array<std::array<float, std::size(kArithmetics)>, kMostIsas> probed_gflops = {};
 
-  double fmas_per_cycle = 32;           // Scalar f32 fmas of a core per cycle, with the widest vectors.
+  double fmas_per_cycle = 32;           // f32 fmas of a core per cycle: 32 are two vectors of 16 elements.
   double memory_bytes_per_cycle = 5.5;  // Bytes per cycle that one core reads from memory.
-  double l2_bytes_per_cycle = 32;       // Bytes per cycle that a kernel reads from L2, if it finds rhs there.
+  double l2_bytes_per_cycle = 32;       // Bytes of rhs per cycle that a kernel reads from L2.
   // Overhead of a kernel call in cycles: setting arguments, and loading and storing chains in scratch.
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
   int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache.
-  // Size that the block of rhs in use and the prefetched block have together. RowsShape::share says how much of it one
-  // block takes. The data TLB limits it: 384 KiB are 96 pages of 4 KiB. The first data TLB has 96 entries on Emerald
-  // Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter slower on Zen 4.
+  // Memory for two blocks of rhs, the one in use and the prefetched one. RowsShape::share says which share of it a
+  // block may fill. The data TLB limits the memory: 384 KiB are 96 pages of 4 KiB. The first data TLB has 96 entries on
+  // Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter slower on Zen 4.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // True if stores that bypass the caches are faster for results not read soon.
   // Limit of a ratio: the time that a tile computes, divided by the time of reading rhs from memory. Below it, the next

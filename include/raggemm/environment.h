@@ -27,9 +27,9 @@ struct Environment {
 // first plan calls this function at the latest.
 const Environment& ProcessEnvironment();
 
-// Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. FailedPrecondition, like the
-// next three functions: the value of the variable is unknown, or not available on this CPU or to this caller. The
-// message has the variable, its value and all usable values.
+// Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. FailedPrecondition, also
+// from the next three functions: the value of the variable is unknown, or not available on this CPU or to this caller.
+// The message has the variable, its value and all usable values.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
 // Returns the executor of a call that names none: RAGGEMM_EXECUTOR, else the pool if there is one, else OpenMP. Never
 // returns kAuto.

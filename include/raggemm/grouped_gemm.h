@@ -27,10 +27,10 @@
 //
 // Quantized operands: an element represents (element - zero) * scale. The stored element is converted to bf16 if the
 // other operand is bf16 or quantized and out is not f64, else to f32. Both conversions are exact. The products are then
-// summed like products of bf16 or f32 operands, or in f64 if an operand or out is f64. Two integer operands are summed
-// in s32 without this conversion. They are converted, too, if they have zero points, if scales
-// multiply elements, if out is f64, or if an s32 sum that becomes a float could overflow. With s8 and s8, a sum could
-// overflow from K = 2^17 on.
+// summed like products of bf16 or f32 operands, or in f64 if an operand or out is f64. Two integer operands are not
+// converted, and their products are summed in s32, with four exceptions. They are converted if one has zero points, if
+// scales multiply elements, if out is f64, or if an s32 sum that becomes a float could overflow. With s8 and s8, a sum
+// could overflow from K = 2^17 on.
 //
 // Scales multiply sums or elements:
 //

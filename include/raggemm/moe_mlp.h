@@ -63,7 +63,7 @@ enum class WeightOn : uint8_t { kOutput, kInput };
 // The operands of an expert MLP. Matrices are f16, bf16 or f32. Weights may also be quantized, with scales and zero
 // points like those of rhs in problem.h.
 struct MoeMlpProblem {
-  Array x;  // [T,H]
+  Array x;  // [T,H]. The tokens.
   // [M], a format of sizes. Token of each row, in [0, T) for rows of processed groups.
   Array row_tokens;
   // [G], a format of sizes. Number of rows of each group. Rows after those of the last group belong to no group.
@@ -73,9 +73,9 @@ struct MoeMlpProblem {
   Array w_down;
   Array out;  // [T,H]. Must not overlap any other array of the call.
 
-  std::optional<Array> row_weights;   // [M] f32. Default: 1.
+  std::optional<Array> row_weights;   // [M], f32. Weight of each row. Default: 1.
   std::optional<Array> w_gate;        // [G_local,H,I], or [G_local,I,H] if up_is_trans.
-  std::optional<Array> b_up, b_gate;  // [G_local,I]. b_up of merged weights: [G_local,2I].
+  std::optional<Array> b_up, b_gate;  // [G_local,I]. If merged, b_up is [G_local,2I].
   std::optional<Array> b_down;        // [G_local,H]
   // First processed group, like GroupedGemmProblem::group_offset. Rows of groups that are not processed are ignored.
   std::optional<Array> group_offset;
@@ -83,8 +83,9 @@ struct MoeMlpProblem {
   // [M], a format of sizes. The rows of a token are added in the order of these numbers, and rows with the same number
   // in ascending order. MoeMlpBackward checks the numbers, but always adds in ascending order.
   std::optional<Array> row_slots;
-  // u [M,I], merged [M,2I], and v [M,I], in f32. MoeMlp writes them if they are given, with 0 in rows of no processed
-  // group. MoeMlpBackward reads them. If they are not given, it computes them again, with the same bits.
+  // `up` has u, as [M,I], or u and v as [M,2I] if merged. `gate` has v, as [M,I]. Both are f32. MoeMlp writes them if
+  // they are given, with 0 in rows of no processed group. MoeMlpBackward reads them. If they are not given,
+  // MoeMlpBackward computes u and v again, with the same bits.
   std::optional<Array> up, gate;
 
   bool up_is_trans = false;  // w_up and w_gate are stored transposed.

@@ -43,8 +43,8 @@ inline constexpr DimsSlot kDimsSlots[] = {
 // Types that an optional operand may have.
 enum class Types : uint8_t {
   kOfOut,        // Type of out.
-  kCompute,      // Compute type.
-  kUpToCompute,  // Matrix types no wider than the compute type. Only s32 if that is s32.
+  kCompute,      // The compute type (problem.h).
+  kUpToCompute,  // Matrix types no wider than the compute type, or s32 if the compute type is s32.
   kSizes,        // Formats of sizes (Role::kSizes).
   kScales,       // Formats of scales (IsScale).
   kOfLhs,        // Type of lhs, which must be a quantized integer.

@@ -69,7 +69,7 @@ struct Operand {
 
 // The types of products and sums.
 struct Products {
-  DType compute = DType::kF32;                           // Type of the epilogue (ComputeType).
+  DType compute = DType::kF32;                           // Type in which the epilogue computes.
   bool sums_integers = false;                            // True if operands are integers that are summed in s32.
   DType lhs = DType::kF32, rhs = DType::kF32;            // Product types of both operands.
   Precision precision = Precision::kDefault;             // Precision of products of f32 with f32.

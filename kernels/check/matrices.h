@@ -42,9 +42,9 @@ struct GroupGemm {
 // Returns the number of group GEMMs. They are ordered by problem, group and replica. So those that share weights follow
 // each other, and the weights are read once.
 int64_t CountGemms(const Checked& checked);
-// Returns a group GEMM by its index in this order.
+// Returns the group GEMM with index `gemm` in the order of CountGemms.
 GroupGemm GemmAt(const Checked& checked, int64_t gemm);
-// Moves `gemm` on to the next group GEMM in the order of CountGemms. After the last group GEMM, `gemm` is past the end.
+// Moves `gemm` on to the next group GEMM in the order of CountGemms. After the last one, `gemm` names none.
 void NextGemm(const Checked& checked, GroupGemm& gemm);
 
 // Returns the matrix that an operand has in a group GEMM.

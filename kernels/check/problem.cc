@@ -74,7 +74,8 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  // Later code also multiplies only two of P, R and G. So their product must not overflow, even if the third one is 0.
+  // Later code also multiplies only two of P, R and G. So the product of any two must not overflow, even if the third
+  // one is 0.
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");

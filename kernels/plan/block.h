@@ -62,13 +62,14 @@ struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index);
 };
 
-// A block of rhs: rows [k, k + steps) and columns [col, col + cols), counted from the first column of the tile.
+// A block of rhs: its rows [k, k + steps) and columns [col, col + cols). Columns are counted from the first column of
+// the tile.
 struct Block {
   GroupGemm gemm;         // Group GEMM of the tile. With ragged K, gemm.replica is the replica of this block.
   int64_t first_replica;  // Replica of the tile's first block.
   Matrix lhs, rhs;
   int64_t k, steps;
-  int64_t kc_begin, kc_steps;  // The KC block that contains this block.
+  int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
   // How kernels begin: with a new chain, or with the chain of an earlier block. If kernels add totals
   // (KernelRow::adds_totals), the whole contraction counts as one chain.
@@ -85,7 +86,7 @@ bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
 // Moves `block` on to the next block of a tile. Returns false if there is none.
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
-// The tile after `tile`, and its first block. The first call of Get finds both.
+// The tile that follows another one in the schedule, and the first block of it. The first call of Get finds both.
 class NextTile {
  public:
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}

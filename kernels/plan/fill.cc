@@ -60,7 +60,7 @@ struct FillSlices {
                   : checked.mode == RaggedMode::kAllRagged ? checked.problems
                                                            : checked.problems * checked.replicas;
     if (repetitions == 0) return;
-    const FillRegion region = RegionOf(checked, 0);  // The shape is the same for all.
+    const FillRegion region = RegionOf(checked, 0);  // All repetitions have its shape.
     const int64_t row_bytes = std::max<int64_t>(region.cols * SizeOf(checked.out.dtype), 1);
     rows_per_slice = std::max<int64_t>((int64_t{1} << 20) / row_bytes, 1);
     per_repetition = CeilDiv(region.rows, rows_per_slice);

@@ -39,7 +39,7 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
-// Returns the size of a block of kRowsShapes.
+// Returns the size of blocks for stored rows. The tile plan names a row of kRowsShapes, which limits the size.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -48,7 +48,7 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  // Blocks have whole groups of k_step, and whole blocks of scales.
+  // The steps of a block are a multiple of KernelRow::k_step, and of kScaleSteps if scales multiply elements.
   const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
@@ -60,7 +60,7 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
 }
 
 // Prefetches for a GEMV the lines that are kStreamAhead bytes ahead. A GEMV with near prefetches loads its next steps
-// into L1 itself. For it, prefetches the lines that are 1 KiB behind these steps.
+// into L1 itself. For it, prefetches the lines that begin 1 KiB after these steps.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -106,7 +106,7 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.lines = CeilDiv(StepOf(dtype, next->cols), kLineBytes);
   target.panels = CeilDiv(block.cols, width);
   if (task.plan.prefetch == TilePlan::Order::kPanels) {
-    // Runs have at least two lines. Narrower panels share them.
+    // A run has at least two cache lines. If a panel is narrower than a run, several panels share the run.
     const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
     target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
     target.panels_per_run = run_cols / width;

@@ -56,7 +56,7 @@ struct RowsShape {
   int64_t steps;     // Most steps of k.
   double translate;  // Time of page walks, divided by the time of reading the block from memory.
 };
-inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // Only the KC block limits the steps.
+inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // RowsShape::steps if only the KC block limits them.
 inline constexpr RowsShape kRowsShapes[] = {
     {"small", 1. / 4, kMaxCols, kWholeKc, 0},
     {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},

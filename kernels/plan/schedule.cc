@@ -62,7 +62,7 @@ constexpr int64_t kCostPerThread = 1 << 17;
 //     192x768   131
 //     192x384   4 % less than 192x768
 //
-// Sums of bytes take half the time of f32 sums. They keep the smaller tiles, because they would lose 7 % with these.
+// Sums of bytes take half the time of f32 sums. They do not have these larger tiles, because they would lose 7 %.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;

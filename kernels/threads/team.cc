@@ -97,7 +97,7 @@ void Team::For(int64_t count, TileBody body) {
 
 // Claims and runs tiles until none are left. body_ is used only after a claim. body_ then belongs to the loop of the
 // claimed tile, because the caller waits for claimed tiles. If a thread claims beyond the end of a loop, it may see the
-// end of a later loop. So it also compares the numbers of both loops.
+// end of a later loop. So the numbers of the loops of the claim and of the end must be the same, too.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -188,7 +188,7 @@ int64_t AvailableThreads(int64_t wanted, int64_t kept) {
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
-  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes that libgomp 12 needs, rounded up.
+  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes of a team and of a thread in libgomp 12, rounded up.
   const std::unique_ptr<char[]> memory(new (std::nothrow) char[kTeam + threads * kThread]);
   asm("" : : "r"(memory.get()));  // Keeps the compiler from removing the allocation.
   return memory == nullptr ? 1 : threads;

@@ -1,5 +1,5 @@
-// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other: first tiles
-// of its own range, then those of other ranges. So a thread that the host delays holds up only one tile.
+// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other: first the
+// tiles of its own range, then tiles of other ranges. So a thread that the host delays holds up only one tile.
 //
 // A team can run several loops. Its threads spin for a while between loops, so the next loop starts within a
 // microsecond. Waking a sleeping thread takes 50 microseconds.
@@ -56,9 +56,8 @@ class Team {
   // aarch64:
   //
   // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value of `next`,
-  // or
-  //   a value that earlier claims made of it. So the claiming thread sees the loop. A claim of an older value has the
-  //   number of an older loop and is ignored.
+  //   or a value that earlier claims made of it. So the claiming thread sees the loop. A claim of an older value has
+  //   the number of an older loop and is ignored.
   // - Workers write results, then release their count of finished tiles (Work). The caller acquires the last count.
   struct alignas(64) Range {
     std::atomic<int64_t> next, end;
