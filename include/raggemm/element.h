@@ -37,7 +37,7 @@ decltype(auto) WithBits(DType dtype, Use&& use) {
 // Returns the index of an element's lowest bit within its byte: 0 unless elements are smaller than a byte.
 inline int FirstBitOf(DType dtype, int64_t index) { return static_cast<int>(index * FormatOf(dtype).bits % 8); }
 
-// Returns the bits of an element, without other elements of the same byte.
+// Returns the bits of an element, without the bits of other elements in the same byte.
 inline uint64_t BitsOf(const Array& array, int64_t index) {
   const uint64_t whole = WithBits(array.dtype, [&](auto bits) -> uint64_t {
     std::memcpy(&bits, static_cast<const char*>(array.data) + StepOf(array.dtype, index), sizeof(bits));

@@ -109,7 +109,7 @@ absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const 
 // Plans a call and computes out, with the errors of MakePlan and Run. Allocates nothing if the pack buffers of earlier
 // calls are large enough.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Computes a grouped GEMM like the function above, but allocates the workspace itself.
+// Plans a call and computes out like GroupedGemm with a workspace, but allocates the workspace itself.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options = {});
 
 // Returns a plan as text, one fact per line: mode, extents, ISA, kernels, blocks, tiles, ranges of the threads.

@@ -147,7 +147,7 @@ int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 // Checks the problem and computes out, with the errors of MakePlan and Run. After InvalidArgument and
 // FailedPrecondition out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Computes out like the function above, but allocates the workspace itself.
+// Computes out like MoeMlp with a workspace, but allocates the workspace itself.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
 // Returns the plan of MoeMlp as text: extents, pieces, and the plans of the products of the first piece. Writes only to

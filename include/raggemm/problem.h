@@ -98,7 +98,7 @@ absl::string_view NameOf(RaggedMode mode);
 // The names of the operands in messages. The texts must outlive MakePlan.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
-  // Dims arrays: lhs.first_dims and so on.
+  // Names of the dims arrays lhs.first_dims, lhs.last_dims and so on.
   absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
                     out_first = "out_first", out_last = "out_last";
   absl::string_view c = "c", bias = "bias", alpha = "alpha", beta = "beta", group_offset = "group_offset";
@@ -111,7 +111,7 @@ struct GroupedGemmProblem {
   // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte are
   // adjacent, with the first one in the low bits. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
-  BufferDescriptor rhs;  // The right operand, in any format that lhs may have. Both may differ.
+  BufferDescriptor rhs;  // The right operand. May have the same formats as lhs, and need not have that of lhs.
   // The result, in a format of matrices, or in s32 if lhs and rhs are integers without scales and zero points. out may
   // be exactly the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap each other.
   BufferDescriptor out;

@@ -58,7 +58,8 @@ struct Operand {
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
-  // Stored rows and columns, before transposing. A ragged axis counts with the rows or columns of all groups.
+  // Number of stored rows and columns, before transposing. Along a ragged axis, it is the extent of all groups
+  // together.
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t block_cols = 0;  // Number of columns of a column block. 0: the operand is not in column blocks.

@@ -22,8 +22,8 @@ struct Matrix {
   char* data;
   int64_t rows, cols;
   int64_t row_step, col_step;
-  // log2 of the number of columns of a column block. IndexOf runs for each panel, and a shift is faster than a
-  // division.
+  // log2 of the number of columns of a column block, or 0 without column blocks. IndexOf runs for each panel, and a
+  // shift is faster than a division.
   int block_bits = 0;
   int64_t block_skip = 0;
 };

@@ -72,7 +72,7 @@ struct Block {
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
   // How kernels begin: with a new chain, or with the chain of an earlier block. If kernels add totals
-  // (KernelRow::adds_totals), the whole contraction counts as one chain.
+  // (KernelRow::adds_totals), the whole contraction counts as one chain, or all steps of k that share a scale.
   Begin begin;
   // How kernels end: they keep the chain for a later block, store it as the total, or add it to the total.
   End end;
