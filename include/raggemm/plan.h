@@ -39,7 +39,7 @@ int64_t OpenMpThreads();
 struct Options {
   Executor executor = Executor::kAuto;    // Default: the pool if there is one, else OpenMP.
   std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. An ISA that `cpu` lacks is an error.
-  int64_t threads = 0;                    // Most threads of the call. 0: those of the executor, fewer for little work.
+  int64_t threads = 0;                    // At most kMaxThreads. 0: all of the executor, or fewer for little work.
   TaskPool* pool = nullptr;               // Pool of Executor::kPool. Not owned. Must outlive the call.
   Cpu cpu = HostCpu();
 };
