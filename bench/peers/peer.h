@@ -36,12 +36,12 @@ struct GemmSeries {
 };
 
 // kOwn: one group after the other, each on the library's own threads. kOuter: threads over the groups, largest first,
-// each with the library on one thread. With one thread the two are the same.
+// each with the library on one thread. With one thread, kOwn and kOuter are the same.
 enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
   const char* name;
-  // True if one call of the library computes the whole series on its own threads. There is no kOuter then.
+  // True if one call of the library computes the whole series on its own threads. The peer then supports only kOwn.
   bool one_call = false;
   // True if the peer takes quantized operands only.
   bool quantized = false;
@@ -49,11 +49,11 @@ struct Peer {
   // library would use a reference implementation.
   std::function<bool(const GemmSeries& series)> supports;
   // Computes a series. The first call for a shape prepares kernels and descriptors and keeps them, so that later calls
-  // only multiply. Thread counts and ways alternate between calls. OpenMP's number of threads is restored. Only one
-  // peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or
-  // has fewer threads than asked for.
+  // only multiply. Successive calls may have different `threads` and `threading`. OpenMP's number of threads is
+  // restored. Only one peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if
+  // the library fails or has fewer threads than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
-  // Returns version, core type in use and path, in one line.
+  // Returns the version of the library, the core type that it uses, and its path, in one line.
   std::function<std::string()> describe;
 };
 

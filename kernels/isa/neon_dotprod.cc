@@ -1,4 +1,4 @@
-// SDOT and UDOT of ARMv8.2: four products of bytes for each sum at once.
+// Kernels for SDOT and UDOT of ARMv8.2, which add four products of bytes to each sum.
 #include <arm_neon.h>
 
 #include "kernels/isa/neon_s32.h"
@@ -13,7 +13,7 @@ struct NeonDotProd : NeonS32 {
   using Words = uint32x4_t;
   static constexpr int kGroup = 4;
   static constexpr bool kFlips = true, kFlipsSameFormat = false;
-  static constexpr int kRows = 10;  // Two more registers hold the excess of flipped bits.
+  static constexpr int kRows = 10;  // Two registers are needed for the excess of flipped bits.
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 6, 4, 4, 2, 2, 2, 2, 2};
 
   using NeonS32::Pinned;

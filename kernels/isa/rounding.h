@@ -15,7 +15,8 @@ inline uint16_t BFloat16Bits(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Rounds to f32, to odd. A second rounding to a format with at least two bits less then equals a single rounding.
+// Rounds x to f32 by rounding to odd: an inexact result becomes the neighbor with an odd last digit. If the result is
+// rounded again, to nearest, in a format with at least two digits less, it equals x rounded once.
 inline float RoundToOdd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;

@@ -8,7 +8,7 @@
 
 namespace raggemm {
 
-// Returns a schedule in the form of ToString(const Plan&).
+// Returns the text that ToString(const Plan&) returns for a plan with this schedule.
 std::string ToString(const Schedule& schedule);
 
 }  // namespace raggemm

@@ -11,7 +11,7 @@ namespace raggemm {
 // Runs a schedule with a thread team of its own. Returns the errors of Run in raggemm/grouped_gemm.h.
 absl::Status Run(const Schedule& schedule);
 absl::Status Run(const Schedule& schedule, Team& team);
-// Runs two schedules in one parallel loop. Neither may read what the other writes.
+// Runs two schedules in one parallel loop on `team`. Neither schedule may read what the other one writes.
 absl::Status Run(const Schedule& first, const Schedule& second, Team& team);
 
 }  // namespace raggemm

@@ -20,7 +20,8 @@ struct IsaRow {
   // Returns what the CPU or the operating system lacks for the instruction set, or null.
   const char* (*missing)();
   absl::Span<const KernelRow> kernels;
-  Isa base;                                    // Instruction set for all other arithmetics. Itself if there are none.
+  // Instruction set whose kernels compute the arithmetics that `kernels` lacks. The scalar one has itself.
+  Isa base;
   const Dequantizers* dequantizers = nullptr;  // Null: those of `base`.
   bool usable() const { return missing() == nullptr; }
 };
@@ -29,7 +30,8 @@ struct IsaRow {
 // row, counted from the last row, which is Isa::kScalar.
 absl::Span<const IsaRow> IsaRows();
 
-// Returns the fastest rule for bf16 with bf16 on CPUs of this architecture without a unit for it.
+// Returns the numeric rule for bf16 with bf16 that is fastest on CPUs of this architecture without instructions for
+// bf16.
 ArithmeticId Bf16SumsWithoutUnit();
 
 // Returns this CPU's row of MeasuredCpus, or null.
@@ -47,7 +49,8 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  // fenv_t has the x86 register at offset 28. With it, int4 with 64 rows would take 1.09 times as long (Zen 5).
+  // x86 saves its register MXCSR in `control`. fenv_t has a field for it at offset 28, but saving it there made int4
+  // with 64 rows take 1.09 times as long (Zen 5).
   union {
     unsigned control;
     std::fenv_t environment;

@@ -12,13 +12,14 @@ namespace {
 
 constexpr int kAmxTile = 24;
 
-// Returns a bit of EDX of CPUID leaf 7.
+// Returns true if bit `bit` of EDX is set in leaf 7 of CPUID.
 bool HasFeatureOfLeaf7(int bit) {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> bit & 1) != 0;
 }
 
-// The packers of the units look up bytes with VBMI. Only Cooper Lake has a unit, but no VBMI.
+// Returns the reason why this machine lacks AVX-512 with VBMI, or null. The kernels for both units look up bytes with
+// VBMI. Of all CPUs with one of the units, only Cooper Lake lacks VBMI.
 const char* MissingForAvx512Vbmi() {
   const char* missing = MissingForAvx512();
   return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
