@@ -21,7 +21,7 @@ namespace raggemm::bench {
 struct Quantization {
   absl::string_view name;  // Name in Case::Id(), like "int4".
   DType lhs, rhs, out;
-  std::optional<DType> rhs_scale;  // Type of the scales of rhs: one per column and block of K.
+  std::optional<DType> rhs_scale;  // Type of the scales of rhs. There is one scale for each column and block of K.
   // Steps of K that share a scale, reduced to their greatest common divisor with K. 0: all K.
   int64_t block = 0;
   bool scales_rows = false;  // True if each row of lhs has an f32 scale.
@@ -37,7 +37,7 @@ struct Case {
   const Quantization* quantization = nullptr;  // Null: rhs has the type of lhs.
   int threads = 1;
   int64_t k = 0, n = 0;
-  std::vector<int64_t> sizes;  // Rows of each group, possibly 0.
+  std::vector<int64_t> sizes;  // Number of rows of each group, possibly 0.
 
   int64_t rows() const;
   int64_t active_groups() const;
@@ -52,9 +52,9 @@ Case Widened(Case c);
 
 absl::string_view NameOf(Mode mode);
 
-// The cases of a run.
+// Names for the cases that a run of the benchmark selects.
 enum class Selection : uint8_t {
-  kQuick,  // One shape, a few row counts, a few recordings.
+  kQuick,  // Cases of one shape with a few row counts, and a few recordings.
   // Two shapes, f32 or bf16 operands with f32 results, 2 threads. Forward cases have all row counts. Transposed, wgrad
   // and quantized cases have some of them. Recordings are forward cases, and some of them are quantized cases, too.
   kDefault,

@@ -1,4 +1,4 @@
-// The implementations that compute a case: our library and the peers.
+// The contenders of a case: our library and other libraries (peers), which compute the same case.
 #ifndef RAGGEMM_BENCH_CONTENDERS_H_
 #define RAGGEMM_BENCH_CONTENDERS_H_
 

@@ -103,14 +103,14 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
   return absl::OkStatus();
 }
 
-// Compares a result with ours. A sum of products of numbers in [-1,1] is at most its length, which bounds the error of
-// both results.
+// Compares a result with ours. Operands that are not quantized are in [-1,1], so a sum of `length` products is at most
+// `length`. This bounds the error of both results.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
   const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
   const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
-  // An odd step visits all columns, even if the row length is a power of two.
+  // With an odd step, the compared elements are in all columns, even if the number of columns is a power of two.
   const int64_t step = dims_[0] / kComparedElements | 1;
   for (int64_t i = 0; i < dims_[0]; i += step) {
     const double value = ToDouble(got, i), want = ToDouble(first, i);

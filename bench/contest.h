@@ -1,4 +1,4 @@
-// Measures one case: compares results, then times all contenders in turns.
+// Measures one case: first checks the results of all contenders, then times the contenders in turns.
 #ifndef RAGGEMM_BENCH_CONTEST_H_
 #define RAGGEMM_BENCH_CONTEST_H_
 
@@ -29,7 +29,7 @@ class Contest {
   // same values as f32. For a quantized case, it has bf16 operands of the same shapes. The contest owns neither.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
-  // Runs the case. Returns an internal error if our own result is wrong. Reports the failure of a peer.
+  // Runs the case. Returns an internal error if our own result is wrong. If a peer fails, the error is in the report.
   absl::StatusOr<proto::CaseReport> Run(LimitsMeter& meter, const Rounds& rounds);
 
  private:

@@ -34,7 +34,7 @@ size_t FastestUnit(const Limits& limits);
 using Stretches = std::vector<absl::Span<const char>>;
 int64_t BytesOf(const Stretches& memory);
 
-// Measures limits and keeps the fastest rate of each unit.
+// Measures the limits of the machine, and remembers the highest rate of each unit.
 class LimitsMeter {
  public:
   LimitsMeter();

@@ -144,7 +144,7 @@ Rounds Session::RoundsForNext() const {
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
 }
 
-// Computes the rooflines of all cases again, because a later case may have measured a unit at a faster moment.
+// Computes the rooflines of all cases again, because the last case may have measured a higher rate of a unit.
 void Session::JudgeAgain() {
   for (size_t i = 0; i < work_.size(); ++i) {
     proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));

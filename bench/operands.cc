@@ -17,7 +17,8 @@ namespace raggemm::bench {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kChunk = 1 << 16;  // Elements or bytes that one thread widens or zeroes at a time.
+// Number of elements that a thread widens at a time, or of bytes that it sets to zero at a time.
+constexpr int64_t kChunk = 1 << 16;
 
 // Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices of a case start with
 // the same elements. Makes the elements once for each pair of types, because making them takes longer than filling a

@@ -23,8 +23,8 @@ inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
 // Memory filled with random numbers in [-1,1]. The numbers do not depend on the size of the arena, so a case always has
 // the same numbers. They are rounded to `precision` and stored as `dtype`. So an f32 arena with the precision of bf16
-// has the values of a bf16 arena. Numbers of quantized formats ignore `precision`, and go up to half of the largest
-// power of two of the format in magnitude. Numbers of formats for scales are in (0,1].
+// has the values of a bf16 arena. Numbers of quantized formats ignore `precision`, and their magnitudes go up to the
+// largest power of two of the format. Numbers of formats for scales are in (0,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);

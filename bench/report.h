@@ -1,4 +1,5 @@
-// Results of the benchmark, as messages and as a file of JSON. report.py makes tables and pictures from the file.
+// Puts results of the benchmark into protobuf messages, and writes them to a JSON file. report.py makes tables and
+// pictures from the file.
 #ifndef RAGGEMM_BENCH_REPORT_H_
 #define RAGGEMM_BENCH_REPORT_H_
 

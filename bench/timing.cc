@@ -75,7 +75,8 @@ double PiecesBefore(const std::vector<double>& times, double moment) {
 }
 
 void LimitSpinning(char** argv) {
-  constexpr char kVariable[] = "GOMP_SPINCOUNT";  // Loops of a pause instruction, 20 to 60 ns each.
+  // Number of loops that OpenMP's workers spin. A loop is one pause instruction, 20 to 60 ns.
+  constexpr char kVariable[] = "GOMP_SPINCOUNT";
   if (std::getenv(kVariable) != nullptr) return;
   setenv(kVariable, "20000", 0);
   execv("/proc/self/exe", argv);  // If execv fails, the process goes on and waits longer before measurements.

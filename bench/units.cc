@@ -22,7 +22,8 @@ constexpr int kChains = 24, kFewChains = 12;
 constexpr int kPieces = 200, kWindow = 20;
 
 // Operands of the chains as words of 32 bits: f32, pairs of bf16, four bytes. Each chain is x = x * scale + shift, or x
-// = x + scale * shift for pairs. Values stay ordinary numbers: denormals would be slow, and zeros would save power.
+// = x + scale * shift for pairs. The values of chains stay normal numbers: denormals would be slow, and zeros would
+// save power.
 constexpr uint32_t kScale = 0x3F7FBE77, kShift = 0x3F800000;
 constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 
@@ -57,7 +58,7 @@ constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 #define RAGGEMM_STEP_ZMM(instruction, scale, shift) \
   RAGGEMM_STEP_CHAINS(instruction, "zmm", RAGGEMM_CHAINS, "30", "31", scale, shift)
 
-// Runs steps without an FMA instruction: one multiplication and one addition per chain.
+// Runs steps on CPUs without an fma instruction. A step is one multiplication and one addition for each chain.
 void StepScalarChains(int64_t steps) {
   float chains[kFewChains] = {};
   for (; steps > 0; --steps) {

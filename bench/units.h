@@ -13,7 +13,7 @@ namespace raggemm::bench {
 // An instruction that multiplies and adds: bytes into s32, all other types into f32.
 struct Unit {
   const char* name;
-  DType in;                    // Type of both operands.
+  DType in;                    // Type of the elements of both operands.
   double flops;                // Multiplications and additions in a step of `run`.
   int64_t steps;               // Number of steps that take about 10 ms.
   void (*run)(int64_t steps);  // Runs steps. Null if the CPU lacks the unit or Linux does not permit it.
@@ -23,7 +23,8 @@ struct Unit {
 inline constexpr int kUnits = 5;
 const std::array<Unit, kUnits>& Units();
 
-// Returns true if a unit can multiply a type. The first unit multiplies all types, after widening them.
+// Returns true if the CPU has a unit and it multiplies the type `in`. The first unit multiplies all types, because they
+// can be widened to f32.
 bool Multiplies(const Unit& unit, DType in);
 
 struct UnitRates {

@@ -31,7 +31,8 @@
 namespace raggemm::bench {
 namespace {
 
-// A function of the library, found by its name, with the type of the variable that it is assigned to.
+// A function of the library, found by its name. The variable to which a Symbol is assigned decides the type of the
+// function.
 struct Symbol {
   Library& library;
   const char* name;
@@ -165,7 +166,8 @@ class Matmul {
  public:
   Matmul(const Functions& f, dnnl_engine_t engine) : f_(f), engine_(engine) {}
 
-  // Prepares the primitive. Returns UnimplementedError if oneDNN has only the reference implementation.
+  // Prepares the primitive. Returns UnimplementedError if oneDNN has only its slow reference implementation for these
+  // operands.
   absl::Status Prepare(const GemmSeries& series, const Product& p) {
     // oneDNN supports only one scale for all of lhs. So scales of rows are applied afterwards, as a multiplication of
     // the result by [m,1]. With results of shape [m,n], only the reference implementation supports that. With [1,m,n],
@@ -269,7 +271,8 @@ class Matmul {
   std::vector<Operand> operands_;  // lhs, rhs, out, scales of lhs and of rhs if there are any, scratch memory.
   dnnl_primitive_t primitive_ = nullptr;
   size_t scratch_bytes_ = 0;
-  std::vector<std::vector<dnnl_exec_arg_t>> arguments_;  // One list per thread, in the order of operands_.
+  // One list of arguments for each thread, in the order of operands_.
+  std::vector<std::vector<dnnl_exec_arg_t>> arguments_;
 };
 
 // The library with all primitives that were prepared so far. The object lives until the process ends.

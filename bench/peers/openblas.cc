@@ -27,7 +27,8 @@ const char* CoreType() {
 void SetEnvironment() {
   if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
   // Idle threads of the pthread build spin for 2^21 clock ticks, about 1 ms, so that they stay awake from product to
-  // product. The default of 117 ms reaches into the next measurement, and is no faster (4 to 512 rows, K 2048).
+  // product. With the default of 117 ms they would disturb the next measurement, and calls are no faster (4 to 512
+  // rows, K = 2048).
   setenv("OPENBLAS_THREAD_TIMEOUT", "21", 0);
 }
 

@@ -1,5 +1,6 @@
-// The interface of a competitor. Each peer is one small file, peers/<library>.cc, behind the struct Peer. dlopen loads
-// its library from the path that CMake found. No library is required.
+// The interface of a peer, a library with which the benchmark compares raggemm. Each peer is one small file,
+// peers/<library>.cc, behind the struct Peer. dlopen loads its library from the path that CMake found. No library is
+// required.
 #ifndef RAGGEMM_BENCH_PEERS_PEER_H_
 #define RAGGEMM_BENCH_PEERS_PEER_H_
 
@@ -16,8 +17,8 @@ namespace raggemm::bench {
 
 enum class Mode : uint8_t { kForward, kForwardTransposed, kWgrad };
 
-// One product per active group, in the order of the groups. Matrices are row-major and contiguous. With m = rows of a
-// group:
+// A series of matrix products, one for each group with rows, in the order of the groups. Matrices are row-major and
+// contiguous. m is the number of rows of a group:
 //
 //   kForward             out [m,n] = lhs [m,k] x rhs [k,n]
 //   kForwardTransposed   out [m,n] = lhs [m,k] x rhs [n,k]^T
@@ -26,10 +27,11 @@ struct GemmSeries {
   Mode mode = Mode::kForward;
   DType lhs_dtype = DType::kF32, rhs_dtype = DType::kF32, out_dtype = DType::kF32;
   int64_t k = 0, n = 0;
-  absl::Span<const int64_t> rows;  // m of each group, positive.
+  absl::Span<const int64_t> rows;  // The m of each group, which is positive.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
-  // Scales of quantized operands: f32 [m] for the rows of lhs, [k / block, n] for rhs. Empty if there are none.
+  // Scales of quantized operands, for each group: f32 [m] for the rows of lhs, and [k / block, n] for rhs. Empty if
+  // there are no scales.
   absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;

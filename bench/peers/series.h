@@ -1,4 +1,4 @@
-// The groups of a series as matrix products, computed one by one or by several threads at once.
+// Runs the products of a series, one after the other or on several threads at once.
 #ifndef RAGGEMM_BENCH_PEERS_SERIES_H_
 #define RAGGEMM_BENCH_PEERS_SERIES_H_
 

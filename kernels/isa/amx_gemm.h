@@ -54,7 +54,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;
 }
 
-// Loads or stores the totals of kRowTiles x 2 tiles.
+// Loads (kLoads) or stores the totals of a register tile, which are in kRowTiles x 2 tiles.
 template <class Tiles, int kRowTiles, bool kLoads>
 RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   const auto move = [&]<int kTile>() RAGGEMM_INLINE {
@@ -144,7 +144,7 @@ void AmxByteGemm(const MicrokernelArgs& args) {
   AmxGemm<V, Tiles, Other, kRowTiles>(args);
 }
 
-// Packs lhs as [lines of k][rows, in whole tiles][bytes of a line], from rows that are contiguous along k.
+// Packs lhs from rows that are contiguous along k. The layout is [lines of k][rows, in whole tiles][bytes of a line].
 template <class V>
 void PackLinesAlongK(const PackArgs& args) {
   for (int64_t i = 0; i < args.width; ++i) {

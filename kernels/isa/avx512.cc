@@ -54,7 +54,7 @@ struct Avx512F64 {
   }
 };
 
-// Traits for bytes that are widened to pairs of s16.
+// Traits for words of bytes. Bytes are widened to s16, and a word is a pair of s16.
 template <class E>
 struct Avx512Bytes : Avx512S32 {
   using Source = const E*;

@@ -73,7 +73,7 @@ struct Avx512ByteCodes : V {
       if constexpr (!kFormat.is_signed) low = _mm512_mask_sub_epi8(low, large, at, _mm512_set1_epi8(-128));
     }
     if constexpr (kFormat.is_signed) {
-      constexpr int kOrAnd = 0xf8;  // Truth table of a | b & c.
+      constexpr int kOrAnd = 0xf8;  // Truth table of the function a | (b & c).
       high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kOrAnd);
     }
     return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
@@ -147,7 +147,7 @@ struct Avx512NibbleCodes : V {
     return tables;
   }();
 
-  // Loads the first n of 32 codes, then zeros. A byte has two codes.
+  // Loads the first n of 32 codes, and zeros for the other codes. A byte has two codes.
   static __m128i LoadCodes(Source p, int64_t n) {
     if (n >= 32) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at));
     return _mm_maskz_loadu_epi8(static_cast<__mmask16>(n <= 0 ? 0 : (1U << n / 2) - 1), p.at);

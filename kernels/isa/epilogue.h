@@ -1,4 +1,5 @@
-// Epilogues: operations on a sum before it is stored. The traits V are those of tile_gemm.h.
+// Epilogues, which apply alpha, c, bias and rounding to sums before they are stored. The traits V are those of
+// tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 #define RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 

@@ -99,8 +99,8 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Adds kernels that decode quantized weights while they multiply. They exist for the usual formats of weights. All
-// other formats are packed first.
+// Adds kernels that decode quantized weights while they multiply. These kernels exist only for the usual formats of
+// weights. All other quantized formats are packed before kernels multiply them.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {

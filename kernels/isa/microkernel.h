@@ -43,7 +43,7 @@ struct Prefetch {
   int64_t count;     // Lines that this kernel or packer prefetches.
   int64_t run_left;  // Lines from `line` to the end of its run.
   int64_t run;       // Lines of a whole run.
-  int64_t skip;      // Bytes from the last line of a run to the first line of the next run.
+  int64_t skip;      // Bytes from the start of the last line of a run to the start of the first line of the next run.
   // True: a streaming GEMV loads the lines into L1 instead, and takes only kNearSteps steps of k in each pass. All
   // lines must be readable memory.
   bool near = false;
@@ -53,9 +53,9 @@ inline constexpr int kNearSteps = 4;
 // Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` successive steps of k in one column of
 // rhs, or in one row of lhs.
 struct BlockScales {
-  const uint8_t* first;  // Scale of the first step and column. Null: all are 1.
-  int64_t k_step;        // Bytes to the next scale along k.
-  int64_t column_step;   // Bytes to the scale of the next column.
+  const uint8_t* first;  // Scale of the first step and column. Null: all scales are 1.
+  int64_t k_step;        // Bytes from a scale to the next scale along k.
+  int64_t column_step;   // Bytes from a scale to the scale of the next column.
   int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
   // Position of the first step among the `steps` that share its scale. A multiple of kScaleSteps.
   int64_t offset;
@@ -83,8 +83,8 @@ struct RhsView {
 
 // The memory for the results of a register tile.
 struct OutView {
-  void* data;      // Elements of type T. May be `total`.
-  int64_t stride;  // Elements.
+  void* data;      // Elements of type T. May be the memory of `total`.
+  int64_t stride;  // From row to row, in elements.
   // True: stores bypass the caches. `data` and `stride` are then multiples of the vector size.
   bool nontemporal = false;
 };
@@ -100,17 +100,18 @@ struct SideWork {
 // of element (i, j) to fma(a[kk][i], b[kk][j], chain). The arithmetic prescribes the order of the steps. Kernels with
 // KernelRow::adds_totals keep the total in `chain` and add all chains to it. Their `end` is never kAddTotal.
 struct MicrokernelArgs {
-  int64_t k;      // A multiple of KernelRow::k_step, except for the last steps of a panel.
+  int64_t k;      // Number of steps of k. A multiple of KernelRow::k_step, unless the panel ends with them.
   const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind the panel is readable.
   RhsView b;
-  int64_t columns;    // GEMV kernels only: number of columns, and row stride of `chain` and `total`.
-  void* panel;        // Only for kernels that also store a packed panel of rhs: memory for it, [k][nr].
-  void* chain;        // T [mr][nr]. GEMV kernels leave garbage here at the end.
-  const void* total;  // T [mr][nr]
+  int64_t columns;  // GEMV kernels only: number of columns, and row stride of `chain` and `total`.
+  void* panel;      // Only for kernels that also store a packed panel of rhs: memory for it, [k][nr].
+  // Chains that wait between calls, T [mr][nr]. A GEMV kernel leaves garbage here after the last step.
+  void* chain;
+  const void* total;  // Totals that End::kAddTotal adds, T [mr][nr].
   OutView out;
   Begin begin;
   End end;
-  bool same_format = false;  // True if lhs and rhs have the same element format.
+  bool same_format = false;  // True if lhs and rhs have the same element format. Only kernels for bytes use this.
   SideWork side;
 };
 using Microkernel = void(const MicrokernelArgs&);
@@ -124,9 +125,9 @@ using Microkernel = void(const MicrokernelArgs&);
 // zeros up to a whole vector, and dst has room for them. Words and lines have zeros for steps from k up to k_padded.
 struct PackArgs {
   const void* src;
-  int64_t src_stride;  // Elements.
+  int64_t src_stride;  // In elements of src.
   int64_t k;
-  int64_t k_padded;  // A multiple of KernelRow::k_step.
+  int64_t k_padded;  // At least k. A multiple of KernelRow::k_step.
   int64_t width;
   void* dst;
   int64_t dst_stride;  // In elements of dst, which are of type T, words or lines.
@@ -160,14 +161,14 @@ struct PackAhead {
 struct EpilogueArgs {
   int64_t rows;
   int64_t columns;
-  const void* total;     // T [rows][total_stride]
-  int64_t total_stride;  // Elements.
-  void* out;             // Elements of out's type.
-  int64_t out_stride;    // Elements.
-  const void* c;         // Same type and stride as out. May be out itself.
+  const void* total;     // Totals, T [rows][total_stride].
+  int64_t total_stride;  // From row to row, in elements.
+  void* out;             // Elements of the type of out.
+  int64_t out_stride;    // From row to row, in elements.
+  const void* c;         // Elements with the type and the stride of out. May be out itself.
   const void* alpha;     // T, one value.
   const void* beta;      // T, one value.
-  const void* bias;      // T [columns]
+  const void* bias;      // One bias for each column, T [columns].
 };
 using Epilogue = void(const EpilogueArgs&);
 
@@ -283,7 +284,7 @@ static_assert([] {
   return true;
 }());
 
-// Bytes that KernelRow::set_up saves.
+// Bytes of the state that KernelRow::set_up saves.
 inline constexpr int kMatrixUnitState = 64;
 
 // The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
@@ -306,8 +307,8 @@ struct QuantizedFormat {
   int bits;
   bool is_integer, is_signed;
   int digits;                      // Bits of precision, with the hidden bit and without the sign.
-  int min_exponent;                // Exponent of the smallest normal number. Floats only.
-  uint32_t first_nonfinite = ~0U;  // Smallest magnitude that is an infinity or a NaN.
+  int min_exponent;                // Exponent of the smallest normal number. Only used for floats.
+  uint32_t first_nonfinite = ~0U;  // Smallest code without the sign bit that is an infinity or a NaN.
   // Returns true if the format has an infinity.
   constexpr bool is_ieee() const { return first_nonfinite < (1U << (bits - 1)) - 1; }
 };
@@ -335,7 +336,7 @@ struct DequantizeArgs {
   int64_t first, src_step;
   int64_t lines, count;
   void* dst;
-  int64_t dst_step;  // Elements.
+  int64_t dst_step;  // From line to line, in elements.
   // One value for each element of a line, or null. Dequantizers to bytes ignore both.
   const float* zeros;
   const float* scales;
@@ -354,7 +355,7 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a kernel row for one element format. Null: the row has none.
+// The functions of a kernel row for one element format. A function is null if the row does not have it.
 struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
   // wide as a packed panel.
@@ -369,9 +370,9 @@ struct FormatKernels {
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
   Packers lhs, rhs;                   // Packers into the layouts of the row's panels.
   Pack* pack_bias;                    // Converts a row of this format to T.
-  Epilogue* epilogue;                 // Epilogue for an out of this format.
+  Epilogue* epilogue;                 // Epilogue that stores results in this format.
   // Functions of the expert MLP, from f32 to this format or back. Only in rows of arithmetic f32.
-  Activate* activate[kActivationCount];  // By Activation.
+  Activate* activate[kActivationCount];  // Index: Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
   Scale* scale;
@@ -394,10 +395,10 @@ struct KernelRow {
   int64_t k_step;    // Blocks of k are multiples of k_step, except for the last one.
   int64_t vector;    // Elements of T in a vector.
   PackedLayout lhs, rhs;
-  FormatKernels formats[kDTypes];   // By DType.
-  SplitPackers split[kPrecisions];  // By Precision. Null if the row does not split f32.
-  ScaleSums* add_scaled;            // Null if sums are integers.
-  ScaleSums* add_scaled_integers;   // The same for s32 sums and f32 or f64 totals. Null if sums are integers.
+  FormatKernels formats[kDTypes];   // Index: DType.
+  SplitPackers split[kPrecisions];  // Index: Precision. Null if the row cannot split f32.
+  ScaleSums* add_scaled;            // For sums of type T. Null if T is an integer.
+  ScaleSums* add_scaled_integers;   // For s32 sums and totals of type T. Null if T is an integer.
   Combine* combine;                 // Only in rows of arithmetic f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;

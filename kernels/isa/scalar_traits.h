@@ -29,7 +29,7 @@ inline int32_t Sum(int32_t a, int32_t b) { return Fma(1, a, b); }
 inline int32_t Product(int32_t a, int32_t b) { return Fma(a, b, 0); }
 
 #ifdef __aarch64__
-using Half = __fp16;  // GCC 12 has no _Float16 for AArch64 in C++.
+using Half = __fp16;  // For AArch64, GCC 12 has no _Float16 in C++.
 #else
 using Half = _Float16;
 #endif
@@ -63,7 +63,7 @@ inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
   auto bits = __builtin_bit_cast(uint64_t, sum);
-  if (error < 0 || error > 0) {  // False for the NaN error of infinities.
+  if (error < 0 || error > 0) {  // With infinities, `error` is a NaN and both comparisons are false.
     if ((error > 0) != (sum > 0)) --bits;
     bits |= 1;
   }
@@ -113,8 +113,8 @@ struct ScalarTraits {
   }
 };
 
-// Sums that flush denormals as x86 does, on every CPU and in every float mode. Denormal operands count as zeros, and so
-// do results that are denormal after rounding with an unbounded exponent.
+// Traits whose sums flush denormals as x86 does, on every CPU and in every float mode. Denormal operands count as
+// zeros. A result becomes zero if it is denormal after rounding with an unbounded exponent.
 struct FlushingTraits : ScalarTraits<float> {
   static constexpr float kLeast = 0x1p-126F;  // Smallest normal number.
 

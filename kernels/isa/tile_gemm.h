@@ -151,7 +151,7 @@ struct FmaSteps {
     ReadScales(args, k, column);
   }
 
-  // Reads the scales of the next kScaleSteps steps.
+  // Reads the block scales of the next kScaleSteps steps of k.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     scales.Read(args.b.scales, k, column, kNr);
   }
@@ -226,7 +226,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
-// Computes a register tile with the inner loop `Steps`.
+// The micro-kernel of a register tile. `Steps` is its inner loop.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

@@ -22,7 +22,7 @@
 namespace raggemm {
 namespace {
 
-// A matrix in the workspace with a row for each row of a chunk.
+// A matrix in the workspace that has one row for each row of a chunk.
 struct ChunkRows {
   char* data;
   DType type;
@@ -220,7 +220,7 @@ class MlpBackward {
   const MoeMlpGradients& gradients_;
   const MlpBuffers& b_;
   const int64_t chunk_rows_;
-  const ChunkRows x_, a_, weighted_;  // weighted_ is out_gradient times the row weights.
+  const ChunkRows x_, a_, weighted_;  // weighted_ has the rows of out_gradient times the row weights.
   const ChunkRows up_, gate_;         // Gradients of u and v.
 };
 

@@ -72,7 +72,7 @@ absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& func
   return absl::OkStatus();
 }
 
-// Weights with the optional operands of their products.
+// The weights w_up, w_gate or w_down, with the optional operands of their product.
 struct Weights {
   absl::string_view name, bias_name, scale_name, zero_name;
   const Array& array;

@@ -27,9 +27,9 @@ inline constexpr int64_t kPassRows = 8192;
 // f32 sums for the gradients of one group's weights and biases. They are needed if the gradients are narrower than f32
 // and the group has several chunks.
 struct MlpWeightSums {
-  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
-  float* gate = nullptr;  // [H,I], transposed if w_gate is.
-  float* down = nullptr;  // [I,H], transposed if w_down is.
+  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is transposed.
+  float* gate = nullptr;  // [H,I]. Transposed if w_gate is transposed.
+  float* down = nullptr;  // [I,H]. Transposed if w_down is transposed.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
@@ -41,9 +41,9 @@ struct MlpPassBuffers {
   int64_t* rows = nullptr;       // [R] Rows of the pass in ascending order.
   int64_t* positions = nullptr;  // [R] Position of each row of `rows` in `order`, counted from the start of the pass.
   int64_t* sizes = nullptr;      // [G] Number of rows of each group in the pass.
-  int64_t* tokens = nullptr;     // [R]
-  float* weights = nullptr;      // [R]
-  float* d = nullptr;            // [R,H]
+  int64_t* tokens = nullptr;     // [R] Token of each row.
+  float* weights = nullptr;      // [R] Weight of each row.
+  float* d = nullptr;            // [R,H] d of each row.
 };
 
 struct MlpBuffers {
@@ -65,7 +65,7 @@ struct MlpBuffers {
   float* d;
   // Arrays for one piece. In gradients: for one chunk.
   char* x;  // [rows,H] Gathered rows of x.
-  char* a;  // [rows,I]
+  char* a;  // [rows,I] a of each row.
 
   MlpPassBuffers pass;  // Set only in forward calls with row_slots.
 

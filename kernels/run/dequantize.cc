@@ -69,7 +69,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
   LineParams zeros(context, source, operand.zero), scales(context, source, operand.scale);
-  // Dequantization keeps denormals. Only sums flush them.
+  // Dequantization keeps denormals, even if the sums of the call flush them.
   const FloatMode mode;
   for (int64_t line = 0, shared; line < count; line += shared) {
     shared = std::min({count - line, zeros.Lines(at), scales.Lines(at)});

@@ -143,7 +143,8 @@ void TileResult::PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols)
 }
 
 void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
-  const FloatMode mode;  // The epilogue never flushes denormals.
+  // The epilogue keeps denormals. The constructor of FloatMode sets a mode that does not flush them.
+  const FloatMode mode;
   epilogue.out = OutAt(row, col);
   if (epilogue.c != nullptr)
     epilogue.c = context_.call.c + (static_cast<const char*>(epilogue.out) - context_.call.out.data);

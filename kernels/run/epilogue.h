@@ -62,7 +62,7 @@ class TileResult {
   const Scratch& scratch_;
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
-  bool plain_;        // True: totals are stored to out without an epilogue.
+  bool plain_;        // True: kernels may store totals directly to out, because no epilogue is needed.
   bool nontemporal_;  // True: stores to out bypass the caches.
 };
 

@@ -202,7 +202,7 @@ class ArgumentBinder {
   const Scratch& scratch_;
   MicrokernelArgs& args_;
   const int64_t sum_size_;   // Bytes of a sum.
-  const int64_t row_bytes_;  // Bytes of a packed row of lhs in a KC block.
+  const int64_t row_bytes_;  // Bytes of a packed row of lhs, in a whole KC block.
   const char* packed_lhs_ = nullptr;
   int64_t steps_before_ = 0;  // Bytes of a packed row of lhs from the start of its KC block to the current block.
   // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.

@@ -47,7 +47,7 @@ FreeBlock* TakeFree(size_t bytes) {
 FreeBlock* Allocate(size_t bytes) {
   void* memory = std::aligned_alloc(kHugePageBytes, bytes);
   if (memory == nullptr) return nullptr;
-  madvise(memory, bytes, MADV_HUGEPAGE);  // A failure only costs speed.
+  madvise(memory, bytes, MADV_HUGEPAGE);  // If madvise fails, calls are only slower.
   return new (memory) FreeBlock{nullptr, bytes};
 }
 

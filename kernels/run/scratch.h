@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-// The buffers of one worker. Each starts at a cache line.
+// The buffers of one thread. Each buffer starts at a cache line.
 struct Scratch {
   // Divides `block` into the buffers. Only counts their bytes if `block` is null.
   Scratch(const TileContext& context, void* block);
@@ -18,7 +18,7 @@ struct Scratch {
 
   // Packed panels of lhs, one for each register tile: of one KC block, or of all KC blocks with BlockShape::k_inner.
   char* packed_lhs;
-  char* panels[2];  // Packed panels of rhs. The second one is for kernels that pack ahead.
+  char* panels[2];  // Packed panels of rhs. The second panel is for kernels that pack ahead.
   // Accumulation chains: an array [mr][nr] for each register tile of the first panel, then of the next panel, and so
   // on.
   char* chain;

@@ -1,5 +1,5 @@
-// The interface to an architecture: instruction sets and kernels, CPU, floating-point modes. CMake builds x86*.cc,
-// aarch64.cc, or generic.cc for any other CPU. The last two use portable.cc.
+// The interface to an architecture: instruction sets and kernels, CPU, floating-point modes. CMake builds x86*.cc for
+// x86-64, aarch64.cc for aarch64, or generic.cc for any other CPU. aarch64.cc and generic.cc use portable.cc.
 #ifndef RAGGEMM_KERNELS_TARGET_TARGET_H_
 #define RAGGEMM_KERNELS_TARGET_TARGET_H_
 
@@ -13,7 +13,7 @@
 
 namespace raggemm {
 
-// An instruction set.
+// A row of the table of instruction sets.
 struct IsaRow {
   Isa isa;
   const char* name;
@@ -22,7 +22,7 @@ struct IsaRow {
   absl::Span<const KernelRow> kernels;
   // Instruction set whose kernels compute the arithmetics that `kernels` lacks. The scalar one has itself.
   Isa base;
-  const Dequantizers* dequantizers = nullptr;  // Null: those of `base`.
+  const Dequantizers* dequantizers = nullptr;  // Null: the dequantizers of `base` are used.
   bool usable() const { return missing() == nullptr; }
 };
 
@@ -36,11 +36,13 @@ ArithmeticId Bf16SumsWithoutUnit();
 
 // Returns this CPU's row of MeasuredCpus, or null.
 const Cpu* MeasuredRow();
-// Returns the bytes of a core's cache of level 1 (data) or 2. 0 or less if a virtual machine hides it.
+// Returns the size in bytes of the L1 data cache (level 1) or the L2 cache (level 2) of a core. Returns 0 or less if a
+// virtual machine hides the size.
 int64_t CacheBytes(int level);
 
-// Sets a thread to round to nearest, and to flush or keep denormals. Restores its mode at the end. XLA's threads flush
-// by default, and those of OpenMP do not. If the CPU cannot flush after rounding (Arithmetic::flushes), kernels flush.
+// Sets the float mode of this thread: round to nearest, and flush or keep denormals. Restores the previous mode at the
+// end of the scope. XLA's threads flush by default, and those of OpenMP do not. If the CPU cannot flush after rounding
+// (Arithmetic::flushes), kernels flush.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);

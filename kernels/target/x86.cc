@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // For bf16, for bytes.
+extern const KernelRow kAmxKernels[2];  // One row for bf16, one for bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];

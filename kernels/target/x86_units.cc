@@ -1,4 +1,4 @@
-// Probes the CPU and the operating system for the units for bf16 and bytes.
+// Checks if the CPU and the operating system have the units that multiply bf16 or bytes (VDPBF16PS, AMX).
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,8 +42,9 @@ const char* MissingForAvx512Bf16() {
   return __builtin_cpu_supports("avx512bf16") ? nullptr : "the CPU lacks AVX512_BF16";
 }
 
-// Bits of CPUID are from Intel's Software Developer's Manual, the system call from Documentation/arch/x86/xstate.rst of
-// Linux. The permission holds for the whole process and does not end.
+// Asks Linux for permission to use tiles. The permission holds for the whole process and does not end. The bits of
+// CPUID are from Intel's Software Developer's Manual, and the system call is from Documentation/arch/x86/xstate.rst of
+// Linux.
 const char* MissingForAmx() {
   constexpr int kAmxBf16 = 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
