@@ -26,8 +26,8 @@ struct Contender {
   char* result = nullptr;
 };
 
-// Returns our library, then the peers that support the types of the case. A peer appears once for each of its
-// PeerThreads.
+// Returns our library, then the peers that support the types of the case. A peer appears once for each value of
+// PeerThreads that it supports.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Returns peers that multiply f32, on operands that are already widened. `wide_case` is the case with f32 operands, and

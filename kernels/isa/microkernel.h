@@ -70,8 +70,8 @@ enum class Begin : uint8_t {
 // How a kernel call ends its accumulation chains.
 enum class End : uint8_t {
   kKeepChain,  // The call stores the chains in MicrokernelArgs::chain, for the next call.
-  kStore,      // The call stores the chains in `out`.
-  kAddTotal,   // The call stores total + chain in `out`.
+  kStore,      // The call stores the chains as results in MicrokernelArgs::out.
+  kAddTotal,   // The call adds the chains to the totals, and stores the sums as results in MicrokernelArgs::out.
 };
 
 // The rhs of a kernel call: a packed panel, or elements in their stored layout.
@@ -89,7 +89,7 @@ struct OutView {
   bool nontemporal = false;
 };
 
-// Work that a kernel does while it computes sums.
+// Other work that a kernel does while it computes sums.
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;

@@ -79,7 +79,7 @@ struct NeonF32 {
 };
 
 // Traits for vectors that compute like FlushingTraits (scalar_traits.h). If a result has the smallest normal magnitude,
-// FlushingTraits computes its vector element by element.
+// FlushingTraits computes the elements of that vector one by one.
 struct NeonFlushing : NeonF32 {
   static uint32x4_t Magnitude(Vec x) { return vreinterpretq_u32_f32(vabsq_f32(x)); }
   static Vec Flushed(Vec x) {

@@ -75,7 +75,7 @@ RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typena
 // The inline assembly of FmaInRegisters and Pinned prevents two pessimizations of GCC 12. First, GCC repeats a load in
 // every fma that uses the loaded value. 4x16 tiles of AVX2 with panels in L1 then reach 65 % of peak instead of 96 %
 // (Zen 3). Second, GCC lets an fma overwrite an operand instead of the sum, and sums spill to memory. With a single row
-// each value is used once, so the first one does no harm there.
+// each value is used once, so repeated loads do no harm there.
 template <class V, int kMr, int kNv, bool kStores, class LoadColumns>
 RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* panel,
                                 typename V::Vec (&acc)[kMr][kNv]) {

@@ -28,7 +28,7 @@
 namespace raggemm {
 namespace {
 
-// Sets the rows of `kept` to 0 that belong to no processed group. `kept` is MoeMlpProblem::up or gate.
+// Sets all rows of `kept` that belong to no processed group to 0. `kept` is MoeMlpProblem::up or gate.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
   float* const data = static_cast<float*>(kept->data);

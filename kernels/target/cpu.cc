@@ -83,8 +83,8 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // Another ISA must be this many times as fast. The margin allows for other work on the core during a part of the
-  // probe.
+  // A less good ISA is preferred only if its probed speed is this many times as high. The margin allows for other work
+  // on the core during a part of the probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;
