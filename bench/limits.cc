@@ -36,7 +36,7 @@ Store WidestStore() {
 
 struct ReadPattern {
   int streams;       // Streams that a thread reads side by side.
-  int64_t prefetch;  // Bytes from a read to its prefetch. 0: only the hardware prefetches.
+  int64_t prefetch;  // Distance of prefetches ahead of reads, in bytes. 0: only the hardware prefetches.
 };
 
 // Reads 8 bytes of each cache line, which brings the whole line from memory.

@@ -152,7 +152,7 @@ void Session::JudgeAgain() {
   }
 }
 
-// Writes the report. The limits of the whole run are medians over its cases.
+// Writes the report. The limits of the machine in the report are medians over all cases so far.
 absl::Status Session::Write() {
   std::map<int, std::vector<Limits>> by_threads;
   for (const proto::CaseReport& c : report_.cases()) {

@@ -74,7 +74,8 @@ inline double OddSum(double a, double b) {
 template <class T>
 struct ScalarTraits {
 #ifndef RAGGEMM_CPU_FLUSHES
-  using Flushing = FlushingTraits;  // Traits for arithmetics that flush denormals.
+  // Traits for arithmetics that flush denormals, on CPUs whose float mode cannot flush after rounding.
+  using Flushing = FlushingTraits;
 #endif
   using Scalar = T;
   using Vec = T;
