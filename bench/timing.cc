@@ -26,7 +26,8 @@ double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start, end;
   bool started = false;
-  // The last thread that arrives calls this function: once when all are ready, and once when all are done.
+  // The last thread that arrives calls this function: once when all threads are ready, and once when all threads are
+  // done.
   std::barrier together(threads, [&]() noexcept {
     (started ? end : start) = Clock::now();
     started = true;

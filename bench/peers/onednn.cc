@@ -64,7 +64,7 @@ dnnl_data_type_t DataType(DType dtype) {
   return dnnl_data_type_undef;
 }
 
-// Version 3 hides memory descriptors behind pointers, and has no operation descriptors.
+// oneDNN 3 hides memory descriptors behind pointers, and has no operation descriptors. oneDNN 2 has both as structs.
 #if DNNL_VERSION_MAJOR == 2
 const dnnl_memory_desc_t* Given(const dnnl_memory_desc_t& desc) { return &desc; }
 

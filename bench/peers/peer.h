@@ -37,8 +37,9 @@ struct GemmSeries {
   int64_t block = 0;
 };
 
-// kOwn: one group after the other, each on the library's own threads. kOuter: threads over the groups, largest first,
-// each with the library on one thread. With one thread, kOwn and kOuter are the same.
+// The threads of a peer. kOwn: the groups are computed one after the other, each on the library's own threads. kOuter:
+// several threads take groups, the largest first, and each of them runs the library on one thread. With one thread,
+// kOwn and kOuter are the same.
 enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {

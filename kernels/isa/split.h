@@ -1,8 +1,8 @@
 // Packers that split f32 into bf16 parts (Splitting in raggemm/arithmetic.h). The traits V are those of tile_gemm.h for
 // f32, and
 //
-//   Between(x, least, most)   x, but zeros of the same sign for elements whose magnitude, as a bit pattern, is
-//                             not in this range
+//   Between(x, least, most)   the elements of x whose magnitude, as a bit pattern, is in this range. All other
+//                             elements become zeros of the same sign
 #ifndef RAGGEMM_KERNELS_ISA_SPLIT_H_
 #define RAGGEMM_KERNELS_ISA_SPLIT_H_
 

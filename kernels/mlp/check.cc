@@ -21,7 +21,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the name of MoeMlpProblem::out in messages. Calls for gradients read the gradient of out from it.
+// Returns the name of MoeMlpProblem::out in messages. In calls for gradients, this array has the gradient of out.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
 // The arrays of a call, with their names in messages. The first `results` arrays are results, all others inputs.

@@ -39,8 +39,8 @@ class TileResult {
   // out.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Stores the result of a tile whose contraction is empty (K = 0). Its sums are zero, even if alpha is a NaN, as in
-  // BLAS.
+  // Stores the result of a tile whose contraction is empty (K = 0). alpha times its sums counts as zero, even if alpha
+  // is a NaN, as in BLAS.
   void StoreEmpty() const;
 
   // Makes nontemporal stores visible to other threads before they can see that the tile is done.
