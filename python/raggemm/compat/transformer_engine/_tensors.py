@@ -121,7 +121,7 @@ class GroupedQuantizer:
 
 
 class QuantizerSet(NamedTuple):
-    """The quantizers of grouped_dense, or None for arrays that are not quantized.
+    """The quantizers of the arrays of grouped_dense. A quantizer is None for an array that is not quantized.
 
     Any object with these attributes works, too.
     """
@@ -141,7 +141,7 @@ class Mode(NamedTuple):
 
     @property
     def has_amax_scale(self) -> bool:
-        """True if groups have a second scale."""
+        """Returns True if groups have a second scale, computed from amax, as in the NVFP4 modes."""
         return self.elements == (E2M1,)
 
 
@@ -171,9 +171,9 @@ class Layout:
     shape: tuple[int, ...]
     lead: int  # number of group axes, 0 or 1
     split: int  # first axis of the columns
-    ragged: int | None  # stored axis of the matrix that groups divide, 0 or 1
+    ragged: int | None  # axis of the stored matrix that groups divide, 0 or 1; None: neither
     groups: int
-    transposed: bool = False
+    transposed: bool = False  # True: the stored matrices are transposed
 
     @classmethod
     def from_shape(cls, shape: tuple[int, ...], lead: int, split: int, ragged: int | None, sizes: Any) -> "Layout":
@@ -182,7 +182,7 @@ class Layout:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns of the stored matrix."""
+        """Returns the rows and columns of the stored matrix."""
         return math.prod(self.shape[self.lead : self.split]), math.prod(self.shape[self.split :])
 
     def transpose(self) -> "Layout":
@@ -193,7 +193,7 @@ class Layout:
         return Layout(shape, lead, lead + len(shape) - split, ragged, self.groups, not self.transposed)
 
     def stored_axis(self, axis: int) -> int:
-        """Returns the stored axis of an axis of the untransposed tensor."""
+        """Converts an axis of the untransposed tensor to an axis of the stored tensor."""
         if not self.transposed or not -len(self.shape) <= axis < len(self.shape):
             return axis
         axis, first = axis % len(self.shape), self.transpose().split
@@ -226,7 +226,7 @@ class ScaledOperand:
     data: jax.Array  # flat elements
     scale: jax.Array | None  # flat scales
     amax: jax.Array | None
-    sizes: jax.Array | None  # sizes of ragged groups
+    sizes: jax.Array | None  # sizes of the groups along the ragged axis; None: not ragged
 
 
 def is_given(sizes: Any) -> bool:
