@@ -50,9 +50,10 @@ class GroupedRows(NamedTuple):
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
-        """Returns for each row the start of its group plus the row's offset.
+        """Returns for each row the start of its group, plus offsets.
 
-        starts: the start of each group. Rows of no group get `end`, which is out of bounds.
+        starts: one start per group. offsets: one or more offsets per row. Rows of no group get `end`, which is out of
+          bounds.
         """
         groups = starts.shape[0]
         starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))
