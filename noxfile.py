@@ -148,7 +148,8 @@ def run_fuzzers(seconds: int) -> None:
 def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
     """Runs C++ tests and random problems under a sanitizer. Sanitizers do not cover OpenMP's library.
 
-    The presets exclude the longest tests from ASan. TSan runs tests whose calls share memory between threads.
+    preset: "address" (ASan) excludes the longest tests. "thread" (TSan) runs only tests whose calls share memory
+    between threads.
     """
     with steps.step(f"{preset}: all, with the build"):
         build_sanitized(session, preset, "raggemm_tests", "fuzz_problems", "ffi_driver")

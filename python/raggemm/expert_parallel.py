@@ -67,7 +67,7 @@ class Routing:
     An id outside [0, num_experts) means no expert, as in padding, and adds nothing.
     """
 
-    expert_ids: jax.Array  # experts of each token, integer [t,k]
+    expert_ids: jax.Array  # ids of each token's experts, integer [t,k]
     weights: jax.Array  # weights of these experts, float [t,k]
     num_experts: int  # number of experts on all devices together
 
@@ -76,7 +76,7 @@ class _ExpertOrder(NamedTuple):
     """The order of the t*k rows of tokens by expert."""
 
     ids: jax.Array  # expert of each sorted row, int32 [t*k]; num_experts means no expert
-    order: jax.Array  # unsorted index of each sorted row, int32 [t*k]
+    order: jax.Array  # index of each sorted row before sorting, int32 [t*k]
     group_sizes: jax.Array  # rows of each expert, int32 [num_experts]
 
     def sort(self, rows: jax.Array) -> jax.Array:
@@ -314,7 +314,7 @@ def by_all_to_all(
     device has more rows for another one, all devices use the largest possible capacity, t*k.
 
     Args:
-      experts: see by_all_gather. Its group_sizes are zero for other devices' experts.
+      experts: see by_all_gather. It gets group_sizes that are zero for experts of other devices.
       tokens, routing, axis_name: see by_all_gather.
       capacity: rows that a device sends to each device, at least 1. The default is twice the mean number.
 

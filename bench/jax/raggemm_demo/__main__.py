@@ -40,7 +40,7 @@ PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
 class Effort(NamedTuple):
-    """Limits of the measurements of a contender."""
+    """Limits of the measurement of one contender: how many runs, and how long."""
 
     rounds: int  # largest number of timed runs of each contender
     seconds: float  # total time of a contender's runs after which no further run starts

@@ -78,7 +78,7 @@ def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -
 
 
 def reduce_to_scale(call: Call, args: Arguments, side: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Sums x over the elements that share a scale. x has the shape of lhs or rhs, the result that of its scales."""
+    """Sums x over the elements that share a scale. x has the shape of the operand, the result `shape`."""
     if len(shape) == 4:
         for axis in (2, 3):
             x = x.reshape(*x.shape[:axis], shape[axis], x.shape[axis] // shape[axis], *x.shape[axis + 1 :]).sum(

@@ -201,7 +201,7 @@ def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # the only type of qwix whose elements are not numbers
+    if getattr(tensor, "qtype", None) == "nf4":  # elements of other types of qwix are numbers
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)
@@ -258,7 +258,7 @@ def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype
 
 
 def as_integer_array(name: str, x: Any) -> jax.Array:
-    """Returns x as a JAX array of integers. Rejects int64 values that jnp.asarray would wrap to int32."""
+    """Returns x as a JAX array of integers. Rejects int64 values that would not fit into JAX's integers."""
     if not isinstance(x, jax.Array):
         check_is_array(name, x)
         x = np.asarray(x)

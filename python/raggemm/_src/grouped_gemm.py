@@ -73,8 +73,8 @@ def _make_storages(
 
 
 class _Shapes(NamedTuple):
-    lhs: tuple[int, ...]  # canonical shape
-    rhs: tuple[int, ...]  # canonical shape
+    lhs: tuple[int, ...]  # canonical shape of lhs
+    rhs: tuple[int, ...]  # canonical shape of rhs
     groups: int  # number of processed groups
     out: tuple[int, ...]  # shape of the result
 

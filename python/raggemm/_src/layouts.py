@@ -109,7 +109,6 @@ def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
 
     There is one float8_e8m0fnu scale per 32 elements along K.
 
-
     Args:
       blocks: uint8 [E,N,K/32,16], two elements per byte, the first one in the low bits.
       scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. QuantizedTensor describes the products with

@@ -38,7 +38,7 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
-        if storage.first is not None and p * second != 1:  # a value for all rows becomes one per row
+        if storage.first is not None and p * second != 1:  # one value for all rows becomes one per row
             blocks[0] = data.shape[2]
         return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
     groups = data.shape[1]

@@ -62,17 +62,17 @@ def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
 class _MergedBatch:
     """The groups and rows of a batch, merged for one call."""
 
-    rows: int  # M, rows of one batch element
+    rows: int  # M, number of rows of one batch element
     count: int  # G, number of groups that have weights
     shared: bool  # True if all batch elements use the same weights
-    sizes: jax.Array  # group sizes [B,all groups]
-    offsets: jax.Array | None  # group offsets [B]
+    sizes: jax.Array  # group sizes of each batch element, [B,all groups]
+    offsets: jax.Array | None  # group_offset of each batch element, [B]; None: not given
 
     def _merge(self, x: jax.Array) -> jax.Array:
         return x.sum(0, dtype=x.dtype) if self.shared else x.reshape(-1)
 
     def _select_processed(self, x: jax.Array) -> jax.Array:
-        """Returns the columns of x [B,all groups] for the processed groups of each batch element: [B,G]."""
+        """Selects from x, [B,all groups], the values of the groups that have weights: [B,G]."""
         if self.offsets is None:
             return x
         groups = self.offsets[:, None] + jnp.arange(self.count, dtype=self.offsets.dtype)

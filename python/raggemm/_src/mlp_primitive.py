@@ -31,7 +31,7 @@ class TangentCall:
     """The static parameter of tangent_p, the tangent of the MLP."""
 
     call: MlpCall
-    argnums: tuple[int, ...]  # positions of the arguments with tangents
+    argnums: tuple[int, ...]  # positions of the arguments that have tangents
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class BackwardCall:
     """The static parameter of backward_p, the gradient of the MLP."""
 
     call: MlpCall
-    wanted: tuple[str, ...]  # names of the arguments with cotangents
+    wanted: tuple[str, ...]  # names of the arguments whose cotangents are results
 
     def attributes(self) -> dict[str, str | bool]:
         operands = ",".join((*self.call.operands, *self.call.saved_products))
@@ -104,7 +104,7 @@ def _nonzero_argnums(tangents: Sequence[Any]) -> tuple[int, ...]:
 def _jvp(primals, tangents, *, call: MlpCall):
     argnums = _nonzero_argnums(tangents)
     dots = [tangents[i] for i in argnums]
-    if call.returns_products:  # this is a derivative of a derivative
+    if call.returns_products:  # the call is part of a derivative, so this is a second one
         return jax.jvp(_restrict_to_argnums(call, primals, argnums), [primals[i] for i in argnums], dots)
     tangent = TangentCall(dataclasses.replace(call, returns_products=call.saves_products), argnums)
     out, *saved = mlp_p.bind(*primals, call=tangent.call)

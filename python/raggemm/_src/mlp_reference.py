@@ -47,7 +47,7 @@ class MlpCall:
     down_is_trans: bool
     up_layout: str  # layout of w_up and w_gate
     down_layout: str
-    dtype: np.dtype  # dtype of the value
+    dtype: np.dtype  # dtype of the MLP's value
     saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass
     weight_on: str  # "INPUT": row_weights multiply rows of x; "": they multiply results
     operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
@@ -186,7 +186,7 @@ def gather_input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, wei
     rows = gather_rows(x.astype(jnp.float32), token)
     if call.weight_on != "INPUT":
         return rows
-    is_token = token < x.shape[0]  # weights of ignored rows may be NaN
+    is_token = token < x.shape[0]  # ignored rows get weight 0, because their weights may be NaN
     return rows * jnp.where(is_token, weights, 0)[:, None]
 
 

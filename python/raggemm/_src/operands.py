@@ -120,14 +120,14 @@ class Operand:
 
     @functools.cached_property
     def dims(self) -> dict[str, jax.Array]:
-        """Returns the given dims arrays by name."""
+        """Returns first_dims and last_dims, if they are given, by their names in error messages."""
         named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
         return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
 
     @functools.cached_property
     def contracts_first(self) -> bool:
         """Returns True if the matrix is [contracted, free], and False if it is [free, contracted]."""
-        if self.rank == len(self.axes):  # no free axis: both descriptions fit
+        if self.rank == len(self.axes):  # without a free axis both answers would be right
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
 

@@ -36,7 +36,7 @@ from raggemm._src.options import check_not_staged
 _SIZES = np.array([2, 0, 3], np.int32)  # sizes for six rows, the last of which has no group
 _LHS = np.arange(6 * 4, dtype=np.float32).reshape(6, 4) - 11  # small integers have exact sums
 _RHS = np.arange(3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5) % 7 - 3
-_GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups], float64
+_GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups]: 1 if the row belongs to the group
 
 
 def _exact_product(first_group: int = 0) -> np.ndarray:
@@ -109,12 +109,13 @@ def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
 
 _log = logging.getLogger("raggemm.override")
 
+# Parameters of ragged_dot_general that the lowering rule knows. With other ones it falls back to JAX.
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
-    "preferred_element_type",  # contained in the aval of the result
-    "group_offset",  # None in the lowering rule
-    "out_sharding",  # contained in the aval of the result
+    "preferred_element_type",  # the aval of the result contains it
+    "group_offset",  # always None in the lowering rule
+    "out_sharding",  # the aval of the result contains it
 }
 
 

@@ -75,7 +75,7 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
     size = scores.shape[1] // groups.number
     grouped = scores.reshape(len(scores), groups.number, size)
     group_scores = lax.top_k(grouped, groups.best)[0].sum(2)
-    kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # sorted, so that ties go to the lower index
+    kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # ascending, so that ties go to the lower expert
     # Removes the experts of other groups. With scores of -inf instead, they could still win ties at -inf.
     kept_scores = jnp.take_along_axis(grouped, kept[:, :, None], 1)
     positions = lax.top_k(kept_scores.reshape(len(scores), groups.top_k * size), top_k)[1]
@@ -237,7 +237,8 @@ _MOST_COMPARED = 1 << 14
 def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts expert ids of any shape, stably. Ids outside of [0, num_experts) become num_experts and come last.
 
-    Returns int32 (sorted ids [n], order [n], sizes [num_experts]).
+    Returns three int32 arrays: the sorted ids [n], the position in `experts` of each sorted id [n], and the number of
+    ids of each expert [num_experts].
     """
     ids = versions.replicate_explicit_axes(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)

@@ -86,7 +86,7 @@ class _Axes(NamedTuple):
 
 def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
-    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that are not divided
+    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # names of the axes that are not divided
     optional = [operand for operand in OPTIONAL if operand.name in call.operands]
     if call.activation or any(operand.role is OperandRole.ADDEND for operand in optional):
         whole |= summed

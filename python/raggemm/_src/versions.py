@@ -16,7 +16,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    lax.axis_size(axes)  # raises NameError outside of a shard_map over them; before jax 0.10 pvary does not
+    lax.axis_size(axes)  # NameError outside of a shard_map over axes; jax before 0.10 does not check that below
     if hasattr(lax, "pcast"):  # since 0.9
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10

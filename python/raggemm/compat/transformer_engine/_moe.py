@@ -34,10 +34,10 @@ def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
 class _Experts(NamedTuple):
     """The matrices and biases of the experts."""
 
-    wi: jax.Array  # [E,H,2I], the columns of the gate first
-    wo: jax.Array  # [E,I,H]
-    wi_bias: jax.Array | None  # [E,2I]
-    wo_bias: jax.Array | None  # [E,H]
+    wi: jax.Array  # first matrices, of gate and up, [E,H,2I]; the columns of the gate come first
+    wo: jax.Array  # second matrices, [E,I,H]
+    wi_bias: jax.Array | None  # biases of the first products, [E,2I]
+    wo_bias: jax.Array | None  # biases of the second products, [E,H]
 
     @classmethod
     def parse(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
@@ -65,7 +65,7 @@ class _Block(NamedTuple):
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
     activation: Any
-    weights_before_wo: bool  # True: routing weights multiply the operand of wo, else the result
+    weights_before_wo: bool  # routing weights multiply: True: the operand of wo; False: the result of wo
 
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
         """Computes [T,H]. Calls moe_mlp if that computes the same function, else grouped_dense twice."""

@@ -86,7 +86,7 @@ class _GroupMatrices:
     """The matrices of an array: [G,rows,columns], or [rows,columns] with ragged rows."""
 
     x: jax.Array
-    sizes: Any  # sizes of ragged groups, or None
+    sizes: Any  # sizes of the groups that divide the rows; None: [G,rows,columns]
     layout: Layout
 
     @property
@@ -132,7 +132,7 @@ class _GroupMatrices:
 
 
 def _tensor_scale(amax: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Returns the largest number of dtype / amax, or 1 if amax is 0 or not finite.
+    """Returns largest / amax for the largest number of dtype, or 1 if amax is 0 or not finite.
 
     The result is at most 2^126, so that its reciprocal is not subnormal.
     """

@@ -30,11 +30,11 @@ class GroupedNoScaleTensor:
     With last_dims the groups' matrices are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
 
-    data: Any  # elements with original_shape, or flat
+    data: Any  # elements, in original_shape or flat
     amax: Any  # not read
     first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
     last_dims: Any  # group sizes along the collapsed last axis, integer [G]; None or empty if not ragged
-    original_shape: tuple[int, ...]  # shape of data
+    original_shape: tuple[int, ...]  # shape of the elements
 
 
 @functools.partial(
@@ -117,7 +117,7 @@ class GroupedQuantizer:
     q_dtype: Any  # type of the elements
     scaling_mode: Any  # see GroupedScaledTensor1x
     q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or both; products ignore it
-    scale: Any = None  # scales for DELAYED_TENSOR_SCALING, (G,), (1,) or ()
+    scale: Any = None  # scales, (G,), (1,) or (), for DELAYED_TENSOR_SCALING only
 
 
 class QuantizerSet(NamedTuple):
@@ -135,9 +135,9 @@ class Mode(NamedTuple):
     """A scaling mode."""
 
     elements: tuple[np.dtype, ...]  # allowed types of elements
-    scale: np.dtype | None = None  # type of scales
+    scale: np.dtype | None = None  # type of scales; None: no scales
     block: tuple[int, int] | None = None  # shape of a rowwise block; None: one scale per group
-    colwise_layout: str = "T"  # layout of colwise data
+    colwise_layout: str = "T"  # data_layout of colwise data; "T": each matrix is transposed
 
     @property
     def has_amax_scale(self) -> bool:
@@ -169,8 +169,8 @@ class Layout:
     """The storage layout of the matrices of a tensor."""
 
     shape: tuple[int, ...]
-    lead: int  # number of group axes, 0 or 1
-    split: int  # first axis of the columns
+    lead: int  # number of group axes in shape, 0 or 1
+    split: int  # index in shape of the first axis that belongs to the columns
     ragged: int | None  # axis of the stored matrix that groups divide, 0 or 1; None: neither
     groups: int
     transposed: bool = False  # True: the stored matrices are transposed
@@ -221,10 +221,10 @@ class ScaledOperand:
 
     mode: Mode
     layout: Layout
-    block: tuple[int, int] | None  # shape of a block in the stored matrix
+    block: tuple[int, int] | None  # shape of a block in the stored matrix; None: one scale per group
     dtype: Any  # dq_dtype of the tensor
     data: jax.Array  # flat elements
-    scale: jax.Array | None  # flat scales
+    scale: jax.Array | None  # flat scales; None: no scaling
     amax: jax.Array | None
     sizes: jax.Array | None  # sizes of the groups along the ragged axis; None: not ragged
 
