@@ -242,7 +242,7 @@ def lint(session: nox.Session) -> None:
     # The presets compile several sources as one (a unity build). A build without that finds missing #includes.
     tidy = ROOT / "build/tidy"
     session.run("cmake", "--preset", "release", "-B", str(tidy), "-DCMAKE_UNITY_BUILD=OFF", silent=True)
-    # The flags are those of g++. clang also needs these, for GCC's headers and builtins.
+    # The compile commands have the flags of g++. clang-tidy also needs these, for GCC's headers and builtins.
     include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
     extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]  # protobuf headers from the build

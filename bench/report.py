@@ -23,7 +23,7 @@ F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# Rows of the tables in pages: for each regime of the report, the row that contains it. Several regimes may share a row.
+# For each regime of a report, the row of the table in pages that contains it. Several regimes may share a row.
 # A field is the geometric mean over all cases of the row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",

@@ -135,7 +135,7 @@ def _worker(arguments: argparse.Namespace) -> None:
 
 
 def _environment(processes: int) -> dict[str, str]:
-    """Limits each process to one device and its share of the CPUs."""
+    """Returns environment variables that limit a process to one device and to its share of the CPUs."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     return os.environ | {

@@ -43,7 +43,7 @@ class Shape(NamedTuple):
     experts: int = 32
     top_k: int = 2  # experts of a token
     hidden: int = 256  # hidden width of an expert
-    context: int = 128  # context length
+    context: int = 128  # largest number of bytes in a sequence
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:

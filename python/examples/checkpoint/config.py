@@ -183,7 +183,7 @@ def _parse(family: str, config: dict[str, Any]) -> Config:
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     theta = config.get("rope_theta") or scaling.get("rope_theta", 10000.0)
     frequencies, magnitude = rotary(scaling, theta, latent.rotary_dim if latent else head_dim)
-    # DeepSeek multiplies scores by the square of the magnitude of all dimensions.
+    # DeepSeek also multiplies attention scores by the square of the factor that mscale_all_dim gives.
     extra_scale = _mscale(scaling.get("factor", 1), scaling.get("mscale_all_dim", 0)) ** 2 if latent else 1.0
     hidden = config.get("moe_intermediate_size", config["intermediate_size"])
     return Config(

@@ -421,7 +421,7 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 
 
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
-    """Returns True if prim is a grouped GEMM. Is a policy of jax.checkpoint.
+    """Returns True if prim is a grouped GEMM. The function is meant as a policy of jax.checkpoint.
 
     With this policy jax.checkpoint saves the results of grouped GEMMs, and recomputes all other values.
     jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. jax.checkpoint_policies.save_from_both_policies

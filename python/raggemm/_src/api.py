@@ -215,6 +215,7 @@ def _promote_floats(a: Any, b: Any) -> Any:
 
     For two floats it is the one with the larger range, or among equal ranges the one with the larger precision. So
     bfloat16 and float16 give bfloat16, although jnp.promote_types gives float32.
+    Other dtypes follow jnp.promote_types.
     """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)

@@ -40,7 +40,7 @@ def check_bool(name: str, x: Any) -> bool:
 
 
 def check_choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
-    """Returns x if it is allowed."""
+    """Returns x. Raises ValueError if x is not one of the allowed values."""
     if not isinstance(x, str | None) or x not in (allowed := tuple(allowed)):
         raise ValueError(f"{name} is {x!r}, must be one of {', '.join(map(repr, allowed))}")
     return x
@@ -63,13 +63,13 @@ def is_quantized(x: Any) -> bool:
 
 
 def check_is_array(name: str, x: Any) -> None:
-    """Rejects QuantizedTensor and PackedWeights."""
+    """Raises TypeError if x is a QuantizedTensor or PackedWeights."""
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
 
 
 def as_array(name: str, x: Any) -> jax.Array:
-    """Returns x as a JAX array."""
+    """Converts x to a JAX array. Rejects QuantizedTensor, PackedWeights and everything that is no array."""
     check_is_array(name, x)
     try:
         return jnp.asarray(x)
@@ -236,7 +236,7 @@ def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...],
 
 
 def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
-    """Returns the dtype if it is allowed."""
+    """Returns the dtype. Raises TypeError if it is not one of the allowed dtypes."""
     if dtype not in allowed:
         raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}")
     return dtype

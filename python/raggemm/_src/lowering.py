@@ -137,7 +137,7 @@ def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
     """Calls the custom call of moe_mlp.
 
-    If an extent is symbolic, the size of the workspace is unknown. Then computes moe_mlp by grouped GEMMs.
+    If an extent is symbolic, the size of the workspace is unknown, and grouped GEMMs compute the result.
     """
     extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):

@@ -37,7 +37,7 @@ def _move_batch_first(x: jax.Array, axis: int | None, size: int) -> jax.Array:
 
 
 def _stack_groups(x: jax.Array, count: int) -> jax.Array:
-    """Reshapes weights [B,G,...], or scales [B,1,...] that all groups share, to [B*G,...]."""
+    """Reshapes weights [B,G,...], or scales [B,1,...] that all groups share, to [B*G,...]. count: G."""
     return lax.collapse(jnp.broadcast_to(x, (len(x), count, *x.shape[2:])), 0, 2)
 
 
@@ -193,7 +193,7 @@ def _bind_backward(flat: Sequence[Any], axes: Sequence[Any], call: BackwardCall,
 
 
 def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | BackwardCall, size: int) -> Any:
-    """Returns the results of one call, with the batch axis first, or None if the batch cannot be one call."""
+    """Computes the whole batch by one call. Returns results with the batch axis first, or None if one call cannot."""
     if size == 1:
         single = (x if axis is None else jnp.squeeze(x, axis) for x, axis in zip(flat, axes, strict=True))
         found = mlp_p.bind(*single, call=call) if isinstance(call, MlpCall) else backward_p.bind(*single, call=call)

@@ -40,7 +40,7 @@ def widen_partial_bytes(args: Args) -> Args:
 class MlpCall:
     """The static parameter of mlp_p: an expert MLP, without its arrays."""
 
-    # Attributes of the custom call.
+    # Attributes of the custom call, see proto/config.proto.
     activation: str
     merged: str
     up_is_trans: bool
@@ -49,7 +49,7 @@ class MlpCall:
     down_layout: str
     dtype: np.dtype  # dtype of the MLP's value
     saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass
-    weight_on: str  # "INPUT": row_weights multiply rows of x; "": they multiply results
+    weight_on: str  # "INPUT": row_weights multiply rows of x; "": they multiply the experts' results
     operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
     returns_products: bool = False  # True if up and gate are results, too
 

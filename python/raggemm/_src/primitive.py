@@ -85,7 +85,7 @@ def needs_one_group(call: Call) -> bool:
 
 
 def _sum_sizes(sizes: jax.Array) -> jax.Array:
-    """Returns the sums of group sizes [P,R,G], [P,R,1]. A negative size or an overflow gives -1, an error later."""
+    """Sums group sizes [P,R,G] to [P,R,1]. A negative size or an overflow gives -1, which the library rejects."""
     ends = jnp.cumsum(sizes, -1, dtype=sizes.dtype)
     is_wrong = ((sizes < 0) | (ends < sizes)).any(-1, keepdims=True)
     return jnp.where(is_wrong, jnp.int32(-1).astype(sizes.dtype), sizes.sum(-1, keepdims=True, dtype=sizes.dtype))

@@ -153,7 +153,7 @@ E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
 
 class QuantSpec(NamedTuple):
-    """Parameters of a quantization."""
+    """How an array is quantized: dtypes, and the number of scales along each axis."""
 
     dtype: np.dtype  # dtype of the elements
     scale_dtype: np.dtype
@@ -208,7 +208,7 @@ def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Arr
 
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of abs(x), for float32 x. XLA compares subnormal floats as equal, but not their bits."""
+    """Returns the bits of abs(x), for float32 x. Their order is right for subnormal x, which XLA compares as equal."""
     return _as_bits(x) & 0x7FFFFFFF
 
 

@@ -83,7 +83,7 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
 
 
 def as_logits(logits: Any) -> jax.Array:
-    """Returns logits as float32."""
+    """Checks logits [T,E]. Returns them in float32."""
     logits = checks.as_float_array("logits", logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts] with at least one expert")
@@ -96,7 +96,7 @@ def check_top_k(name: str, top_k: int, logits: jax.Array) -> None:
 
 
 def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
-    """Returns expert_bias as float32."""
+    """Checks expert_bias [E]. Returns it in float32."""
     bias = checks.as_float_array("expert_bias", bias)
     return checks.check_shape("expert_bias", bias, (num_experts,), why=", one for each expert").astype(jnp.float32)
 
@@ -187,7 +187,10 @@ def scores_for_loss(logits: jax.Array, top_k: int, score: str) -> jax.Array:
 
 
 def balance(scores: jax.Array, counts: jax.Array, top_k: int) -> jax.Array:
-    """Computes E / (k T^2) * sum over e of counts[e] * (sum over tokens of scores[:, e]), in float32."""
+    """Computes E / (k T^2) * sum over e of counts[e] * (sum over tokens of scores[:, e]), in float32.
+
+    scores: [T,E]. counts: [E], tokens of each expert. top_k: k.
+    """
     tokens, experts = scores.shape
     shares = counts.astype(jnp.float32) / max(tokens * top_k, 1)
     return experts * jnp.sum(scores.astype(jnp.float32).sum(0) / max(tokens, 1) * shares)

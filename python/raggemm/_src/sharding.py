@@ -128,7 +128,8 @@ def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any
     """Returns for each axis name the mesh axes over which it is divided.
 
     They are the mesh axes along which the first possible array is sharded: the devices must divide the axis evenly, and
-    each mesh axis is used only once. arrays: for each array the names of its axes, and its aval.
+    each mesh axis is used only once. arrays: for each array the names of its axes, and its shape and
+    sharding.
     """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}

@@ -64,7 +64,7 @@ def _restore(target: Any, state: dict[str, Any]) -> Any:
 
 
 def _is_array(index: Any) -> bool:
-    """Returns True for an array of integers with at most one axis, or of bools with one axis."""
+    """Returns True if index is an array of integers with at most one axis, or of bools with one axis."""
     if not isinstance(index, np.ndarray | jax.Array) or index.ndim > 1:
         return False
     return jnp.issubdtype(index.dtype, jnp.integer) or (index.dtype == bool and index.ndim == 1)
@@ -227,7 +227,7 @@ class PackedWeights(Container):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns [G,K,N]."""
+        """Returns the shape of the weights before packing, [G,K,N]."""
         return (*self.data.shape[:-3], self.data.shape[-2], self.columns)
 
     @property

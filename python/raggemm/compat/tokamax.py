@@ -56,7 +56,7 @@ def _value_dtype(x: Any) -> Any:
 
 
 def _unwrap_group_sizes(group_sizes: Any) -> Any:
-    """Returns the array of a tokamax.RaggedDotGroupSizes. Its representative sizes are only for autotuning."""
+    """Returns the array of a tokamax.RaggedDotGroupSizes. The representative sizes in it are only for autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
     checks.check_is_array("group_sizes", group_sizes)

@@ -65,7 +65,7 @@ class _Block(NamedTuple):
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
     activation: Any
-    weights_before_wo: bool  # routing weights multiply: True: the operand of wo; False: the result of wo
+    weights_before_wo: bool  # True: routing weights multiply the operand of wo. False: the result of wo
 
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
         """Computes [T,H]. Calls moe_mlp if that computes the same function, else grouped_dense twice."""

@@ -52,8 +52,8 @@ class GroupedRows(NamedTuple):
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
         """Returns for each row the start of its group, plus offsets.
 
-        starts: one start per group. offsets: one or more offsets per row. Rows of no group get `end`, which is out of
-          bounds.
+        starts: one start per group. offsets: one or more offsets per row. Rows of no group get `end`, which is
+        out of bounds.
         """
         groups = starts.shape[0]
         starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))
