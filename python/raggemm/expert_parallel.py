@@ -87,12 +87,12 @@ class _ExpertOrder(NamedTuple):
 
 
 def _order_by_expert(expert_ids: jax.Array, num_experts: int) -> _ExpertOrder:
-    """Sorts expert ids stably, so that gradients of weights are bit-identical."""
+    """Sorts expert ids stably: rows of an expert keep their order, so that gradients of weights keep their bits."""
     return _ExpertOrder(*sort_expert_ids(expert_ids, num_experts))
 
 
 def _check_arguments(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
-    """Checks the arguments. Sets the weights of invalid expert ids to 0."""
+    """Checks tokens and routing, and returns them. Sets the weights of expert ids out of range to 0."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
     tokens, weights = checks.as_float_array("tokens", tokens), checks.as_float_array("weights", routing.weights)
@@ -194,7 +194,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
       routing: experts of these tokens.
 
     Returns:
-      [t,n] of the dtype that experts returns.
+      [t,n], of the dtype of the results of `experts`.
     """
     tokens, routing = _check_arguments(tokens, routing)
     order = _order_by_expert(routing.expert_ids, routing.num_experts)
@@ -207,7 +207,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
 def _sum_local_experts(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
 ) -> tuple[jax.Array, np.dtype]:
-    """Sums the results of this device's experts for each token. Returns the sums and the dtype of the results."""
+    """Sums for each token the weighted results of this device's experts. Returns sums, and the dtype of the results."""
     local = _experts_per_device(routing.num_experts, axis_name)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     order = _order_by_expert(routing.expert_ids, routing.num_experts)

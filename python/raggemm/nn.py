@@ -46,7 +46,7 @@ _ROUTING = tuple(name for name in _ROUTE_KEYWORDS if name not in _KEYS)
 
 
 class Shape(NamedTuple):
-    """The sizes of a layer."""
+    """The sizes of a mixture-of-experts layer."""
 
     width: int  # elements of a token, H
     hidden: int  # hidden width of an expert, I
@@ -62,7 +62,7 @@ class Output(NamedTuple):
 
 
 def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-    """Initializes the arrays of a layer, normal with standard deviation 1 / sqrt(inputs).
+    """Returns random arrays for a layer, normal with standard deviation 1 / sqrt(inputs of the matrix).
 
     Returns:
       "router", float32 [H,G]; "w_gate" and "w_up", [G,H,I], and "w_down", [G,I,H], of dtype.

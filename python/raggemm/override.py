@@ -18,7 +18,7 @@ _USAGE = "usage: python -m raggemm.override (PROGRAM | -m MODULE) [ARGUMENTS]"
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the program. Prints the usage and exits with status 2 if `arguments` names none."""
+    """Runs a program with the override. Prints the usage and exits with status 2 if `arguments` names no program."""
     is_module = arguments[:1] == ["-m"]
     given = arguments[is_module:]
     if not given or given[0].startswith("-"):

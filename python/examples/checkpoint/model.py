@@ -146,7 +146,7 @@ def empty_cache(config: Config, length: int, dtype: Any) -> list[Tree]:
 def states(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """Runs all layers on tokens [T] from position start on. Returns hidden states, float32 [T,width], and the new cache."""
+    """Runs all layers on tokens [T] from position start on. Returns hidden states [T,width] and the new cache."""
     positions = start + jnp.arange(len(tokens))
     attention = latent_attention if config.latent else grouped_attention
     x, updated, dtype = weights["embedding"][tokens].astype(jnp.float32), [], weights["embedding"].dtype

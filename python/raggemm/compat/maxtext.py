@@ -128,7 +128,8 @@ def gmm(
       lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those of the
         operands.
       partial_sum: [m, n] of preferred_element_type (else ValueError), added to the result. Excludes existing_out.
-      interpret, use_gmm_v2, use_gmm_v2_heuristic_tiling: no effect. use_tokamax_backend: only the effect above.
+      interpret, use_gmm_v2, use_gmm_v2_heuristic_tiling: no effect.
+      use_tokamax_backend: no effect, except on weight_gather_axes.
       rhs_vma_axes: no effect. The gradient of rhs varies along the axes of rhs.
 
     Returns:

@@ -193,7 +193,7 @@ def quantize_along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes:
 def _quantize_to_tensor(
     groups: _GroupMatrices, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool
 ) -> GroupedScaledTensor1x:
-    """Quantizes to a tensor in the layout of the quantizer's mode."""
+    """Quantizes to a GroupedScaledTensor1x, with data and scales in the layout of the quantizer's scaling mode."""
     x = _quantize(groups, q, amax, is_colwise)
     layout, data, scale = x.layout, x.data, x.scale
     assert scale is not None

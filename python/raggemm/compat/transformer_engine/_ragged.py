@@ -35,7 +35,7 @@ def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 class GroupedRows(NamedTuple):
-    """The group of each row of a matrix."""
+    """The group of each row of a matrix, and the row's place in it. Each array has one entry per row."""
 
     group: jax.Array  # index of each row's group; the number of groups for rows of no group
     offset: jax.Array  # index of each row in its group

@@ -111,7 +111,7 @@ class ScaledTensor2x:
 class GroupedQuantizer:
     """A quantizer. TransformerEngine's own quantizers, or any object with these attributes, work, too.
 
-    If it has an attribute `quantizers`, with one per group, their scales are used.
+    If a quantizer of TransformerEngine has an attribute `quantizers`, with one per group, the scales of these are used.
     """
 
     q_dtype: Any  # type of the elements
@@ -132,7 +132,7 @@ class QuantizerSet(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """A scaling mode."""
+    """A scaling mode of TransformerEngine: the types of elements and scales, and which elements share a scale."""
 
     elements: tuple[np.dtype, ...]  # allowed types of elements
     scale: np.dtype | None = None  # type of scales; None: no scales
@@ -166,7 +166,7 @@ def enum_name(what: str, value: Any, allowed: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The storage layout of the matrices of a tensor."""
+    """The layout in which a tensor stores the matrices of its groups."""
 
     shape: tuple[int, ...]
     lead: int  # number of group axes in shape, 0 or 1
@@ -217,7 +217,7 @@ class Layout:
 )
 @dataclasses.dataclass(frozen=True)
 class ScaledOperand:
-    """A checked GroupedScaledTensor1x."""
+    """A GroupedScaledTensor1x after its checks: an operand of a product."""
 
     mode: Mode
     layout: Layout
