@@ -85,8 +85,8 @@ def recorded_layers() -> list[Layer]:
 
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
-    # Repeats a block of about 2^22 random numbers, because models have billions of weights. The length of the
-    # block makes rows and matrices begin at different numbers. A random sign, mantissa and two bits of the exponent
+    # Repeats a block of about 2^22 random numbers, because models have billions of weights. The length of the block
+    # makes rows and matrices begin at different numbers. A random sign, mantissa and two bits of the exponent
     # (magnitudes from 2^-7 to 2^-3) take a tenth of the time of normal numbers.
     size = int(np.prod(shape))
     words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)

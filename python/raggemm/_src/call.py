@@ -30,7 +30,7 @@ STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
 class OperandRole(enum.Enum):
-    """Role of an optional operand in alpha * lhs x rhs + beta * c + bias."""
+    """The role of an optional operand in a call, which computes alpha * lhs x rhs + beta * c + bias."""
 
     ALPHA = enum.auto()
     QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs

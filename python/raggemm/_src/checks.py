@@ -165,9 +165,9 @@ def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
 def split_weights(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
 ) -> tuple[jax.Array, QuantParams | None, int | None]:
-    """Returns the elements and QuantParams of x as split_quantized, and None. Also accepts PackedWeights.
+    """Returns three values: the elements and QuantParams of x, as split_quantized does, and None.
 
-    For PackedWeights the elements are [G,T,K,B], and the last result is the number of columns N instead of None.
+    x may also be PackedWeights. Then the elements are [G,T,K,B], and the third value is the number of columns N.
     """
     if not isinstance(x, PackedWeights):
         return *split_quantized(name, x, allowed), None

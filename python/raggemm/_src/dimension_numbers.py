@@ -1,7 +1,7 @@
 """Computes jax.lax's ragged_dot_general as one call of grouped_gemm.
 
-Converts the dimension numbers and the operands to the canonical form of call.py. lax.py calls this module
-with checked arguments. override.py lowers jax.lax's own function to this module.
+Converts the dimension numbers and the operands to the canonical form of call.py. lax.py calls this module with checked
+arguments. override.py lowers jax.lax's own function to this module.
 """
 
 import functools
