@@ -34,7 +34,7 @@ REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
 # The newest jax is pinned for the newer Python of a Debian 13 chroot.
 NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
 VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
-# Versions whose headers together have each version of XLA's FFI API, 0.2 to 0.5.
+# Versions of jaxlib. Their headers together have each version of XLA's FFI API from 0.2 to 0.5.
 HEADERS = ("0.8.1", "0.9.2", "0.11.1", NEWEST)
 FORMS = ("default", "full", "wheel", "origins", "checkpoints", "soak", "amx", "aarch64", "debian-13", "headers")
 FORMS += ("lint", "docs", "checksums")
@@ -44,7 +44,7 @@ nox.options.error_on_external_run = False
 
 
 class Steps:
-    """The steps of a session, which continues after a step that fails."""
+    """The steps of a session. After a step that fails, the session runs the other steps, and fails at the end."""
 
     def __init__(self, session: nox.Session):
         self.session, self.rows, self.failed = session, [], []
@@ -102,7 +102,7 @@ def form(name: str, *decorators, **options):
 
 
 def isas(usable: bool = True) -> list[str]:
-    """Returns the plugin's instruction sets that this CPU supports, best first, or those that it does not."""
+    """Returns the instruction sets of the library that this CPU supports, best first, or with False the other ones."""
     script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]
@@ -148,7 +148,8 @@ def run_fuzzers(seconds: int) -> None:
 def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
     """Runs C++ tests and random problems under a sanitizer. Sanitizers do not cover OpenMP's library.
 
-    The presets exclude the longest tests from ASan. TSan runs tests whose calls share memory between threads.
+    preset: "address" (ASan) excludes the longest tests. "thread" (TSan) runs only tests whose calls share memory
+    between threads.
     """
     with steps.step(f"{preset}: all, with the build"):
         build_sanitized(session, preset, "raggemm_tests", "fuzz_problems", "ffi_driver")
@@ -238,10 +239,10 @@ def lint(session: nox.Session) -> None:
     steps = Steps(session)
     home = {"PRE_COMMIT_HOME": str(ROOT / "build/pre-commit")}
     steps.run("pre-commit", str(PYTHON), "-m", "pre_commit", "run", "--all-files", env=home)
-    # Presets compile several sources as one. A build without unity finds missing #includes.
+    # The presets compile several sources as one (a unity build). A build without that finds missing #includes.
     tidy = ROOT / "build/tidy"
     session.run("cmake", "--preset", "release", "-B", str(tidy), "-DCMAKE_UNITY_BUILD=OFF", silent=True)
-    # The flags are those of g++. clang also needs these, for GCC's headers and builtins.
+    # The compile commands have the flags of g++. clang-tidy also needs these, for GCC's headers and builtins.
     include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
     extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]  # protobuf headers from the build
@@ -321,7 +322,10 @@ def dist(session: nox.Session) -> None:
 
 
 def environment(run, python: str, folder: pathlib.Path, requirements: pathlib.Path, wheel: pathlib.Path) -> str:
-    """Makes an environment with the wheel. Returns its interpreter. run: session.run, or run of a debian.Root."""
+    """Makes a virtual environment with the packages of `requirements` and the wheel. Returns its interpreter.
+
+    run: session.run, or the method run of a debian.Root.
+    """
     interpreter = str(folder / "bin/python")
     run(python, "-m", "venv", "--clear", str(folder))
     install = [interpreter, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps"]
@@ -336,8 +340,9 @@ def debian_13(session: nox.Session) -> debian.Root:
 def wheel_tests(version: str, share: bool) -> list[str]:
     """Returns the Python test files for a version of jax.
 
-    With share, the versions between the oldest and that of .venv run half of the files each. The version of .venv runs
-    the tests of the package, because ./dev test runs all others with it. The oldest and the newest run all files.
+    With share, only the oldest and the newest version run all files. The two versions between the oldest and that of
+    .venv run half of the files each. The version of .venv runs only tests of the package, because ./dev test runs all
+    files with that version.
     """
     files = sorted(f"tests/{path.name}" for path in (ROOT / "python/tests").glob("test_*.py"))
     shares = {VERSIONS[1]: files[::2], VERSIONS[2]: files[1::2]}
@@ -382,7 +387,7 @@ def wheel(session: nox.Session, jax: str) -> None:
 
 
 def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **options) -> None:
-    """Runs a command in a folder, here or in a Debian 13 chroot."""
+    """Runs a command in a folder. run: session.run, or the method run of a Debian 13 chroot."""
     if run == session.run:
         with session.chdir(folder):
             run(*command, external=True, **options)
@@ -391,7 +396,7 @@ def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **
 
 
 def log_newer_origins(session: nox.Session, pip: list[str], run) -> None:
-    """Logs the libraries with newer versions on PyPI."""
+    """Logs which of the libraries have versions on PyPI that are newer than the tested ones."""
     for name in ("tokamax", "ejkernel", "transformer_engine", "maxtext"):
         text = run(*pip, "index", "versions", name, silent=True, success_codes=[0, 1]) or ""
         found = dict(re.findall(r"(INSTALLED|LATEST): +(\S+)", text))

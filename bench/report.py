@@ -23,7 +23,8 @@ F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# Tables of the pages: the row for each regime. A field is the geometric mean over the cases of the row's regimes.
+# For each regime of a report, the row of the table in pages that contains it. Several regimes may share a row.
+# A field is the geometric mean over all cases of the row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",
     "forward, 4 to 16 rows": "forward, 4 to 16",
@@ -53,8 +54,8 @@ QUANTIZED_HEADER = "| rows of a group, quantized | types |"
 BRIEF_HEADER = "| CPU |"
 
 # Limits for the warning about a busy machine.
-LEAST_OF_PROBE = 0.4  # Share of the probed fma rate. Two threads of one core have half of it each.
-MOST_SPREAD = 0.3  # Distance of the quartiles over the median.
+LEAST_OF_PROBE = 0.4  # Least fma rate of a thread / probed rate. Two threads on one core reach 0.5.
+MOST_SPREAD = 0.3  # Largest distance of the quartiles of a rate / its median.
 
 METHOD = """\
 All contenders of a case take turns on the same operands in one process, after their results were compared with ours and
@@ -81,7 +82,7 @@ def regime_of(case) -> str:
 
 
 def frame_of(report: dict) -> pd.DataFrame:
-    """Returns a row for each case: its fields, its regime and its types."""
+    """Returns a table with a row for each case: its fields in the report, its regime and its types."""
     cases = pd.DataFrame(report["cases"])
     optional = ("ratio", "best_peer", "best_peer_gflops", "quantization", "unit", "peers")
     cases = cases.reindex(columns=[*cases.columns, *(name for name in optional if name not in cases)])
@@ -100,7 +101,7 @@ def _list(value) -> list[dict]:
 
 
 def geometric_mean(values, weights=None) -> float:
-    """Returns the geometric mean without missing values, or NaN if all are missing."""
+    """Returns the geometric mean of the values that are not NaN, or NaN if there are none."""
     values = np.asarray(values, float)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     there = ~np.isnan(values)
@@ -113,7 +114,7 @@ def markdown(table: pd.DataFrame, digits: int = 2) -> str:
 
 
 def summary(cases: pd.DataFrame) -> pd.DataFrame:
-    """Returns a row for each regime, pair of types and number of threads."""
+    """Returns a table with a row for each regime, pair of types and number of threads."""
     found = cases.groupby(["regime", "types", "threads"], sort=False, as_index=False).agg(
         unit=("unit", lambda units: ", ".join(dict.fromkeys(units))),
         cases=("case", "size"),
@@ -132,7 +133,7 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns each peer with its better threading. A threading that failed has no gflops."""
+    """Returns the entry of each peer with its faster threading, by the peer's name. A failed threading counts as 0."""
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
@@ -142,7 +143,7 @@ def best_ways(peers: list[dict]) -> dict[str, dict]:
 
 
 def case_table(cases: pd.DataFrame) -> pd.DataFrame:
-    """Returns everybody's GFLOP/s in the cases of one regime."""
+    """Returns a table for the cases of one regime: GFLOP/s of raggemm and of each peer."""
     columns = {"case": "GFLOP/s", "types": "types", "threads": "threads", "ours_gflops": "ours"}
     table = cases[list(columns)].rename(columns=columns)
     peers = pd.DataFrame(
@@ -272,8 +273,9 @@ def write_report(report: dict, folder: pathlib.Path, name: str, every_case: bool
 
 
 def file_name(machine: dict) -> str:
-    """Turns 'Intel(R) Xeon(R) Processor (family 6, model 207)' into 'intel-xeon-processor-family-6-model-207'. Adds a
-    unit that is faster than f32 fma: a virtual machine may hide it, so the CPU has two reports."""
+    """Turns 'Intel(R) Xeon(R) Processor (family 6, model 207)' into 'intel-xeon-processor-family-6-model-207'. If
+    a unit of the CPU is faster than f32 fma, adds its name: a virtual machine may hide the unit, so that one CPU has
+    two reports."""
     rates = rates_of(machine["limits"][-1])
     fastest = max((name for name in rates if name not in UNITS_OF_BYTES), key=lambda name: rates[name] or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"
@@ -281,7 +283,7 @@ def file_name(machine: dict) -> str:
 
 
 def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
-    """Returns the CPU and the summary of a recorded report, for its largest number of threads."""
+    """Returns the name of the CPU and the summary of a recorded report, for the largest number of threads in it."""
     text = path.read_text()
     machine = re.search(r"^(.+ \(family \d+, model \d+\)), \d+ cores, ", text, re.MULTILINE)
     table = re.search(r"^## Summary\n\n((?:\|.*\n)+)", text, re.MULTILINE)
@@ -293,7 +295,7 @@ def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
 
 
 def fields(recorded: pd.DataFrame, types: dict[str, str], rows: dict[str, str]) -> dict[tuple[str, str], str]:
-    """Returns 'ratio / share' for each pair of types and row that was measured."""
+    """Returns the field of each pair of types and row that was measured: 'ratio to the best peer / roofline share'."""
     own = recorded.assign(row=recorded["regime"].map(rows), name=recorded["types"].map(types)).dropna(
         subset=["row", "name"]
     )
@@ -309,7 +311,10 @@ def _line(*cells: str) -> str:
 
 
 def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
-    """Returns the tables for pages whose links start with `folder`, by the first cells of their headers."""
+    """Returns the tables of all reports in `results`, by the first cells of their headers.
+
+    folder: path to the reports in the links of the page.
+    """
     files = [file for file in sorted(results.glob("*.md")) if not file.stem.endswith("-counted")]
     reports = [(f"[{cpu}]({folder}/{file.name})", rows) for file in files for cpu, rows in [read_recorded(file)]]
     plain = {link: fields(rows, PLAIN_TYPES, PLAIN_ROWS) for link, rows in reports}

@@ -24,7 +24,7 @@ from raggemm import expert_parallel
 from raggemm.expert_parallel import Routing
 
 TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # MODEL: width of a token
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest error by dtype, relative to the largest element
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest error by dtype / largest element of the array
 ROUNDS = 5
 TIMEOUT = 300  # seconds
 AXIS = "expert"
@@ -91,7 +91,7 @@ def _received_bytes() -> int:
 
 
 def _error(got: jax.Array, want: np.ndarray) -> float:
-    """Returns the error of this process's shard, relative to the largest element of the array."""
+    """Returns the largest error in this process's shard, divided by the largest element of the whole array."""
     (shard,) = got.addressable_shards
     part, want = np.asarray(shard.data).astype(np.float32), want.astype(np.float32)
     return float(np.abs(part - want[shard.index]).max() / np.abs(want).max())
@@ -135,7 +135,7 @@ def _worker(arguments: argparse.Namespace) -> None:
 
 
 def _environment(processes: int) -> dict[str, str]:
-    """Limits each process to one device and its share of the CPUs."""
+    """Returns environment variables that limit a process to one device and to its share of the CPUs."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     return os.environ | {

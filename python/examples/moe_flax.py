@@ -31,7 +31,7 @@ class MoE(nnx.Module):
 
 
 def batch(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns tokens around the centers of their kinds, and the results of their kinds' maps."""
+    """Returns random tokens, each near the center of its kind, and the wanted results: the map of its kind applied."""
     centers, maps = (jax.random.normal(jax.random.key(i), (KINDS, *s)) for i, s in enumerate([(WIDTH,), (WIDTH,) * 2]))
     kind, noise = jax.random.randint(key, (TOKENS,), 0, KINDS), jax.random.normal(key, (TOKENS, WIDTH))
     x = centers[kind] + 0.5 * noise

@@ -29,7 +29,7 @@ HELD_OUT = ("Apache-2.0", "Artistic", "CC0-1.0")
 VOCABULARY = 256
 BATCH = 16
 BALANCE = 0.01  # weight of the load-balance loss
-WARM_UP, PEAK_RATE = 50, 2e-3  # steps; learning rate at their end
+WARM_UP, PEAK_RATE = 50, 2e-3  # number of steps, and learning rate at their end
 STEPS_BETWEEN_EVALUATIONS = 50
 BITS = 1 / np.log(2)  # bits per nat
 
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
     experts: int = 32
     top_k: int = 2  # experts of a token
     hidden: int = 256  # hidden width of an expert
-    context: int = 128  # context length
+    context: int = 128  # largest number of bytes in a sequence
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +121,7 @@ def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[j
 
 
 def learning_rate(step: jax.Array) -> jax.Array:
-    """Returns a rate that rises, then falls with the root of the steps, whatever their number."""
+    """Returns the learning rate: it rises for WARM_UP steps, then falls as 1 / sqrt(step)."""
     step = jnp.asarray(step, jnp.float32) + 1
     return PEAK_RATE * jnp.minimum(step / WARM_UP, jnp.sqrt(WARM_UP / step))
 

@@ -19,16 +19,18 @@
     options                 threads, instruction set, executor, handling of errors
     describe                prints the configuration, or the plans of a program's calls
 
-Three modules are imported by themselves:
+`import raggemm` does not import these modules. Import them where you need them:
 
     nn                      a layer with a router, as functions
     compat                  one module per library, with that library's names and signatures
     expert_parallel         experts sharded over devices and processes
+    ops                     gmm, tgmm and ragged_dot alone
+    override                a command: runs an unchanged program with the override of jax.lax.ragged_dot
 
 Start reading at _src/api.py and _src/grouped_gemm.py. The docstring of _src lists its modules from the bottom up.
 """
 
-from raggemm._src import batching, lowering, mlp_batching  # noqa: F401  registers rules of the primitives
+from raggemm._src import batching, lowering, mlp_batching  # noqa: F401  imported to register rules of the primitives
 from raggemm._src.ad import grouped_gemm_saveable
 from raggemm._src.api import gmm, ragged_dot, tgmm
 from raggemm._src.describe import describe

@@ -1,6 +1,6 @@
 """Expert parallelism: a mixture-of-experts layer with experts sharded over an axis of a mesh of CPU devices.
 
-    mlp                 computes a device's experts by raggemm.moe_mlp
+    mlp                 returns a function that computes a device's experts by raggemm.moe_mlp
     on_one_device       computes the layer without communication, as the reference for the others
     by_all_gather       gathers all tokens on every device
     by_all_to_all       sends tokens to the devices of their experts
@@ -8,8 +8,8 @@
 
 No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device (with
 jaxlib 0.9.2, gradients up to a rounding of XLA's own sums). by_all_gather and by_all_reduce sum a token's experts in
-another order. by_all_gather is cheaper if a token has more experts than there are devices. Call the last three inside
-jax.shard_map, over devices of one process or several (jax.distributed with gloo):
+another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are devices. Call the
+three by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
         routing = Routing(expert_ids, weights, num_experts=64)
@@ -19,9 +19,9 @@ jax.shard_map, over devices of one process or several (jax.distributed with gloo
     spec = PartitionSpec("expert")  # tokens and experts are sharded along their first axis
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
-On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options), also for
-quantized operands and float32 as products of bfloat16. Results then depend on an expert's process. check_processes
-detects this.
+On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options). This also
+concerns quantized operands, and float32 operands that are multiplied as bfloat16. Results then depend on which process
+has an expert. check_processes detects this.
 
 python/examples/expert_processes.py runs the layers in several processes.
 """
@@ -51,8 +51,9 @@ __all__ = [
     "on_one_device",
 ]
 
-# (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]. Computes a device's experts, from
-# expert group_offset on, for rows sorted by expert. Results for other rows are ignored.
+# A function (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> results [r,n]. It computes the
+# experts of one device, whose first one is group_offset. rows are sorted by expert. Results for rows of experts of
+# other devices are ignored.
 Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -66,7 +67,7 @@ class Routing:
     An id outside [0, num_experts) means no expert, as in padding, and adds nothing.
     """
 
-    expert_ids: jax.Array  # experts of each token, integer [t,k]
+    expert_ids: jax.Array  # ids of each token's experts, integer [t,k]
     weights: jax.Array  # weights of these experts, float [t,k]
     num_experts: int  # number of experts on all devices together
 
@@ -75,7 +76,7 @@ class _ExpertOrder(NamedTuple):
     """The order of the t*k rows of tokens by expert."""
 
     ids: jax.Array  # expert of each sorted row, int32 [t*k]; num_experts means no expert
-    order: jax.Array  # unsorted index of each sorted row, int32 [t*k]
+    order: jax.Array  # index of each sorted row before sorting, int32 [t*k]
     group_sizes: jax.Array  # rows of each expert, int32 [num_experts]
 
     def sort(self, rows: jax.Array) -> jax.Array:
@@ -86,12 +87,12 @@ class _ExpertOrder(NamedTuple):
 
 
 def _order_by_expert(expert_ids: jax.Array, num_experts: int) -> _ExpertOrder:
-    """Sorts expert ids stably, so that gradients of weights are bit-identical."""
+    """Sorts expert ids stably: rows of an expert keep their order, so that gradients of weights keep their bits."""
     return _ExpertOrder(*sort_expert_ids(expert_ids, num_experts))
 
 
 def _check_arguments(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
-    """Checks the arguments. Sets the weights of invalid expert ids to 0."""
+    """Checks tokens and routing, and returns them. Sets the weights of expert ids out of range to 0."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
     tokens, weights = checks.as_float_array("tokens", tokens), checks.as_float_array("weights", routing.weights)
@@ -123,7 +124,8 @@ def _experts_per_device(num_experts: int, axis_name: str) -> int:
 def _repeat_tokens(tokens: jax.Array, top_k: int) -> jax.Array:
     """Repeats each token top_k times: [t,d] -> [t*k,d].
 
-    Broadcasts in float32, so that the gradient is summed in float32. A gather would sum it in the order of the experts.
+    Broadcasts in float32, so that the gradient is summed in float32. The gradient of a gather would be summed in the
+    order of the experts.
     """
     t, d = tokens.shape
     wide = tokens.astype(sum_dtype(tokens))
@@ -150,7 +152,8 @@ def check_processes() -> None:
     """Checks that all processes of jax.distributed sum products of bfloat16 by the same rounding rule.
 
     The rule is that of raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS, and depends on the CPU by default. All
-    processes must call this collective before layers with bfloat16 products. Others do not depend on the rule.
+    processes must call this function, because it is a collective. Call it before layers that multiply bfloat16; other
+    layers do not depend on the rule.
 
     Raises:
       RuntimeError: in every process, if the rules differ.
@@ -167,12 +170,12 @@ def check_processes() -> None:
 
 
 def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
-    """Returns the function that computes the experts of one device: `experts` of the other functions.
+    """Returns a function that computes the experts of one device: the argument `experts` of the other functions.
 
     Args:
       w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
       options: keyword arguments of moe_mlp, except group_offset. By default results have the type of rows. They are not
-        weighted.
+        multiplied by routing weights.
     """
 
     def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:
@@ -191,7 +194,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
       routing: experts of these tokens.
 
     Returns:
-      [t,n] of the dtype that experts returns.
+      [t,n], of the dtype of the results of `experts`.
     """
     tokens, routing = _check_arguments(tokens, routing)
     order = _order_by_expert(routing.expert_ids, routing.num_experts)
@@ -204,7 +207,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
 def _sum_local_experts(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
 ) -> tuple[jax.Array, np.dtype]:
-    """Sums the results of this device's experts for each token. Returns the sums and the dtype of the results."""
+    """Sums for each token the weighted results of this device's experts. Returns sums, and the dtype of the results."""
     local = _experts_per_device(routing.num_experts, axis_name)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     order = _order_by_expert(routing.expert_ids, routing.num_experts)
@@ -222,8 +225,8 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
     Args:
       experts: computes this device's num_experts / devices experts.
-      tokens: [t,d], this device's.
-      routing: experts of these tokens, among all devices.
+      tokens: [t,d], the tokens of this device.
+      routing: experts of these tokens, with ids that count the experts of all devices.
       axis_name: mesh axis along which the experts are sharded, in the order of the devices.
 
     Returns:
@@ -241,7 +244,7 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
     """Computes the layer for tokens that every device has. Sums results by psum.
 
-    Suits decoding with few tokens, because a single exchange has one row per token.
+    Suits decoding with few tokens, because there is a single exchange, with one row per token.
 
     Args:
       experts, axis_name: see by_all_gather.
@@ -291,10 +294,10 @@ def _exchange_and_run(
     slots = jnp.where((device < devices) & (index < capacity), device * capacity + index, not_sent)
     exchange = _Exchange(axis_name, devices, capacity, slots)
 
-    received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)  # [source, local expert]
+    received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)  # by source device, expert
     slot = jnp.arange(capacity, dtype=jnp.int32)
     expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
-    # Rows of an expert stay in the order of the devices, as in the order of all tokens.
+    # Rows of an expert stay in the order of the source devices, which is the order of all tokens.
     local_order = _order_by_expert(expert_of_slot, local)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     group_sizes = lax.dynamic_update_slice(jnp.zeros_like(order.group_sizes), local_order.group_sizes, (first,))
@@ -307,13 +310,13 @@ def by_all_to_all(
 ) -> jax.Array:
     """Computes the layer for all devices' tokens. Exchanges rows by all_to_all.
 
-    XLA on CPU has no ragged all_to_all, so each device sends `capacity` rows, with padding, to every device. If one has
-    more rows for a device, all use the largest possible capacity, t*k.
+    XLA on CPU has no ragged all_to_all, so each device sends `capacity` rows, with padding, to every device. If any
+    device has more rows for another one, all devices use the largest possible capacity, t*k.
 
     Args:
-      experts: see by_all_gather. Its group_sizes are zero for other devices' experts.
+      experts: see by_all_gather. It gets group_sizes that are zero for experts of other devices.
       tokens, routing, axis_name: see by_all_gather.
-      capacity: rows that a device sends to each device, at least 1. The default is twice the mean.
+      capacity: rows that a device sends to each device, at least 1. The default is twice the mean number.
 
     Returns:
       [t,n], for this device's tokens.

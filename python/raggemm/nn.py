@@ -46,7 +46,7 @@ _ROUTING = tuple(name for name in _ROUTE_KEYWORDS if name not in _KEYS)
 
 
 class Shape(NamedTuple):
-    """The sizes of a layer."""
+    """The sizes of a mixture-of-experts layer."""
 
     width: int  # elements of a token, H
     hidden: int  # hidden width of an expert, I
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The results of apply. Router losses take logits and experts."""
+    """The results of apply. raggemm.load_balance_loss takes logits and experts."""
 
     out: jax.Array  # result, of the shape and dtype of x
     logits: jax.Array  # router logits, float32 [T,G]
@@ -62,7 +62,7 @@ class Output(NamedTuple):
 
 
 def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-    """Initializes the arrays of a layer, normal with standard deviation 1 / sqrt(inputs).
+    """Returns random arrays for a layer, normal with standard deviation 1 / sqrt(inputs of the matrix).
 
     Returns:
       "router", float32 [H,G]; "w_gate" and "w_up", [G,H,I], and "w_down", [G,I,H], of dtype.
@@ -105,7 +105,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 
 
 def _check_matrix(params: dict[str, Any], name: str, width: int, options: dict[str, Any]) -> tuple[int, int]:
-    """Checks that a matrix's model axis has `width` elements. Returns the groups and the other extent."""
+    """Checks that a matrix has `width` elements along its axis H. Returns its number of groups and other extent."""
     w, side = _grouped_matrix(params, name), "down" if name.endswith("down") else "up"
     data, _, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
     shape = data.shape if packed is None else w.shape
@@ -134,7 +134,7 @@ def _check_shared(params: dict[str, Any], width: int, options: dict[str, Any]) -
 
 
 def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    """Checks the arrays that moe_mlp lacks or names differently. shape: shape of x."""
+    """Checks the arrays of params whose errors moe_mlp would not name as params does. shape: shape of x."""
     router = checks.as_float_array("params['router']", params["router"]).shape
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
@@ -151,7 +151,7 @@ def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[
 
 
 def _grouped_matrix(params: dict[str, Any], name: str) -> Any:
-    """Returns a matrix of params. Adds a group axis to the shared expert's matrices."""
+    """Returns a matrix of params by its name. Adds a group axis to a matrix of the shared expert."""
     w = params.get(name)
     if w is None or name not in _SHARED or isinstance(w, PackedWeights):
         return w
@@ -169,7 +169,7 @@ def _matmul_float32(x: jax.Array, matrix: Any) -> jax.Array:
 def _run_experts(
     tokens: jax.Array, rows: tuple[Any, Any, Any], matrices: list[Any], options: dict[str, Any]
 ) -> jax.Array:
-    """Calls moe_mlp. PackedWeights ignore transposes.
+    """Calls moe_mlp, with transpose_up and transpose_down False for PackedWeights.
 
     rows: row_tokens, row_weights, group_sizes. matrices: w_up, w_gate, w_down.
     """
@@ -203,7 +203,7 @@ def apply(
     transpose_down: bool = False,
     **routing: Any,
 ) -> Output:
-    """Sums the weighted results of each token's experts, and of the shared expert.
+    """Computes the layer: for each token the weighted sum of its experts' results, plus that of a shared expert.
 
     Args:
       params: the arrays of init; "w_gate" may be missing. Other keys than the following are a ValueError:
@@ -216,8 +216,8 @@ def apply(
         - "shared_router" [H,1]: multiplies the shared expert's result by sigmoid(x @ shared_router).
       x: [...,H], float16, bfloat16 or float32.
       top_k: experts of a token.
-      activation, merged, transpose_up, transpose_down: see moe_mlp. They also apply to the shared expert. PackedWeights
-        ignore transposes.
+      activation, merged, transpose_up, transpose_down: see moe_mlp. They also apply to the shared expert. transpose_up
+        and transpose_down do not apply to PackedWeights.
       weight_on: see moe_mlp.
       routing: keyword arguments of route, except expert_bias.
     """

@@ -1,7 +1,8 @@
 """`python -m raggemm.override PROGRAM ARGUMENTS`: runs an unchanged program with the override on.
 
 PROGRAM is a file, or `-m MODULE`. The command calls enable_ragged_dot_override(), then runs PROGRAM as `python PROGRAM
-ARGUMENTS` would. It imports jax first, so set variables such as JAX_PLATFORMS outside of PROGRAM. Processes that
+ARGUMENTS` would. It imports jax before it runs PROGRAM, so set variables such as JAX_PLATFORMS outside of
+PROGRAM. Processes that
 PROGRAM starts do not have the override.
 """
 
@@ -17,7 +18,7 @@ _USAGE = "usage: python -m raggemm.override (PROGRAM | -m MODULE) [ARGUMENTS]"
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the program. Prints the usage and exits with status 2 if `arguments` names none."""
+    """Runs a program with the override. Prints the usage and exits with status 2 if `arguments` names no program."""
     is_module = arguments[:1] == ["-m"]
     given = arguments[is_module:]
     if not given or given[0].startswith("-"):

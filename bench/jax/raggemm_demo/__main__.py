@@ -30,19 +30,20 @@ from raggemm_demo.layers import Layer, Weights, expert_products, make_loss, rand
 from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-# This model takes a third of the time of all three.
+# Only --long runs this model. It takes a third of the time of all three models.
 LONG_MODEL = "mixtral-8x7b"
 BFLOAT16 = "raggemm, bfloat16"
-# Approximate rows of a prefill layer. ragged_dot multiplies every row by every expert, and its gradients take five
-# times as long.
+# Approximate numbers of rows to which prefill layers are reduced, for the forward pass and for gradients. All rows
+# would take long, because jax.lax.ragged_dot multiplies every row by every expert. Its gradients take five times as
+# long as its forward pass.
 PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
 class Effort(NamedTuple):
-    """Limits of the measurements of a contender."""
+    """Limits of the measurement of one contender: how many runs, and how long."""
 
-    rounds: int  # largest number of timed runs
-    seconds: float  # time of all runs after which no further run starts
+    rounds: int  # largest number of timed runs of each contender
+    seconds: float  # total time of a contender's runs after which no further run starts
 
 
 SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
@@ -51,8 +52,8 @@ SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
 class Program:
     """A function compiled for its arguments.
 
-    A run overwrites the donated results of the previous run, like a training loop. With fresh memory, times include
-    page faults: gradients of raggemm, 1.2 GB, took between 250 and 1120 ms.
+    A run overwrites the donated results of the previous run, like a training loop. In fresh memory, times would include
+    page faults. Gradients of raggemm, which have 1.2 GB, took between 250 and 1120 ms that way.
     """
 
     def __init__(self, function: Callable, *args: Any):
@@ -72,8 +73,8 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, which would slow the next
-    one."""
+    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, and that would slow the next
+    run."""
     for _ in range(100):
         before = time.process_time()
         time.sleep(0.02)
@@ -82,7 +83,7 @@ def wait_until_quiet() -> None:
 
 
 def median_ms(programs: Mapping[str, Program], effort: Effort) -> dict[str, float]:
-    """Alternates the programs, so that changes of the machine's speed affect all. Returns the medians."""
+    """Measures programs in turn, so that changes of the machine's speed affect all. Returns median times by name."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(effort.rounds):
         for name, program in programs.items():
@@ -100,7 +101,7 @@ class Checks:
         self.failures: list[str] = []
 
     def add(self, title: str, errors: Iterable[tuple[str, float]]) -> float:
-        """Returns the largest of the named errors."""
+        """Adds named errors, of which those above 1 are failures. Returns the largest error."""
         worst = 0.0
         for name, error in errors:
             self.count += 1
@@ -111,7 +112,10 @@ class Checks:
 
 
 def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tuple[str, float]]:
-    """Yields names and distances, times `share`, of y, or of a loss and its gradients with respect to x and weights."""
+    """Yields the name of each result, and its distance from the wanted result, multiplied by `share`.
+
+    got, want: y, or a loss and its gradients with respect to x and the weights. name: the contender.
+    """
     names = (
         ("y",)
         if isinstance(got, jax.Array)
@@ -122,7 +126,7 @@ def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tup
 
 
 def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Checks and measures a layer. Returns a row of the table. plain: the quantized weights in bfloat16."""
+    """Checks and measures a layer. Returns a row of the table. plain: quantized weights as bfloat16, or None."""
     title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
     products = jax.jit(lambda *operands: expert_products(gmm, *operands))(x, weights, sizes)
@@ -151,7 +155,7 @@ def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         loss = make_loss(blocks(layer.padded_size)[name])
         programs[name] = Program(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
-        # Gradients are rounded to bfloat16 more often than y, so the distance counts half.
+        # Gradients are rounded to bfloat16 more often than y, so their distance counts half.
         want = programs[RAGGED_DOT].output
         error = max(error, checks.add(title, results_errors(name, programs[name].output, want, 0.5)))
     return {"phase": "grad", "error": error, **_figures(layer, programs, effort)}
@@ -177,7 +181,7 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.{0 if value >= 100 else 1}f}"
 
 
-# Two lines of heading, width and cell of each column.
+# The columns of the table: two lines of heading, width in characters, and a function that returns the cell of a row.
 _COLUMNS: tuple[tuple[str, str, int, Callable[[dict[str, Any]], str]], ...] = (
     ("", "model", 13, lambda row: row["model"]),
     ("", "phase", 7, lambda row: row["phase"]),

@@ -16,33 +16,33 @@ import numpy as np
 from raggemm_demo.formats import Dequantized
 from raggemm_demo.layers import Products, Weights
 
-# Elements of the sampled weights of one product: 10 experts of 2048 x 768, and at least 2 experts.
+# Number of weights that the check of one product reads: those of 10 experts of 2048 x 768. It reads at least 2 experts.
 _SAMPLED_WEIGHTS = 2**24
-_WIDENED = 2**17  # Elements converted to float64 at once. They fit into caches.
-_SAMPLED_ROWS = 4  # per group
+_WIDENED = 2**17  # Number of weights that are converted to float64 at once. They fit into caches.
+_SAMPLED_ROWS = 4  # number of rows that are checked in each group
 
 _Array = jax.Array | np.ndarray
 
 
-@jax.jit  # Fuses the loops: gradients of weights have gigabytes.
+@jax.jit  # Fuses the loops, because gradients of weights have gigabytes.
 def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
     def lengths(a: jax.Array) -> jax.Array:
         squares = jnp.square(a)
         while squares.ndim > 1:
-            squares = squares.sum(1)  # Summing one axis at a time takes 0.6 of the time of both at once.
+            squares = squares.sum(1)  # takes 0.6 of the time of a sum over both axes at once
         return jnp.sqrt(squares)
 
     got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))
     distance = lengths(got - reference)
-    # Zero rows of the reference, such as gradients of idle experts, must be exactly zero.
+    # If an entry of the reference is zero, such as the gradient of an expert without rows, only exact zeros agree.
     return jnp.where(distance == 0, 0, 256 * distance / lengths(reference))
 
 
 def disagreement(got: jax.Array, reference: jax.Array) -> float:
-    """Returns the largest distance between two entries of the first axis (rows, or the matrices of experts).
+    """Returns the largest distance between an entry of got and the same entry of the reference.
 
-    The unit is the norm of the reference entry over 256, half of the eps of bfloat16, because values that the block
-    rounds to bfloat16 may round differently.
+    Entries are indices of the first axis: rows, or matrices of experts. The unit is 1/256 of the norm of the reference
+    entry. Correct results may differ by this much, because the block rounds values to bfloat16, with an error of 1/256.
     """
     ratio = np.asarray(_disagreements(got, reference))
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))
@@ -57,7 +57,7 @@ def _float64(x: np.ndarray) -> np.ndarray:
 def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: float = 0) -> float:
     """Returns the largest error of got = lhs x rhs, in units of the tolerance of float32 sums. NaN gives infinity.
 
-    scalings: number of additional roundings of a sum.
+    scalings: number of additional roundings of a sum, by scales.
     """
     k, n = rhs.shape
     want, magnitude = np.zeros((2, len(lhs), n))
@@ -82,7 +82,7 @@ def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
 def rows_error(got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Sequence[int]) -> float:
     """Returns the largest error of got[rows of g] = lhs[rows of g] x rhs[g] on sampled rows of sampled groups g.
 
-    Samples include the largest group, and each group's first and last row.
+    The unit is the tolerance. Samples include the largest group, and each group's first and last row.
     """
     scalings = rhs.scalings if isinstance(rhs, Dequantized) else 0
     rhs = rhs if isinstance(rhs, Dequantized) else np.asarray(rhs)

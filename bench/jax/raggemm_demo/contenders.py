@@ -1,13 +1,13 @@
 """The expert block with raggemm and with the alternatives in JAX. Weights are bfloat16 or quantized.
 
-Each alternative has the fastest form that was tried. Slower forms, with 250 rows of 128 experts on two cores with
-AVX-512:
+Each alternative has the fastest form that was tried. These forms were slower, with 250 rows of 128 experts on two cores
+with AVX-512:
 
-- ragged_dot of operands cast to float32 takes the same time and twice the memory.
-- XLA uses the CPU's bfloat16 unit for dots of bfloat16 with float32 results (256 rows of 2048x768 on Zen 4: 346
-  GFLOP/s; fma instructions reach 231). With bfloat16 results XLA casts the operands to float32: twice the time.
+- ragged_dot of operands that are cast to float32 takes the same time and twice the memory.
+- Dots of bfloat16 with bfloat16 results take twice the time, because XLA casts the operands to float32. With float32
+  results XLA uses the CPU's bfloat16 unit (256 rows of 2048x768 on Zen 4: 346 GFLOP/s; fma instructions reach 231).
 
-The size of the matrices decides which loop is faster.
+The size of the matrices decides whether the loop in bfloat16 or that in float32 is faster.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ def ragged_dot(lhs: jax.Array, rhs: jax.Array | QuantizedTensor, sizes: jax.Arra
 
 
 def loop_block(padded_size: int, dtype: Any) -> Block:
-    """Returns a block that loops over the experts. Dots of `dtype` have padded_size rows, the largest group size."""
+    """Returns a block that loops over the experts. Its dots have padded_size rows, the largest group size."""
 
     def block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
         first, padded = jnp.cumsum(sizes) - sizes, jnp.pad(x, ((0, padded_size), (0, 0)))
@@ -61,7 +61,7 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
             rows = lax.dynamic_slice_in_dim(padded, first[g], padded_size)
             gate, up, down = (_expert_matrix(w, g) for w in weights)
             gated = gated_product(_dot(rows, gate, dtype), _dot(rows, up, dtype))
-            # Overwrites the first rows of later experts, which are computed later.
+            # The padding overwrites the first rows of later experts. They are computed after this expert.
             return lax.dynamic_update_slice_in_dim(y, _dot(gated, down, dtype), first[g], 0)
 
         def active_expert(g: jax.Array, y: jax.Array) -> jax.Array:

@@ -13,11 +13,11 @@ from raggemm import QuantizedTensor, quantize
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format of quantized expert matrices."""
+    """A format of quantized weights: the types of elements and scales, and the size of blocks."""
 
     dtype: Any
     scale_dtype: Any = jnp.float32
-    block: int | None = None  # steps of k that share a scale, reduced to a divisor of K; None: all
+    block: int | None = None  # steps of k that share a scale, but at most a divisor of K; None: all steps
 
     def quantized(self, weights: jax.Array) -> QuantizedTensor:
         """Quantizes weights [experts,K,N]."""
@@ -43,7 +43,7 @@ class Dequantized:
 
     @functools.cached_property
     def scalings(self) -> float:
-        """Number of roundings of a sum by scales, one per block. Powers of two do not round."""
+        """Returns how many roundings scales add to a sum: one per block plus 5, or none if they are powers of two."""
         return 0 if self._scale.dtype == jnp.float8_e8m0fnu else 5 + self._scale.shape[1]
 
     def __getitem__(self, expert: int) -> np.ndarray:

@@ -27,7 +27,7 @@ RECORDED = pathlib.Path(__file__).parents[3] / "proto" / "cases" / "moe.textprot
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer of experts, and the rows that a router sent to each."""
+    """A recorded layer: the shapes of its experts, and the number of rows that the router sent to each expert."""
 
     model: str
     phase: str  # prefill or decode
@@ -45,18 +45,19 @@ class Layer:
 
     @property
     def active(self) -> int:
-        """Number of experts with rows."""
+        """Returns the number of experts that have rows."""
         return sum(size > 0 for size in self.sizes)
 
     @property
     def padded_size(self) -> int:
-        """The largest size, rounded up to a multiple of 8."""
+        """Returns the largest number of rows of an expert, rounded up to a multiple of 8."""
         return -(-max(self.sizes) // 8) * 8
 
     def with_rows(self, rows: int) -> "Layer":
-        """Returns the layer with about `rows` rows, or its own number if that is less.
+        """Returns the layer reduced to about `rows` rows. Returns it unchanged if it has fewer.
 
-        Every active expert keeps one row, and other rows are scaled, so that the load imbalance stays.
+        Every expert with rows keeps one row. Its other rows are reduced by the same factor for all experts, so that the
+        load imbalance stays.
         """
         spare = self.rows - self.active
         scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
@@ -77,16 +78,16 @@ def recorded_layers() -> list[Layer]:
     for text in RECORDED.read_text().split("\ncases {")[1:]:
         fields = re.findall(r'(\w+): ("[^"]*"|\[[\d,]*\]|\d+)', text)
         case = {name: json.loads(value) for name, value in fields}
-        if case["projection"] == "up":  # The case "down" has the same routing.
+        if case["projection"] == "up":  # The case "down" of a layer has the same routing.
             sizes = case["hidden"], case["intermediate"], tuple(case["group_sizes"])
             layers.append(Layer(case["model"], case["phase"], *sizes))
     return layers
 
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
-    # A block of random numbers is repeated, at other offsets in rows and matrices, because models have billions of
-    # weights. Random sign, mantissa and two bits of the exponent (magnitudes from 2^-7 to 2^-3) take a tenth of the
-    # time of normal numbers.
+    # Repeats a block of about 2^22 random numbers, because models have billions of weights. The length of the block
+    # makes rows and matrices begin at different numbers. A random sign, mantissa and two bits of the exponent
+    # (magnitudes from 2^-7 to 2^-3) take a tenth of the time of normal numbers.
     size = int(np.prod(shape))
     words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)
     bits = words.view(np.uint16)
@@ -116,7 +117,7 @@ Block = Callable[[jax.Array, Weights, jax.Array], jax.Array]
 
 
 class Products(NamedTuple):
-    """All products of a block."""
+    """The products of an expert block, and the activated values between them."""
 
     gate: jax.Array  # float32 [rows, intermediate]
     up: jax.Array  # float32 [rows, intermediate]

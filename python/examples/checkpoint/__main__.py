@@ -38,7 +38,7 @@ def load(loader: Loader) -> Tree:
     count = len(loader.config.windows)
     for i in range(count):
         kind = i in loader.config.dense_layers
-        # Random layers are copies.
+        # With random weights, a layer is a copy of the first layer of its kind, dense or not.
         layer = jax.tree.map(jnp.copy, kinds[kind]) if kind in kinds else loader.layer(i)
         if isinstance(loader.files, RandomFiles):
             kinds[kind] = layer

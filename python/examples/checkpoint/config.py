@@ -7,14 +7,14 @@ import numpy as np
 from checkpoint.files import CheckpointError
 
 FAMILIES = ("qwen3_moe", "mixtral", "olmoe", "deepseek_v2", "deepseek_v3", "gpt_oss")
-# Required fields of quantization_config, by quant_method.
+# By quant_method: fields of quantization_config, with the only supported values.
 QUANTIZATIONS: dict[Any, dict[str, Any]] = {
     "mxfp4": {},
     "fp8": {"activation_scheme": "dynamic"},
     "awq": {"bits": 4, "version": "gemm"},
     "gptq": {"bits": 4, "desc_act": False},
 }
-GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}  # True if zero points are stored minus one
+GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}  # by format: True if zero points are stored minus one
 # Fields that must be positive integers if they are present.
 COUNTS = (
     "hidden_size",
@@ -36,9 +36,9 @@ class Latent(NamedTuple):
 
     query_rank: int | None
     rank: int  # elements of a latent vector
-    plain_dim: int  # elements of a head without rotation
-    rotary_dim: int
-    value_dim: int
+    plain_dim: int  # elements of a head that are not rotated
+    rotary_dim: int  # elements of a head that are rotated
+    value_dim: int  # elements of a head's value
 
 
 class Quantization(NamedTuple):
@@ -51,7 +51,7 @@ class Quantization(NamedTuple):
 
 
 class Config(NamedTuple):
-    """A hashable configuration, for jax.jit."""
+    """The configuration of a model. It is hashable, so that it can be a static argument of jax.jit."""
 
     family: str
     width: int
@@ -60,19 +60,19 @@ class Config(NamedTuple):
     kv_heads: int
     head_dim: int
     latent: Latent | None
-    frequencies: tuple[float, ...]  # radians per position, for each pair of elements
-    magnitude: float  # scale of rotated elements
+    frequencies: tuple[float, ...]  # rotation of each pair of elements, in radians per position
+    magnitude: float  # factor of rotated elements
     score_scale: float
     epsilon: float
-    windows: tuple[int | None, ...]  # attention window of each layer, including the token itself
-    dense_layers: frozenset[int]
-    dense_hidden: int
+    windows: tuple[int | None, ...]  # tokens that each layer attends to, with the token itself; None: all
+    dense_layers: frozenset[int]  # indices of the layers without experts
+    dense_hidden: int  # hidden width of the MLP in these layers
     experts: int
     top_k: int
     hidden: int  # hidden width of an expert
-    shared_hidden: int  # hidden width of all shared experts
+    shared_hidden: int  # hidden width of all shared experts together
     routing: tuple[tuple[str, Any], ...]  # keyword arguments of raggemm.route
-    tied: bool  # True if the head is the embedding
+    tied: bool  # True if the head uses the matrix of the embedding
     quantization: Quantization
 
 
@@ -81,7 +81,10 @@ def _mscale(factor: float, coefficient: float) -> float:
 
 
 def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray, float]:
-    """Returns the frequencies of dim / 2 pairs, and the magnitude. YaRN is arXiv:2309.00071."""
+    """Returns the frequency of each of the dim / 2 pairs of rotated elements, and the factor of rotated elements.
+
+    scaling: rope_scaling of config.json. Its type "yarn" is YaRN (arXiv:2309.00071).
+    """
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     plain = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if kind == "default":
@@ -116,7 +119,7 @@ def _routing(family: str, config: dict[str, Any]) -> dict[str, Any]:
     routing: dict[str, Any] = {"score": "sigmoid"} if family == "deepseek_v3" else {"pre_softmax": True}
     if config.get("topk_method") != "greedy" and (config.get("n_group") or 1) > 1:
         routing |= {"num_groups": config["n_group"], "group_top_k": config["topk_group"]}
-    # V2 scales weights only if it does not renormalize them.
+    # DeepSeek-V2 scales weights only if it does not renormalize them.
     factor = 1.0 if family == "deepseek_v2" and renormalize else config.get("routed_scaling_factor", 1.0)
     return routing | {"renormalize": renormalize, "scaling_factor": factor}
 
@@ -156,7 +159,7 @@ def _quantization(stored: dict[str, Any]) -> Quantization:
 
 
 def _check(family: str, config: dict[str, Any]) -> None:
-    """Checks sizes, and options with a single supported value."""
+    """Checks the sizes, and the options of which only one value is supported."""
     for name in COUNTS:
         if (count := config.get(name)) is not None and (type(count) is not int or count < 1):
             raise CheckpointError(f"config.json: {name} is {count!r}, must be a positive integer")
@@ -180,7 +183,7 @@ def _parse(family: str, config: dict[str, Any]) -> Config:
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     theta = config.get("rope_theta") or scaling.get("rope_theta", 10000.0)
     frequencies, magnitude = rotary(scaling, theta, latent.rotary_dim if latent else head_dim)
-    # DeepSeek multiplies scores by the square of the magnitude of all dimensions.
+    # DeepSeek also multiplies attention scores by the square of the factor that mscale_all_dim gives.
     extra_scale = _mscale(scaling.get("factor", 1), scaling.get("mscale_all_dim", 0)) ** 2 if latent else 1.0
     hidden = config.get("moe_intermediate_size", config["intermediate_size"])
     return Config(

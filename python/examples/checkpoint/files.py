@@ -21,7 +21,7 @@ FLOATS = ("BF16", "F16", "F32")
 
 
 class CheckpointError(Exception):
-    """An error in a file or tensor. The message is one sentence."""
+    """An error in a file, a tensor or the command line. The message is one sentence."""
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 def _entries(path: pathlib.Path) -> dict[str, Entry]:
-    """Reads the header of a file: the length of a JSON object, and the object. The tensors follow."""
+    """Reads the header of a safetensors file: the length of a JSON object, then this object. The tensors follow."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -74,7 +74,7 @@ def _entries(path: pathlib.Path) -> dict[str, Entry]:
 
 
 class Checkpoint:
-    """A checkpoint that reads each tensor into its own memory. A mapped file would need its pages in addition."""
+    """A checkpoint in a folder. read() copies tensors to new memory. Mapped files would need memory for pages, too."""
 
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)

@@ -10,7 +10,7 @@ from checkpoint.config import Config
 from checkpoint.weights import Mlp
 
 Tree = Any
-LATENT_EPSILON = 1e-6  # rms_norm_eps does not apply to the norms in latent attention
+LATENT_EPSILON = 1e-6  # epsilon of the norms in latent attention, instead of rms_norm_eps
 
 
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
@@ -18,7 +18,7 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 
 def linear(x: jax.Array, layer: dict[str, Tree], dtype: Any) -> jax.Array:
-    """Computes a linear layer, float32 [T,N]. Rounds x to dtype first. Weights may be quantized."""
+    """Computes a linear layer, float32 [T,N]. Rounds x to dtype first. The matrix may be quantized."""
     out = raggemm.gmm(x.astype(dtype), layer["w"], jnp.full(1, x.shape[0], jnp.int32))
     return out + layer["b"] if "b" in layer else out
 
@@ -108,7 +108,8 @@ def dense_mlp(x: jax.Array, weights: Mlp) -> jax.Array:
     return raggemm.moe_mlp(x, row_tokens, None, sizes, weights.up, weights.down, **weights.options())
 
 
-# (x [T,width], weights of the experts, routing weights [T,k], experts of each token [T,k]) -> [T,width]
+# A function that sums the weighted results of each token's experts, [T,width]. Its arguments are x [T,width], the
+# weights of the experts, the routing weights [T,k], and the experts of each token [T,k].
 Experts = Callable[[jax.Array, Mlp, jax.Array, jax.Array], jax.Array]
 
 
@@ -145,7 +146,7 @@ def empty_cache(config: Config, length: int, dtype: Any) -> list[Tree]:
 def states(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """Runs all layers on tokens [T] from position start on. Returns states, float32 [T,width], and the cache."""
+    """Runs all layers on tokens [T] from position start on. Returns hidden states [T,width] and the new cache."""
     positions = start + jnp.arange(len(tokens))
     attention = latent_attention if config.latent else grouped_attention
     x, updated, dtype = weights["embedding"][tokens].astype(jnp.float32), [], weights["embedding"].dtype
@@ -166,6 +167,6 @@ def logits(config: Config, weights: Tree, x: jax.Array) -> jax.Array:
 def next_token(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """Returns the most likely token after tokens [T], int32 [1], and the cache. Serves prefill and decoding."""
+    """Returns the most likely token after tokens [T], int32 [1], and the new cache. Serves prefill and decoding."""
     x, cache = states(config, experts, weights, cache, tokens, start)
     return jnp.argmax(logits(config, weights, x[-1:]), -1).astype(jnp.int32), cache

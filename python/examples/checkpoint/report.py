@@ -1,4 +1,4 @@
-"""Measures a decoding step and its parts, and compares with the bound by memory bandwidth."""
+"""Measures a decoding step and its parts, and compares their times with the bound by memory bandwidth."""
 
 import os
 import statistics
@@ -20,12 +20,12 @@ PASS_BYTES = 1 << 29
 
 
 def stored_bytes(tree: Tree) -> int:
-    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # nbytes counts a 4-bit element as a byte
+    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # because nbytes counts a 4-bit element as a byte
     return sum(x.size * info[jnp.issubdtype(x.dtype, jnp.integer)](x.dtype).bits // 8 for x in jax.tree.leaves(tree))
 
 
 def bandwidth_meter() -> Callable[[], float]:
-    """Returns a function that reads 512 MiB with a thread per core and returns bytes per second."""
+    """Returns a function that measures memory bandwidth: it reads 512 MiB with a thread per core. Unit: bytes/s."""
     cores = len(os.sched_getaffinity(0))
     parts, pool = np.array_split(np.ones(PASS_BYTES // 4, np.float32), cores), ThreadPoolExecutor(cores)
 
@@ -38,7 +38,10 @@ def bandwidth_meter() -> Callable[[], float]:
 
 
 def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[str, tuple[Callable, float]]:
-    """Returns by name a function that runs a part of all layers, and the bytes that it reads."""
+    """Returns the parts of a decoding step by name, "experts" and "attention".
+
+    A part is a function that runs this part of all layers, and the number of bytes that it reads.
+    """
     experts = model.local_experts(config)
     attention = model.latent_attention if config.latent else model.grouped_attention
     cache = model.empty_cache(config, length, dtype)
@@ -58,7 +61,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
             x += attention(config, window, layer["attention"], normed, layer_cache, positions)[0]
         return x
 
-    # Share of each array that a step reads.
+    # The share of an array that a decoding step reads, by the array's name in the layer.
     layers, shares = (
         weights["layers"],
         {"experts": active_share, "router": 1, "dense": 1, "shared": 1, "expert_bias": 1},
@@ -74,7 +77,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
 
 
 def report(config: Config, weights: Tree, dtype: Any, run: Callable, length: int) -> str:
-    """Measures step, parts and memory bandwidth alternately. Returns a table of medians."""
+    """Measures a decoding step, its parts and memory bandwidth in turn. Returns a table of medians as text."""
     parts, bandwidth = step_parts(config, weights, dtype, length), bandwidth_meter()
     cache, token = model.empty_cache(config, length, dtype), jnp.zeros(1, jnp.int32)
     times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}

@@ -1,4 +1,4 @@
-"""Loads weights layer by layer from the names and layouts of checkpoints."""
+"""Loads the weights of a checkpoint layer by layer. Knows the names and layouts of all families."""
 
 import dataclasses
 import functools
@@ -50,7 +50,7 @@ def _quantizer(dtype: Any, **options: Any) -> Callable[[jax.Array], Tree]:
     return jax.jit(functools.partial(raggemm.quantize, dtype=dtype, **options))
 
 
-# Conversions of float matrices [E,N,K]. Matrices that are quantized in the file stay as they are.
+# Conversions of the experts' float matrices [E,N,K], by --weights. Matrices that are quantized in the file are kept.
 FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
     "as-stored": lambda w: w,
     "int8": _quantizer(jnp.int8, axes=2),
@@ -76,14 +76,14 @@ class Loader:
     files: Files
     config: Config
     dtype: Any  # dtype of float matrices
-    weights: str = "as-stored"  # format of the experts
-    share: tuple[int, int] = (0, 1)  # index of the part of the experts to load, and number of parts
+    weights: str = "as-stored"  # key of FORMATS, for the experts
+    share: tuple[int, int] = (0, 1)  # the experts to load: index of their part, and number of equal parts
 
     def vector(self, name: str, *shape: int) -> jax.Array:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
     def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
-        """Returns the matrices of these names. Returns also True if they are [.,N,K], and False if [.,K,N]."""
+        """Returns the stacked matrices of these names, and True if they are [.,N,K], or False if they are [.,K,N]."""
         stored = self.config.quantization
 
         def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
@@ -110,16 +110,16 @@ class Loader:
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
 
     def load_weights(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
-        """Returns matrices [len(names),K,N]. Packs transposed ones, the layout of torch's Linear.
+        """Returns matrices [len(names),K,N]. Packs those that are stored as [N,K], the layout of torch's Linear.
 
-        The int4 experts of one token take 1.0 ms packed, 2.7 ms transposed (Zen 4).
+        The int4 experts of one token take 1.0 ms if they are packed, and 2.7 ms as [N,K] (Zen 4).
         """
         w, transposed = self.matrices(names, n, k)
         w = w if isinstance(w, raggemm.QuantizedTensor) else _convert(names[0], w, weights)
         return _pack(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
-        """Returns a linear layer, as weights of one group."""
+        """Loads a linear layer: its matrix "w" with a group axis of 1, and its bias "b" if `bias` is True."""
         out = {"w": self.load_weights([name], n, k)}
         return out | {"b": self.vector(f"{name}.bias", n)} if bias else out
 
@@ -138,7 +138,10 @@ class Loader:
         return slice(part * count, (part + 1) * count)
 
     def gpt_oss_experts(self, at: str) -> Mlp:
-        """Loads experts from one tensor per matrix, with gate and up in one. Floats are [E,K,N], MXFP4 [E,N,K]."""
+        """Loads the experts of gpt-oss: a tensor for gate and up of all experts, and one for down.
+
+        Tensors of floats are stored as [E,K,N], and tensors of MXFP4 as [E,N,K].
+        """
         c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
 
         def read(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:

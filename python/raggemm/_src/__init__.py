@@ -4,7 +4,7 @@
     options, describe       options of calls; the printed description and plans
     dtypes                  element types and the rules for combining them
     call, primitive         static parameters of a call; the primitive grouped_gemm
-    activations             activations in JAX
+    activations             activation functions in JAX
     ad, batching            the derivatives and the batching rule of grouped_gemm
     sharding                the rule that lets the compiler divide calls over devices
     tensors, checks         the pytrees that calls accept; checks of single arguments
@@ -12,8 +12,8 @@
     grouped_gemm            the general product
     quantization, layouts   quantized operands; packed weights and weights of checkpoints
     api                     gmm, tgmm and ragged_dot
-    routing                 choice of experts, order of rows, sums of tokens
-    mlp_reference           the experts' MLP as grouped GEMMs
+    routing                 choice of experts, order of rows, sums of a token's rows
+    mlp_reference           the experts' MLP as a sequence of grouped GEMMs
     mlp_primitive, mlp_batching
                             the primitives of the MLP; their batching rules
     mlp                     moe_mlp

@@ -1,4 +1,7 @@
-"""Activations in JAX, for derivatives and batches without a custom call. See include/raggemm/activation.h."""
+"""The activation functions in JAX. Derivatives and batches that have no custom call use them.
+
+include/raggemm/activation.h defines the functions.
+"""
 
 import math
 
@@ -9,17 +12,17 @@ from raggemm._src.library import tables
 
 
 def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """Computes the activation of gpt-oss. Clamps up on both sides, and gate only from above."""
+    """Computes swiglu_oai, the gated activation of gpt-oss. Clamps `up` to [-7, 7], and `gate` to at most 7."""
     gate = jnp.minimum(gate, 7)
     return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
 
 
 @jax.custom_jvp
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    """Returns the standard normal distribution function.
+    """Returns the cumulative distribution function of the standard normal distribution at x.
 
-    Has its own derivative, because jax 0.12.0.1 cannot differentiate erfc inside shard_map: its polynomial mixes values
-    that vary over devices with values that do not.
+    The derivative is defined below, because jax 0.12.0.1 cannot differentiate erfc inside shard_map. The polynomial of
+    erfc mixes values that vary over devices with values that do not.
     """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
@@ -33,12 +36,13 @@ def _normal_cdf_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tu
 def _gelu_tanh(x: jax.Array) -> jax.Array:
     """Computes gelu_tanh with a sigmoid, as the kernels do.
 
-    1 + tanh loses all digits if tanh is near -1, and XLA's tanh differs between versions.
+    The usual formula, 0.5 * x * (1 + tanh(...)), loses all digits if tanh is near -1. XLA's tanh also differs between
+    versions of jaxlib.
     """
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Functions of one array. With a gate, the result is activation(gate) * up.
+# Activations that are functions of one array. If a call has a gate, they give activation(gate) * up.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: x * _normal_cdf(x),
@@ -46,8 +50,8 @@ _ACTIVATIONS = {
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # functions of gate and up
-ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the attribute `activation`
+GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # activations that need a gate: functions of (gate, up)
+ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the custom calls' attribute `activation`
 
 
 def apply_activation(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:

@@ -4,8 +4,9 @@ The product is linear in each operand, and its derivatives are grouped GEMMs, to
 
     d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out
 
-Both rules bind the primitive again, which gives forward and reverse mode of every order. Transposes are flags of the
-storage, never copies.
+Here d x is the tangent of x, and ct x is its cotangent. Both rules bind the primitive grouped_gemm again, so
+derivatives of every order exist in forward and reverse mode. A flag of an operand's Storage transposes the operand,
+without a copy.
 """
 
 import dataclasses
@@ -33,14 +34,18 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """Returns [P,R,extent]: the group of each row or column, or G behind the last group."""
+    """Returns [P,R,extent]: for each row or column the index of its group, or G if it is behind the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """Returns the ragged axis of lhs or rhs and the processed group of each index on it, or None."""
+    """Returns the axis of lhs or rhs that groups divide, and the group of each index along this axis.
+
+    Groups are counted from the first processed one. Returns None if groups do not divide the operand. side: "lhs" or
+    "rhs".
+    """
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
         return None
@@ -51,7 +56,10 @@ def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array
 
 
 def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -> jax.Array:
-    """Returns scales or zero points in a shape that broadcasts against lhs or rhs."""
+    """Returns the scales or zero points of lhs or rhs in a shape that broadcasts against this operand.
+
+    Rows or columns of no processed group get 0.
+    """
     if values.ndim == 4:
         shape = getattr(args, side).shape
         for axis in (2, 3):
@@ -70,7 +78,7 @@ def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -
 
 
 def reduce_to_scale(call: Call, args: Arguments, side: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Sums x, which has the shape of lhs or rhs, over the elements that share a scale."""
+    """Sums x over the elements that share a scale. x has the shape of the operand, the result `shape`."""
     if len(shape) == 4:
         for axis in (2, 3):
             x = x.reshape(*x.shape[:axis], shape[axis], x.shape[axis] // shape[axis], *x.shape[axis + 1 :]).sum(
@@ -91,17 +99,21 @@ def _compute_dtype(call: Call, args: Arguments):
 
 
 def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
-    """Returns rows * cols, or -1, which the library rejects, for a negative size or an overflow."""
+    """Returns rows * cols, the number of elements of each group.
+
+    A negative size or an overflow gives -1, which the library rejects.
+    """
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
 
 
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
-    """Broadcasts values [P,1|R,G,w] of each group against out. Elements of no group are zero.
+    """Broadcasts the values of each group, [P,1|R,G,w], against out. Elements of out in no group get zero.
 
-    Along a ragged axis this is a product of ones with the values, so its transpose is a sum in the order of ragged K.
-    w is 1 unless the mode is ragged M, uniform or ragged K.
+    w is 1, or the number of columns of out. It is always 1 for ragged N and all ragged. If groups divide out, the
+    function multiplies a column of ones by the values, in a grouped GEMM. So its transpose is a ragged-K product, whose
+    order of summation is fixed.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -116,12 +128,12 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Errors of the product name one dims array, which is the first one for all ragged.
+    # Error messages of the product below name one dims array. For all ragged they name that of the rows.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
     p, r, groups, width = values.shape
-    if r != 1:  # replicas have different values, so each becomes a problem
+    if r != 1:  # replicas have different values, so each replica becomes a problem
         sizes = replicas_to_problems(sizes, r)
         optional = {name: replicas_to_problems(x, r) for name, x in optional.items()}
     values = values.reshape(p * r, groups, 1, width)
@@ -132,18 +144,19 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns x, which has the shape of out, times its group's value. Elements of no group are zero.
+    """Multiplies each element of x, which has the shape of out, by the value of the element's group.
 
-    values: [P,1|R,G]. The result has the type of the epilogue.
+    values: [P,1|R,G], one for each group. Elements of no group become zero. The result has the type in which the
+    epilogue computes.
     """
     dtype = _compute_dtype(call, args)
     return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
 
 
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
-    """Returns 1 for elements of processed groups and 0 for others, to broadcast against out.
+    """Returns 1 for elements of out in processed groups, and 0 for the other elements of out.
 
-    With on_error="nan", wrong group sizes give NaN.
+    The result broadcasts against out. Wrong group sizes make it NaN with on_error="nan".
     """
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
         return jnp.ones(())
@@ -169,7 +182,7 @@ def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
-    # Elements of c outside of all groups may be NaN, and 0 * NaN is NaN.
+    # Replaces elements of c outside of all groups by 0. They may be NaN, and 0 * NaN is NaN.
     c = jnp.where(_mask_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
@@ -183,9 +196,10 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 
 
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies the custom call's activation to a float32 result, by a product with K = 0, c and a gate.
+    """Applies an activation to the float32 result of a product, with the bits of a custom call that does both.
 
-    A derivative thus has the bits of the call, and computes the product only once.
+    Binds a second product with K = 0, whose sums are zero, and gives it the result as c or as the gate. So a derivative
+    computes the expensive product only once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
@@ -198,14 +212,14 @@ def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = Non
 
 
 def _activated_jvp(primals, tangents, call: Call):
-    """Differentiates the result before the activation, then the activation."""
+    """Returns value and tangent of a call with an activation. Differentiates the product first, then the activation."""
     argnums = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
     if not argnums:
         out = grouped_gemm_p.bind(*primals, call=call)
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
 
     def pre_activation(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the result before the activation and the gate, in float32."""
+        """Returns the result of the call before the activation, and the gate if there is one. Both are float32."""
         flat = list(primals)
         for i, value in zip(argnums, values, strict=True):
             flat[i] = value
@@ -219,7 +233,7 @@ def _activated_jvp(primals, tangents, call: Call):
     (result, gate), (result_dot, gate_dot) = jax.jvp(pre_activation, [primals[i] for i in argnums], dots)
     args = call.unflatten(primals)
     processed = True if gate is None and "c" not in args.optional else _mask_processed(call, args) != 0
-    # The gate and c apply only inside groups.
+    # Elements outside of the processed groups are not activated. They may be NaN, and become 0 here.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
     out = jnp.where(processed, _bind_activation(call, *inside), result)
 
@@ -246,7 +260,7 @@ def _jvp(primals, tangents, *, call: Call):
         dot = dots.optional[operand.name]
         if operand.role in (OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX) or isinstance(dot, ad.Zero):
             continue
-        if operand.role is OperandRole.QUANT_PARAM:  # a scale: the product is linear in it
+        if operand.role is OperandRole.QUANT_PARAM:  # a scale, in which the product is linear
             terms.append(bind(call, product._replace(optional={**product.optional, operand.name: dot})))
         else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
@@ -256,9 +270,12 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """Returns the product that is the gradient of lhs or rhs, and True if ct is its lhs."""
+    """Returns the product that computes the cotangent of lhs or rhs, and True if the cotangent of out is its lhs.
+
+    to_lhs: True for the cotangent of lhs. aval: shape and dtype of the cotangent to compute.
+    """
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # For a transposed operand, the product's operands are swapped and transposed.
+    # The cotangent of an operand that is stored transposed is transposed, too: the two factors change places.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -275,9 +292,10 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 
 
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
-    """Returns zeros [P,R,M,1], or NaN for wrong indices with on_error="nan".
+    """Checks row_index. Returns zeros [P,R,M,1], with NaN instead if an index is wrong and on_error is "nan".
 
-    Checks row_index by a product with K = 0, because XLA may drop the product itself, and its check, from a gradient.
+    A product with K = 0 makes the check. The forward product makes it, too, but XLA drops that product from a gradient
+    that does not need its result.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
@@ -286,9 +304,10 @@ def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> j
 
 
 def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
-    """Returns [P,R,count,K]: for each index the sum of its rows [P,R,M,K], weighted by weights [P,R,M,1].
+    """Returns [P,R,count,K]: for each index below `count` the weighted sum of the rows with this index.
 
-    Ignores rows with index `count`. The sum is a ragged-K product, up to seven times as fast as XLA's scatter-add.
+    rows: [P,R,M,K]. index: [P,R,M], the index of each row. Rows with index `count` are ignored. weights: [P,R,M,1]. The
+    sums are a ragged-K product, up to seven times as fast as XLA's scatter-add.
     """
     p, r, m, k = rows.shape
     index = index.reshape(p * r, m)
@@ -301,18 +320,21 @@ def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, co
 
 
 def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs of a call with row_index. Each row of lhs gets the sum over its uses."""
+    """Returns the cotangent of lhs or rhs of a call with row_index.
+
+    The cotangent of a row of lhs is a sum over all rows of out that were computed from it.
+    """
     p, r, tokens, k = (aval if to_lhs else args.lhs).shape
     both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
     wrong = _check_row_index(call, both, tokens, both.rhs.shape[1])
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # Indices of rows in no processed group are unchecked. They become `tokens`, one past the last row.
+    # The custom call does not check indices of rows in no processed group. Indices out of range become `tokens`.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
-        if tokens == 0:  # JAX gathers nothing from an array without rows
+        if tokens == 0:  # JAX cannot gather from an array without rows
             rows = jnp.zeros((p, r, index.shape[2], k), args.lhs.dtype)
         else:
             rows = jax.vmap(jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=jnp.nan)))(args.lhs, index)
@@ -324,7 +346,7 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of the operand with this aval. The other operand is an array."""
+    """Returns the cotangent of lhs if to_lhs is True, else of rhs. aval: shape and dtype of the cotangent."""
     if "row_index" in args.optional:
         return _row_index_cotangent(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
@@ -332,23 +354,26 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
     if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
-        # The gradient sums over elements with different alpha, so ct is scaled first.
+        # The sums of this gradient contain elements with different alpha. So ct is multiplied by alpha first.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
     for operand in args.select(OperandRole.QUANT_PARAM).given:
         if operand.side == ("rhs" if to_lhs else "lhs"):
             values = args.optional[operand.name]
             if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
-                values = broadcast_scale(call, args, operand.side, values)  # replicas are summed: one value per row
+                values = broadcast_scale(call, args, operand.side, values)  # sums over replicas need one per row
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
-        ct = ct.astype(kept.dtype)  # exact, because out is not wider
+        ct = ct.astype(kept.dtype)  # exact, because ct is float32 or narrower
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-    """Returns the cotangent of a scale: the sum over its block of the operand's cotangent times its elements."""
+    """Returns the cotangent of a scale, such as "rhs_scale".
+
+    It is a sum over the elements that share the scale: the cotangent of the scaled element times the unscaled element.
+    """
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)
@@ -361,7 +386,7 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
 
 
 def _transpose_column_blocks(ct, lhs, rhs, *others, call: Call):
-    """Returns the cotangents of a call with rhs in column blocks, by unpacking rhs."""
+    """Returns the cotangents of a call whose rhs is in column blocks. Unpacks rhs, and packs its cotangent again."""
     columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
     if not ad.is_undefined_primal(rhs):
         return _transpose(ct, lhs, from_column_blocks(rhs, columns), *others, call=strided)
@@ -384,7 +409,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # Products have no float8 result, so cotangents of float8 operands are computed wider, then rounded.
+    # No product has a float8 result. So the cotangent of a float8 operand is computed in a wider type, then rounded.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)
@@ -396,8 +421,10 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 
 
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
-    """Returns True for grouped GEMMs: a policy of jax.checkpoint that saves their results and recomputes the rest.
+    """Returns True if prim is a grouped GEMM. The function is meant as a policy of jax.checkpoint.
 
-    jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. save_from_both_policies combines both policies.
+    With this policy jax.checkpoint saves the results of grouped GEMMs, and recomputes all other values.
+    jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. jax.checkpoint_policies.save_from_both_policies
+    combines the two policies.
     """
     return prim is grouped_gemm_p

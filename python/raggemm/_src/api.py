@@ -1,4 +1,7 @@
-"""gmm, tgmm and ragged_dot: each is one grouped_gemm with the defaults and dtype rules of the original function."""
+"""gmm and tgmm as in megablox, and ragged_dot as in jax.lax.
+
+Each function is one grouped_gemm, with the defaults and dtype rules of the original function.
+"""
 
 import functools
 import inspect
@@ -34,14 +37,16 @@ def _is_hashable(x: Any) -> bool:
 def jit_eager_calls(
     *arrays: str, without_effect: tuple[str, ...] = ()
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Returns a decorator that runs eager calls through jax.jit, which checks arguments once per signature.
+    """Returns a decorator that runs eager calls of a function through jax.jit.
 
-    A call is eager if its parameters `arrays` are concrete JAX arrays or None, and the others, which are static, are
-    hashable. Other calls run without this jit.
+    So the arguments of eager calls are checked only once for each signature. A call is eager if its arguments named in
+    `arrays` are None or JAX arrays that are not traced, and its other arguments are hashable. Those are static in jit.
+    Calls that are not eager run the function directly.
 
     Args:
-      arrays: names of the parameters that are not static.
-      without_effect: names of parameters that jit does not get, because each new tiling function would compile again.
+      arrays: names of the parameters that are arrays.
+      without_effect: names of parameters that are not passed to jit, because they have no effect. With a new function
+        as `tiling`, for example, jit would compile the call again.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -70,10 +75,10 @@ def jit_eager_calls(
 def straight_through(
     product: Callable[..., jax.Array], operands: tuple[Any, Any], values: tuple[Any, Any], sizes: Any
 ) -> jax.Array:
-    """Computes product(*operands, sizes). Derivatives of quantized operands pass straight through.
+    """Computes product(*operands, sizes). Derivatives ignore that operands were quantized.
 
-    product must be linear in each operand. values: for each operand None, or the array that it was quantized from,
-    which gets the operand's derivative.
+    product: a function that is linear in each operand. values: for each operand the array that was quantized, or None.
+    Such an array gets the derivative with respect to its quantized operand (straight-through).
     """
 
     @jax.custom_jvp
@@ -121,27 +126,27 @@ def gmm(
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
-    It differs from megablox in three points. raggemm.compat.megablox keeps megablox's rule for the last one.
+    This function differs from megablox in three points. In the last point raggemm.compat.megablox follows megablox.
 
-    - Rows of no processed group are zero, or rows of existing_out.
+    - Rows of the result in no processed group are zero, or equal to those of existing_out.
     - The gradient of existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
-    - If rhs has fewer groups than group_sizes, group_offset is required. In megablox it is 0 by default.
+    - If rhs has fewer groups than group_sizes, group_offset is required. In megablox the default is 0 then, too.
 
     Args:
-      lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64, or both int8 or uint8 for an int32 result.
-        Either may be a QuantizedTensor.
+      lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64 in any mix, or both are int8 or uint8 and the
+        result is int32. Either may be a QuantizedTensor.
       rhs: [num_groups, k, n], or [num_groups, n, k] with transpose_rhs, or PackedWeights without transpose_rhs.
-      group_sizes: [total groups], int32, int64 or uint32: rows of each group. Their sum may be less than m.
+      group_sizes: [total groups], int32, int64 or uint32: rows of each group. The sum may be less than m.
       preferred_element_type: dtype of the result. As in megablox the default is float32, also for float64 operands.
       tiling, interpret: without effect.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. Required if rhs has fewer groups
         than group_sizes (else ValueError).
-      existing_out: [m, n] of preferred_element_type (else ValueError). The result keeps its rows outside the processed
-        groups. The other rows are not read.
+      existing_out: [m, n] of preferred_element_type (else ValueError). Rows of the result outside the processed groups
+        are those of existing_out. The other rows of existing_out are not read.
       transpose_rhs: True if the matrices of rhs are stored transposed.
-      lhs_quantize: dtype to quantize lhs to, with one scale per row (see quantize), so that a NaN or infinity changes
-        only its own row. The gradient of lhs passes straight through; second derivatives treat the elements as
-        constants. Not with existing_out.
+      lhs_quantize: dtype to which lhs is quantized first, with one scale per row (see quantize). A NaN or infinity of
+        lhs affects only its own row. The gradient of lhs ignores the quantization (straight-through). Second
+        derivatives treat the quantized elements as constants. Must not be given with existing_out.
 
     Returns:
       [m, n].
@@ -183,13 +188,13 @@ def tgmm(
     Args:
       lhs: [k, m]. lhs and rhs have the types of gmm. Either may be a QuantizedTensor.
       rhs: [m, n].
-      group_sizes: [total groups], as for gmm: extent of each group along m. Their sum may be less than m.
+      group_sizes: [total groups], as for gmm: extent of each group along m. The sum may be less than m.
       preferred_element_type: see gmm.
       tiling, interpret: without effect.
-      group_offset: integer, () or (1,): first group to compute. Required if num_actual_groups is less than the number
-        of groups (else ValueError).
+      group_offset: integer, () or (1,): index of the first group to compute. Required if num_actual_groups is less
+        than the number of groups (else ValueError).
       num_actual_groups: number of groups to compute. The default is all.
-      existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError). It is added to the result.
+      existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError). It is added to the products.
 
     Returns:
       [num_actual_groups, k, n].
@@ -208,8 +213,9 @@ def tgmm(
 def _promote_floats(a: Any, b: Any) -> Any:
     """Returns the dtype of a dot without preferred_element_type, by the rule of jax.lax.
 
-    It has the larger range, then the larger precision. bfloat16 and float16 thus give bfloat16, where
-    jnp.promote_types gives float32.
+    For two floats it is the one with the larger range, or among equal ranges the one with the larger precision. So
+    bfloat16 and float16 give bfloat16, although jnp.promote_types gives float32.
+    Other dtypes follow jnp.promote_types.
     """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)
@@ -217,7 +223,7 @@ def _promote_floats(a: Any, b: Any) -> Any:
 
 
 def _call_quantized(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
-    """Computes call(lhs, rhs, group_sizes), which must be linear in lhs and rhs, with rows of lhs quantized."""
+    """Computes call(lhs, rhs, group_sizes) after quantizing each row of lhs. call must be linear in lhs and rhs."""
     lhs, dtype = checks.as_float_array("lhs", lhs), checks.as_dtype("lhs_quantize", dtype, QUANTIZED)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # raises an error
@@ -245,13 +251,16 @@ def ragged_dot(
       lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64, or both int8 or uint8. Either may be a
         QuantizedTensor.
       rhs: [g, k, n], or PackedWeights.
-      group_sizes: [g], as for gmm. Rows behind their sum become zero.
-      precision: any jax.lax.Precision: products are exact, and sums are in float32 or float64. float32 operands also
-        allow the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 (see grouped_gemm). Presets with other arithmetic raise
-        NotImplementedError. None means jax_default_matmul_precision.
-      preferred_element_type: dtype of the result, int32 for int8 and uint8. The default is the wider dtype of lhs and
-        rhs. If one is a QuantizedTensor, it is the dtype of the other, and if both are, float32.
-      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. rhs may then have fewer groups.
+      group_sizes: [g], or more than g sizes with group_offset. See gmm. Rows of the result behind the last group are
+        zero.
+      precision: any jax.lax.Precision. The result is the same for each: products of elements are exact, and sums are
+        in float32 or float64. float32 operands also allow the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 (see
+        grouped_gemm). Presets with other arithmetic raise NotImplementedError. None means jax_default_matmul_precision.
+      preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the wider dtype
+        of lhs and rhs. If one is a QuantizedTensor, the default is the dtype of the other one. If both are, it is
+        float32.
+      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. rhs may then have fewer groups
+        than group_sizes.
       out_sharding: sharding of the result, on a mesh with explicit axes.
       lhs_quantize: as in gmm. It does not change the dtype of the result.
 

@@ -1,4 +1,4 @@
-"""Checks of a product's other arguments: sizes, offsets, result, precision and epilogue."""
+"""Checks of the arguments of a product except lhs and rhs: sizes, offsets, result, precision and epilogue."""
 
 import math
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Options(NamedTuple):
 
 
 def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
-    """Returns the number of processed groups."""
+    """Returns the number of groups that the call computes. Checks that operands and sizes have fitting numbers."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
     (first, total), *others = counts.items()
@@ -59,7 +59,10 @@ def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Opti
 
 
 def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
-    """Returns the groups of out for ragged K, the length of out for all ragged, else None."""
+    """Returns the number of groups in out for ragged K, and the length of out for all ragged, else None.
+
+    local: number of processed groups.
+    """
     check_layout("out_layout", out_layout)
     if mode is not Mode.ALL_RAGGED:
         if out_size is not None:
@@ -86,7 +89,10 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 
 
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
-    """Returns the scale and zero point of lhs or rhs by operand name, values of blocks in canonical shape."""
+    """Returns the given scale and zero point of lhs or rhs, by the names of the custom call, such as "rhs_scale".
+
+    Values of blocks get the canonical shape (see OptionalOperand in call.py). groups: number of processed groups.
+    """
     given: dict[str, jax.Array] = {}
     if x.quant_params is None:
         return given
@@ -104,7 +110,8 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
             if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):  # group boundaries may cut blocks
+            # A group may begin inside a block along the ragged axis. So each index on this axis gets its own value.
+            if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):
                 values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
             values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)
         given[f"{side}_{slot}"] = values
@@ -152,7 +159,7 @@ def check_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[
 
 
 def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
-    """Returns alpha or beta in the type of the epilogue."""
+    """Returns alpha or beta as an array of type `compute`, in which the epilogue computes."""
     x = checks.as_array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
@@ -161,7 +168,7 @@ def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Arr
 
 
 def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
-    """Checks the activation. Returns its gate, if any."""
+    """Checks activation and gate. Returns the gate as an array, or None without a gate."""
     if activation is None:
         if gate is not None:
             raise ValueError("gate is given without activation")
@@ -180,7 +187,11 @@ def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute
 
 
 def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
-    """Returns the options of grouped_gemm for megablox's existing_out. name: its name in the front end."""
+    """Returns the arguments c and beta of grouped_gemm for an existing_out as in megablox, or {} without one.
+
+    c: existing_out. beta: 0 if processed rows overwrite existing_out, 1 if it is added. name: name of existing_out in
+    the front end, for error messages.
+    """
     if c is None:
         return {}
     c, dtype = checks.as_array(name, c), jax.dtypes.canonicalize_dtype(checks.as_dtype("preferred_element_type", dtype))
@@ -190,12 +201,12 @@ def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_ou
 
 
 class _Preset(NamedTuple):
-    operands: set[str]  # supported types of lhs and rhs
-    sums: str  # type of the sums
-    attribute: str = ""  # value of the attribute `precision`
+    operands: set[str]  # names of the supported dtypes of lhs and rhs
+    sums: str  # name of the dtype of the sums
+    attribute: str = ""  # value of the custom call's attribute `precision`
 
 
-# The other presets round operands or sums.
+# The supported DotAlgorithmPresets. The other ones round operands or sums.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
@@ -212,10 +223,11 @@ def default_precision(precision: Any) -> Any:
 
 
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
-    """Returns the attribute `precision` for a product of these dtypes, or "" for the default.
+    """Returns the custom call's attribute `precision`: "BF16_X3", "BF16_X6", or "" for the default arithmetic.
 
-    By default products are exact and sums are in float32 or float64, which satisfies any jax.lax.Precision.
-    NotImplementedError for a DotAlgorithmPreset with other arithmetic, except BF16_BF16_F32_X3 and _X6.
+    By default products are exact and sums are in float32 or float64, which satisfies any jax.lax.Precision. Raises
+    NotImplementedError for a DotAlgorithmPreset with other arithmetic, except BF16_BF16_F32_X3 and _X6. lhs, rhs, out:
+    their dtypes.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]

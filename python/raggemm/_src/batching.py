@@ -1,10 +1,12 @@
-"""The batching rule of grouped_gemm: every vmap is one call.
+"""The batching rule of grouped_gemm: every vmap is one call. The batch axis becomes part of a canonical axis:
 
-The new axis joins the problems P if per-group matrices or their scales are batched, else the replicas R. Ragged N and
-uniform have no replicas, so such calls become ragged M. If only a shared lhs of ragged N is batched, the axis joins the
-rows of lhs.
+    ragged M or uniform, rhs and its scales shared by the batch        replicas; uniform becomes ragged M
+    ragged N, a lhs per group that the batch shares                    replicas, as ragged M with swapped operands
+    ragged N, only a lhs that all groups share is batched, not PACKED  rows of lhs
+    all other calls                                                    problems
 
-Per-group matrices are never copied, unless only their scales are batched. Other operands may be moved or broadcast.
+Per-group weights that the batch shares are not copied, unless their scales are batched. Other operands may be moved or
+broadcast.
 """
 
 import jax
@@ -17,7 +19,12 @@ from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_rag
 
 
 def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
-    """Merges the batch into axis `into` of the unbatched x, as its outer part. Broadcasts that axis to `extent`."""
+    """Merges the batch axis of x with the following axis. Returns x without a batch axis.
+
+    axis: position of the batch axis; None if x is not batched, and is broadcast. size: extent of the batch axis. into:
+    the axis that the batch axis is merged with, counted without the batch axis. extent: extent to which `into` is
+    broadcast first; None: its own.
+    """
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]
     extent = x.shape[into + 1] if extent is None else extent
@@ -38,7 +45,7 @@ def _bind_into_problems(call: Call, args: Arguments, axes: Arguments, size: int)
 
 
 def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Merges the batch into the replicas of ragged M. All batch elements share rhs."""
+    """Binds a ragged-M call whose replicas contain the batch. All batch elements share rhs."""
 
     def merge(x, axis):
         return _merge_batch(x, axis, size, 1, extent=_unbatched_aval(args.lhs, axes.lhs).shape[1])
@@ -54,7 +61,10 @@ def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int)
 
 
 def _bind_into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Merges the batch into the rows of ragged N with a shared lhs. Only lhs and operands like out may be batched."""
+    """Binds a ragged-N call with a shared lhs, whose rows contain the batch.
+
+    Only lhs and operands with the shape of out may be batched.
+    """
     lhs = _merge_batch(args.lhs, axes.lhs, size, 3 if call.lhs.trans else 2)
     optional = dict(args.optional)
     for operand in args.given:
@@ -64,7 +74,7 @@ def _bind_into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> 
 
 
 def _batch(flat, flat_axes, *, call: Call):
-    flat = [versions.replicate_explicit_axes(x) for x in flat]  # the axis of a vmap may still be divided
+    flat = [versions.replicate_explicit_axes(x) for x in flat]  # a mesh may still divide the batch axis
     args, axes = call.unflatten(flat), call.unflatten(flat_axes)
     size = next(x.shape[axis] for x, axis in zip(flat, flat_axes, strict=True) if axis is not None)
     as_out = {x.name: None for x in args.given if not x.axes}

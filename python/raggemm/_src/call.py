@@ -1,17 +1,18 @@
-"""Static parameters of the primitive: the product that one custom call computes, and the storage of its operands.
+"""The static parameters of the primitive grouped_gemm: the product of one custom call, and how operands are stored.
 
-The product is out_g = op(lhs_g) x op(rhs_g) for each group g. One array of canonical shape holds an operand's matrices
-of all groups. Its first axis counts P independent problems (a batch), the second R replicas or G groups:
+The product is out_g = op(lhs_g) x op(rhs_g) for each group g; op transposes a matrix or leaves it. One array holds an
+operand's matrices of all groups. It has a canonical shape. The first axis counts P independent problems (a batch), and
+the second R replicas or G groups. "first" and "last" mean the two axes of a matrix:
 
-    first ragged   [P,R,rows,x]    row slices: group g has dims[g] rows
-    last ragged    [P,R,x,cols]    column slices; with layout PACKED consecutive dense blocks
-    neither        [P,G,x,y]       one matrix per group
+    first ragged   [P,R,rows,x]    groups are slices of the rows: group g has dims[g] rows
+    last ragged    [P,R,x,cols]    groups are slices of the columns; with layout PACKED consecutive dense blocks
+    not ragged     [P,G,x,y]       one matrix per group
     shared         [P,1,x,y]       one matrix for all groups
     column blocks  [P,G,T,K,B]     rhs of ragged M: T blocks of B columns, zero from column N on
-    both           [P,1,length]    1-D, packed
+    both ragged    [P,1,length]    consecutive dense matrices
 
-Every dims array is [P,R,G]. OPTIONAL lists the optional operands. Replicas of a problem share the per-group matrices;
-ragged K sums over replicas. Ragged N and all ragged have R = 1.
+A dims array has the sizes of the groups, [P,R,G]. OPTIONAL lists the optional operands. Replicas of a problem share the
+per-group matrices; ragged K sums over replicas. Ragged N and all ragged have R = 1.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
 class OperandRole(enum.Enum):
-    """Role of an optional operand in alpha * lhs x rhs + beta * c + bias."""
+    """The role of an optional operand in a call, which computes alpha * lhs x rhs + beta * c + bias."""
 
     ALPHA = enum.auto()
     QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs
@@ -40,7 +41,7 @@ class OperandRole(enum.Enum):
 
 
 class OptionalOperand(NamedTuple):
-    """An optional operand of a call.
+    """An optional operand of a call, such as c or the scale of rhs.
 
     A scale or zero point has one value per group, [P,1|R,G], or one per block of its matrix, [P, second axis of the
     matrix or 1, rows of blocks, columns of blocks].
@@ -48,7 +49,7 @@ class OptionalOperand(NamedTuple):
 
     name: str
     role: OperandRole
-    axes: tuple[str, ...] = ()  # names as in sharding.py; (): stored like out. A replica axis has extent 1 or R
+    axes: tuple[str, ...] = ()  # axes by name, see sharding.py; (): those of out. A "replica" axis has extent 1 or R
 
     @property
     def is_per_group(self) -> bool:
@@ -59,7 +60,7 @@ class OptionalOperand(NamedTuple):
 
     @property
     def side(self) -> str:
-        """Returns the matrix of a scale or zero point, "lhs" or "rhs"."""
+        """Returns the operand that a scale or zero point belongs to, "lhs" or "rhs"."""
         return self.name[:3]
 
 
@@ -76,19 +77,22 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Returns an operand from the library's table, which has no axes for scales and zero points."""
+    """Returns the operand for a row of the library's table of operands.
+
+    The table has no axes for scales and zero points. This function adds them.
+    """
     if name not in _ROLES:
         return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
     is_as_out = {"row", "column"} <= set(axes)
     return OptionalOperand(name, _ROLES[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
 
 
-# Optional operands, in the order of the custom call. ad.py has a tangent rule for alpha and each addend.
+# All optional operands, in the order of the custom call. ad.py has a tangent rule for alpha and each addend.
 OPTIONAL = tuple(_make_operand(row["name"], row["axes"]) for row in tables()["operands"])
 
 
 class Mode(enum.Enum):
-    """The axis of a call that groups divide. See the table in include/raggemm/problem.h."""
+    """The mode of a call: which axis the groups divide. See the table in include/raggemm/problem.h."""
 
     RAGGED_M = enum.auto()
     RAGGED_K = enum.auto()
@@ -98,18 +102,18 @@ class Mode(enum.Enum):
 
 
 class Storage(NamedTuple):
-    """Storage of an operand."""
+    """The storage of lhs, rhs or out in an array of canonical shape. See the table in the docstring of this module."""
 
-    first: int | None = None  # index of the dims array of the first axis
-    last: int | None = None  # index of the dims array of the last axis
-    trans: bool = False  # op() transposes each group's matrix
-    layout: str = STRIDED  # layout of a ragged last axis, or COLUMN_BLOCKS
-    shared: bool = False  # one matrix for all groups
-    columns: int = 0  # N, for column blocks
+    first: int | None = None  # index in Arguments.dims of the groups' sizes along the first axis; None: not ragged
+    last: int | None = None  # index in Arguments.dims of the groups' sizes along the last axis; None: not ragged
+    trans: bool = False  # True: the product uses the transpose of each group's matrix
+    layout: str = STRIDED  # STRIDED or PACKED along a ragged last axis, or COLUMN_BLOCKS
+    shared: bool = False  # True: one matrix for all groups
+    columns: int = 0  # number of columns N, for COLUMN_BLOCKS
 
     @property
     def per_group(self) -> bool:
-        """Returns True if axis 1 counts groups."""
+        """Returns True if each group has a matrix of its own. Axis 1 of the array then counts groups."""
         return self.first is None and self.last is None and not self.shared
 
     def transposed(self) -> "Storage":
@@ -118,22 +122,22 @@ class Storage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Call:
-    """The static parameter of the primitive."""
+    """The static parameter of the primitive grouped_gemm: a product, without its arrays."""
 
     lhs: Storage
     rhs: Storage
-    out: Storage  # never trans
+    out: Storage  # out.trans is always False
     dtype: np.dtype  # dtype of out
-    precision: str = ""  # value of the attribute; "": default
-    activation: str = ""  # value of the attribute; "": none
-    out_extent: int | None = None  # groups of a ragged-K out, or length of an all-ragged out
+    precision: str = ""  # value of the custom call's attribute; "": default arithmetic
+    activation: str = ""  # value of the custom call's attribute; "": no activation
+    out_extent: int | None = None  # number of groups for ragged K, or length of out for all ragged
     overwrites_c: bool = False  # True if beta is the constant 0
     # Argument names for the custom call's error messages.
-    dims_names: tuple[str, ...] = ()  # one per dims array; (): default names
+    dims_names: tuple[str, ...] = ()  # names of the dims arrays; (): default names
     c_name: str = "c"
     row_index_name: str = "row_index"
-    lhs_name: str = "lhs"  # used with row_index only
-    operands: tuple[str, ...] = ()  # given optional operands; bind() sets it
+    lhs_name: str = "lhs"  # name of lhs; used only with row_index
+    operands: tuple[str, ...] = ()  # names of the given optional operands; bind() sets this field
 
     @property
     def storages(self) -> dict[str, Storage]:
@@ -141,12 +145,12 @@ class Call:
 
     @property
     def ragged_slots(self) -> dict[str, int]:
-        """Returns the index in Arguments.dims of each given dims array."""
+        """Returns the index in Arguments.dims of each given dims array, by its slot, such as "lhs_first"."""
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
 
     def attributes(self) -> dict[str, str | bool]:
-        """Returns the attributes that differ from the defaults in proto/config.proto."""
+        """Returns the custom call's attributes, if they differ from the defaults in proto/config.proto."""
         attributes: dict[str, str | bool] = {}
         for name, storage in self.storages.items():
             if storage.trans:
@@ -162,7 +166,10 @@ class Call:
         return attributes
 
     def names_attribute(self) -> str:
-        """Returns the attribute `names`: slot=name for each operand with another name than its slot."""
+        """Returns the custom call's attribute `names`, such as "lhs_first=group_sizes,out_first=group_sizes".
+
+        It has an entry slot=name for each operand whose name in error messages differs from its slot.
+        """
         names = {slot: self.dims_names[index] for slot, index in self.ragged_slots.items()} if self.dims_names else {}
         optional = {"c": self.c_name, "row_index": self.row_index_name}
         names |= {slot: name for slot, name in optional.items() if slot in self.operands}
@@ -171,7 +178,7 @@ class Call:
         return ",".join(f"{slot}={name}" for slot, name in names.items() if name != slot)
 
     def __repr__(self) -> str:
-        """Returns the text of a call in jaxprs: the mode, then the attributes as in HLO."""
+        """Returns the text that jaxprs show for a call: the mode, then the attributes as in HLO."""
         parts = [f"{name}={value}" for name, value in self.attributes().items()]
         if self.operands:
             parts.append("operands=" + ",".join(self.operands))
@@ -206,19 +213,19 @@ class Call:
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
 
     def unflatten(self, args: Sequence[Any]) -> "Arguments":
-        """Returns the primitive's flat arguments by name: lhs, rhs, dims arrays, then the given operands."""
+        """Converts the flat arguments of the primitive: lhs, rhs, dims arrays, then the given optional operands."""
         lhs, rhs, *others = args
         dims = others[: len(others) - len(self.operands)]
         return Arguments(lhs, rhs, tuple(dims), dict(zip(self.operands, others[len(dims) :], strict=True)))
 
 
 class Arguments(NamedTuple):
-    """The arguments of a Call: arrays, or one aval, tangent or batch axis for each."""
+    """The arguments of a Call: arrays, or in rules of JAX an aval, a tangent or a batch axis for each array."""
 
     lhs: Any
     rhs: Any
-    dims: tuple[Any, ...]
-    optional: dict[str, Any]  # by name
+    dims: tuple[Any, ...]  # dims arrays
+    optional: dict[str, Any]  # given optional operands by name
 
     def sizes(self, index: int | None) -> Any:
         """Returns the dims array with the index that a Storage holds."""
@@ -234,7 +241,7 @@ class Arguments(NamedTuple):
         return [self.lhs, self.rhs, *self.dims, *(self.optional[operand.name] for operand in self.given)]
 
     def select(self, *roles: OperandRole) -> "Arguments":
-        """Returns the arguments without optional operands of other roles."""
+        """Returns these arguments, with only those optional operands that have one of the roles."""
         return self._replace(optional={x.name: self.optional[x.name] for x in self.given if x.role in roles})
 
     def map(self, function: Callable[[Any], Any]) -> "Arguments":
@@ -243,9 +250,10 @@ class Arguments(NamedTuple):
 
 
 def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
-    """Returns the shape of a custom call's operand, which has the same elements in order.
+    """Converts a canonical shape to the shape that the custom call takes. The order of the elements is the same.
 
-    It is 1-D, 3-D with a group axis, or 2-D with the matrices of all P and R stacked.
+    An operand with two ragged axes becomes 1-D. For one matrix per group, problems and groups become one axis. For
+    other operands, the matrices of all problems and replicas are stacked in a 2-D array.
     """
     p, r, *matrix = shape
     if len(matrix) == 1:
@@ -256,7 +264,7 @@ def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ..
 
 
 def to_column_blocks(x: jax.Array, width: int) -> jax.Array:
-    """Returns [...,T,K,width], the column blocks of x [...,K,N], padded with zeros."""
+    """Cuts matrices x [...,K,N] into T blocks of `width` columns: [...,T,K,width]. Columns from N on are zero."""
     *outer, k, n = x.shape
     count = -(-n // width)
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count * width - n)])
@@ -264,6 +272,6 @@ def to_column_blocks(x: jax.Array, width: int) -> jax.Array:
 
 
 def from_column_blocks(x: jax.Array, columns: int) -> jax.Array:
-    """Returns [...,K,columns], the matrices that to_column_blocks was given."""
+    """Inverts to_column_blocks: returns matrices [...,K,columns] from blocks [...,T,K,width]."""
     *outer, count, k, width = x.shape
     return jnp.moveaxis(x, -3, -2).reshape(*outer, k, count * width)[..., :columns]

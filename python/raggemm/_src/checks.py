@@ -1,4 +1,4 @@
-"""Checks of single arguments. Errors name the argument, its value and the allowed values."""
+"""Checks of single arguments of public functions. Errors name the argument, its value and the allowed values."""
 
 import dataclasses
 import operator
@@ -15,7 +15,7 @@ from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor
 
 
 def check_integer(name: str, x: Any) -> int:
-    """Returns a Python or NumPy integer as an int."""
+    """Returns x, a Python or NumPy integer, as an int. Rejects everything else."""
     try:
         return operator.index(x)
     except TypeError:
@@ -25,7 +25,7 @@ def check_integer(name: str, x: Any) -> int:
 
 
 def check_count(name: str, x: Any, least: int) -> int:
-    """Returns an integer from `least` to the maximum of int32."""
+    """Returns x as an int. Rejects numbers below `least` and above the maximum of int32."""
     n, most = check_integer(name, x), np.iinfo(np.int32).max
     if not least <= n <= most:
         raise ValueError(f"{name} is {n}, must be at {f'least {least}' if n < least else f'most {most}'}")
@@ -33,14 +33,14 @@ def check_count(name: str, x: Any, least: int) -> int:
 
 
 def check_bool(name: str, x: Any) -> bool:
-    """Returns a bool or an integer as a bool. Rejects strings and arrays."""
+    """Returns x, a bool or an int, as a bool. Rejects strings and arrays."""
     if not isinstance(x, bool | np.bool_ | int):
         raise TypeError(f"{name} is {x!r}, must be True or False")
     return bool(x)
 
 
 def check_choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
-    """Returns x if it is allowed."""
+    """Returns x. Raises ValueError if x is not one of the allowed values."""
     if not isinstance(x, str | None) or x not in (allowed := tuple(allowed)):
         raise ValueError(f"{name} is {x!r}, must be one of {', '.join(map(repr, allowed))}")
     return x
@@ -63,13 +63,13 @@ def is_quantized(x: Any) -> bool:
 
 
 def check_is_array(name: str, x: Any) -> None:
-    """Rejects QuantizedTensor and PackedWeights."""
+    """Raises TypeError if x is a QuantizedTensor or PackedWeights."""
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
 
 
 def as_array(name: str, x: Any) -> jax.Array:
-    """Returns x as a JAX array."""
+    """Converts x to a JAX array. Rejects QuantizedTensor, PackedWeights and everything that is no array."""
     check_is_array(name, x)
     try:
         return jnp.asarray(x)
@@ -90,7 +90,10 @@ QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
 def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """Returns x as a JAX array of an allowed dtype. The error mentions that only bytes multiply bytes."""
+    """Returns x, the elements of lhs or rhs, as a JAX array of an allowed dtype.
+
+    The error message says that int8 and uint8 are allowed only if both operands have them.
+    """
     x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
         pair = format_dtypes(BYTES)
@@ -109,7 +112,7 @@ def check_rank(name: str, x: Any, axes: str) -> Any:
 
 
 def check_shape(name: str, x: Any, *wanted: tuple[int, ...], why: str = "", error: type[Exception] = ValueError) -> Any:
-    """Returns x if it has one of the wanted shapes. why: end of the message."""
+    """Returns x if it has one of the wanted shapes. why: end of the error message."""
     if x.shape not in wanted:
         raise error(f"{name}: shape is {x.shape}, must be {' or '.join(map(str, wanted))}{why}")
     return x
@@ -124,7 +127,10 @@ def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
 
 
 def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
-    """Returns a hint that int4 may be packed, for an axis of bytes with half of the wanted extent, else ""."""
+    """Returns the end of an error message, for an array of bytes that seems to hold two elements of 4 bits per byte.
+
+    This seems so if an axis has half of the wanted extent. Otherwise returns "".
+    """
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
     return (
@@ -141,9 +147,9 @@ class QuantParams(NamedTuple):
 
 
 def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
-    """Returns the elements and QuantParams of a QuantizedTensor, or an array and None.
+    """Returns the elements and the QuantParams of x, or x and None if x is an array.
 
-    No derivative passes through elements, or through float8_e8m0fnu scales, which have no zero and no sign.
+    Quantized elements get no derivative. Neither do float8_e8m0fnu scales, because this type has no zero and no sign.
     """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
@@ -159,7 +165,10 @@ def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
 def split_weights(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
 ) -> tuple[jax.Array, QuantParams | None, int | None]:
-    """Returns the results of split_quantized, and the number of columns of PackedWeights, else None."""
+    """Returns three values: the elements and QuantParams of x, as split_quantized does, and None.
+
+    x may also be PackedWeights. Then the elements are [G,T,K,B], and the third value is the number of columns N.
+    """
     if not isinstance(x, PackedWeights):
         return *split_quantized(name, x, allowed), None
     packed = as_packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
@@ -169,7 +178,7 @@ def split_weights(
 
 
 def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
-    """Returns PackedWeights of JAX arrays. floats: allowed dtypes of unquantized data."""
+    """Checks PackedWeights. Returns them with JAX arrays. floats: allowed dtypes of data that is not quantized."""
     if not isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is {type(x).__name__}, must be PackedWeights")
     if x.version != PACKED_VERSION:
@@ -188,11 +197,11 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """Returns a QuantizedTensor of JAX arrays, also from an object with the fields of qwix's QArray."""
+    """Checks a QuantizedTensor, or an object with the fields of qwix's QArray. Returns it with JAX arrays."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # the only type of qwix whose elements are not numbers
+    if getattr(tensor, "qtype", None) == "nf4":  # elements of other types of qwix are numbers
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)
@@ -213,7 +222,7 @@ def _check_scales(
 
 
 def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
-    """Checks the shape of scales or zero points. data, dtype: shape and dtype of the elements."""
+    """Checks `shape`, that of scales or zero points. data, dtype: shape and dtype of the quantized elements."""
     if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
         return
     if len(shape) != len(data):
@@ -227,7 +236,7 @@ def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...],
 
 
 def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
-    """Returns the dtype if it is allowed."""
+    """Returns the dtype. Raises TypeError if it is not one of the allowed dtypes."""
     if dtype not in allowed:
         raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}")
     return dtype
@@ -249,7 +258,7 @@ def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype
 
 
 def as_integer_array(name: str, x: Any) -> jax.Array:
-    """Returns x as a JAX array. Rejects values out of range, which jnp.asarray would wrap."""
+    """Returns x as a JAX array of integers. Rejects int64 values that would not fit into JAX's integers."""
     if not isinstance(x, jax.Array):
         check_is_array(name, x)
         x = np.asarray(x)
@@ -266,7 +275,7 @@ def as_integer_array(name: str, x: Any) -> jax.Array:
 
 
 def reshard(out: jax.Array, out_sharding: Any) -> jax.Array:
-    """Returns out with out_sharding, unless that is None."""
+    """Returns out, resharded to out_sharding unless out_sharding is None."""
     if out_sharding is None:
         return out
     if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):

@@ -41,12 +41,12 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         raggemm.describe()
         raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
 
-    Without arguments it prints versions, the CPU, the instruction set and its reason, executors, threads, and the
-    environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS.
+    Without arguments, describe prints versions, the CPU, the instruction set and why it was chosen, executors, threads,
+    and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS.
 
-    With a function it calls function(*args, **kwargs) once, waits for the results, and prints the plan of each raggemm
-    call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles. A
-    moe_mlp prints its products' plans for the first piece of its rows.
+    With a function, describe calls function(*args, **kwargs) once, waits for the results, and prints the plan of each
+    raggemm call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles.
+    moe_mlp computes its rows piece by piece. Its plans are those of the products of the first piece.
     """
     if function is None:
         facts = list(_facts())

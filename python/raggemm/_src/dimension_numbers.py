@@ -1,6 +1,7 @@
-"""jax.lax's ragged_dot_general as one call: converts dimension numbers and operands to canonical form.
+"""Computes jax.lax's ragged_dot_general as one call of grouped_gemm.
 
-lax.py calls this module with checked arguments. override.py lowers jax.lax's own function to it.
+Converts the dimension numbers and the operands to the canonical form of call.py. lax.py calls this module with checked
+arguments. override.py lowers jax.lax's own function to this module.
 """
 
 import functools
@@ -19,17 +20,20 @@ from raggemm._src.call import Arguments, Call, Storage
 from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
-# The axes of data that merge to each canonical axis: problems, second axis, rows, columns.
+# Four lists of axes of an operand as the caller passes it. The axes of each list merge to one canonical axis:
+# problems; replicas or groups; rows; columns.
 MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
-    """Returns scales or zero points in canonical shape: [P, second axis or 1, rows, columns].
+    """Converts per-block scales or zero points to canonical shape: [P, replicas, groups or 1, rows, columns] of blocks.
 
-    The custom call requires blocks of one size, so values are repeated along merged axes before the last axis with
-    blocks. If groups divide an axis, they are also repeated along that axis, problems and replicas.
+    The custom call requires blocks of one size. If several axes of data merge, values are therefore repeated along all
+    of them before the last one that has blocks. If groups divide an axis of data, values are also repeated along this
+    axis, the problems and the replicas.
 
-    values: the rank of data. shape: shape of data. ragged: axis of data that groups divide, or None.
+    values: scales or zero points, with as many axes as data. shape: shape of data. parts: axes of data that merge to
+    each canonical axis. ragged: axis of data that groups divide, or None.
     """
     x = values.transpose([axis for part in parts for axis in part])
     extents = [shape[axis] for part in parts for axis in part]
@@ -91,12 +95,12 @@ _DIMS_NAMES = ("group_sizes",)
 
 
 def widen_sizes(group_sizes: Any) -> Any:
-    """Converts sizes of 8 and 16 bits to int32."""
+    """Converts group sizes of 8 or 16 bits to int32. Returns other group sizes unchanged."""
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
 
 
 def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
-    """Widens elements to a byte for an int32 result, which the custom call has only for bytes."""
+    """Converts integers narrower than a byte to int8 or uint8 if the result is int32. The custom call requires this."""
     return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
@@ -105,7 +109,10 @@ def _is_identity(axes: Sequence[int]) -> bool:
 
 
 def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
-    """Returns (x [lead..., rows..., cols...], False), or (x, True) if x is stored as [lead..., cols..., rows...]."""
+    """Returns x with axes [lead..., rows..., cols...], and False.
+
+    Returns the unchanged x, and True, if its axes already are [lead..., cols..., rows...]. lead, rows, cols: axes of x.
+    """
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
         return x, True
@@ -124,7 +131,10 @@ class Result(NamedTuple):
 
 
 class _Axes:
-    """The axes of lhs and rhs by role. Contracted axes have the order of rhs, so that weights are not transposed."""
+    """The axes of lhs and rhs by role.
+
+    Contracted axes have the order of rhs, so that weights are not transposed, unless the ragged axis is one of them.
+    """
 
     def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
         (left, right), (self.lhs_batch, self.rhs_batch) = numbers.dot_dimension_numbers
@@ -140,25 +150,30 @@ class _Axes:
 
     @property
     def ragged_side(self) -> Sequence[int]:
-        """Returns the contracted axes of lhs if the ragged axis is one of them, else its free axes."""
+        """Returns the contracted axes of lhs if the ragged axis is one of them, else the free axes of lhs."""
         return self.left if self.is_contracting else self.lhs_free
 
 
 def _arrange_ragged(x, lead, free, ragged, trans_if_first):
-    """Returns x as [lead, ragged, free], or as [lead, free, ragged] if it is stored so, and its Storage."""
+    """Returns x with axes [lead, ragged, free], or unchanged if its axes are [lead, free, ragged], and its Storage.
+
+    lead, free: axes of x. ragged: the axis of x that groups divide. trans_if_first: `trans` of the Storage in the first
+    case; in the second case it has the other value.
+    """
     matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
 def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the axes that merge to the rows and to the columns of a result of _arrange_ragged."""
+    """Returns the axes that merge to the rows, and those that merge to the columns, in a result of _arrange_ragged."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
 def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
-    """Returns sizes [P,R,G], from group_sizes [batch..., outer axes..., G] or [G].
+    """Converts group_sizes [G], or [batch..., outer..., G] as in jax.lax, to a dims array [P,R,G].
 
-    Outer axes of lhs precede the ragged axis. All axes after it have the same sizes.
+    Outer axes of lhs are the free (or contracted) axes before the ragged axis. All indices of the axes after the ragged
+    axis have the same sizes.
     """
     side = axes.ragged_side
     position = side.index(axes.ragged)
@@ -171,9 +186,9 @@ def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> 
 
 
 def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
-    """Binds [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...].
+    """Computes [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...].
 
-    One of m... is ragged, and the others are replicas.
+    One of the axes m... is ragged, and the other axes m... are replicas.
     """
     rest = [a for a in axes.lhs_free if a != axes.ragged]
     batch, free = _extents(lhs, axes.lhs_batch), _extents(rhs, axes.rhs_free)
@@ -196,9 +211,9 @@ def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _A
 
 
 def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
-    """Binds [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...].
+    """Computes [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...].
 
-    One of k... is ragged, and the others are replicas, which ragged K sums over.
+    One of the axes k... is ragged. The other axes k... are replicas, which ragged K sums over.
     """
     index = axes.left.index(axes.ragged)
     left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))
@@ -222,7 +237,10 @@ def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes
 
 
 def _bind_batched(lhs, rhs, quant_params, axes: _Axes, result: Result):
-    """Binds [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]. One of b... is ragged, which changes nothing."""
+    """Computes [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...].
+
+    One of the axes b... is ragged. Its group sizes have no effect, as in jax.lax on CPU.
+    """
     batch, m, n = _extents(lhs, axes.lhs_batch), _extents(lhs, axes.lhs_free), _extents(rhs, axes.rhs_free)
     k, groups = math.prod(_extents(lhs, axes.left)), math.prod(batch)
     left, lhs_trans = _arrange(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
@@ -250,8 +268,8 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes ragged_dot_general of checked operands.
 
-    group_sizes: int32, int64 or uint32. group_offset: one element of such a type; not with a ragged batch axis.
-    quant_params: scales and zero points of lhs and rhs by operand name.
+    group_sizes: int32, int64 or uint32. group_offset: one element of these types, or None. It must be None if a batch
+    axis is ragged. quant_params: scales and zero points by the names of the custom call, such as "lhs_scale".
     """
     lhs, rhs = (_widen_to_bytes(versions.replicate_explicit_axes(x), result.dtype) for x in (lhs, rhs))
     group_sizes = versions.replicate_explicit_axes(group_sizes)

@@ -9,17 +9,17 @@ import numpy as np
 from raggemm._src.library import tables
 
 _S32, _F32, _F64 = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float64)
-# The library's formats by name.
+# Rows of the library's table of element formats, by the format's name.
 _FORMATS = {row["name"]: row for row in tables()["formats"] if row["role"] != "panel"}
 _DTYPES = {name: np.dtype(row["numpy"]) for name, row in _FORMATS.items()}
 
 
 def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
-    """Returns the types with a role, each with the type of its sums."""
+    """Returns the dtypes of the formats with a role. The value of each dtype is the dtype of its sums."""
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# Types of plain matrices and of quantized elements.
+# Dtypes of matrices that are not quantized, and of quantized elements. The values are the dtypes of sums.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
@@ -33,7 +33,7 @@ def _one_byte_type(dtype: np.dtype) -> Any:
     return np.uint8 if ml_dtypes.iinfo(dtype).min == 0 else np.int8
 
 
-# Types narrower than a byte: elements per byte, and a one-byte type that holds their values.
+# For each type narrower than a byte: elements per byte, and a one-byte type that holds all its values.
 SUB_BYTE = {
     _DTYPES[name]: (8 // row["bits"], _one_byte_type(_DTYPES[name]))
     for name, row in _FORMATS.items()
@@ -56,7 +56,11 @@ def format_dtypes(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
 
 
 def compute_dtype(*dtypes: Any) -> np.dtype:
-    """Returns the type of the epilogue: int32 if a dtype is int32, else float64 if one is float64, else float32."""
+    """Returns the type in which sums and the epilogue of a product are computed.
+
+    It is int32 if one of the dtypes is int32, else float64 if one is float64, else float32. dtypes: those of lhs, rhs
+    and out.
+    """
     given = [np.dtype(x) for x in dtypes]
     return next((wanted for wanted in (_S32, _F64) if wanted in given), _F32)
 
@@ -67,9 +71,10 @@ def addend_dtypes(compute: np.dtype) -> Iterable[np.dtype]:
 
 
 def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
-    """Returns the first of "lhs", "rhs" and "result" with an unsupported dtype, and its allowed types. None: all fit.
+    """Finds an unsupported dtype of a product: returns "lhs", "rhs" or "result", and the allowed dtypes, or None.
 
-    narrow: also accepts quantized element types as plain numbers, next to a float or to their own kind.
+    lhs, rhs, out: dtypes. narrow: True also allows quantized element types, as numbers without scales. The other
+    operand must then be a float, or of the same kind: integers, or float8 and float4.
     """
     has_bytes = lhs in BYTES or rhs in BYTES
     operands: Iterable[np.dtype] = BYTES if has_bytes else MATRICES

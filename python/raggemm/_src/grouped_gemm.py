@@ -39,7 +39,7 @@ def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
 
 def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
     """Makes axis 0 the group axis of operands that are neither ragged nor shared."""
-    # The lhs of ragged N is shared if it has one free axis.
+    # All groups share the lhs of ragged N if it has one free axis.
     lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
     lhs = lhs.mark_group_axis() if lhs_is_grouped else lhs
     rhs = rhs.mark_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs
@@ -73,16 +73,16 @@ def _make_storages(
 
 
 class _Shapes(NamedTuple):
-    lhs: tuple[int, ...]  # canonical shape
-    rhs: tuple[int, ...]  # canonical shape
+    lhs: tuple[int, ...]  # canonical shape of lhs
+    rhs: tuple[int, ...]  # canonical shape of rhs
     groups: int  # number of processed groups
     out: tuple[int, ...]  # shape of the result
 
 
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
-    """Reshapes the caller's arrays to canonical shape and binds the call, under jit, because eager reshapes copy."""
-    # An axis that a mesh divides cannot always be collapsed.
+    """Reshapes the caller's arrays to canonical shape and binds the call. Runs in jit, because eager reshapes copy."""
+    # JAX cannot always reshape an array whose axis an explicit mesh divides.
     args = args.map(versions.replicate_explicit_axes)
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
@@ -103,7 +103,10 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
 
 
 def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
-    """Computes grouped_gemm of a front end's operands. options: fields of arguments.Options."""
+    """Computes grouped_gemm for a front end, which has checked the operands.
+
+    arg_names: names of the arguments in error messages. options: fields of arguments.Options.
+    """
     given = arguments.Options(**options)
     mode = _find_mode(lhs, rhs)
     for x in (lhs, rhs):
@@ -194,16 +197,19 @@ def grouped_gemm(
         with a preferred_element_type of int32. For ragged M, ragged K and uniform, either may be a QuantizedTensor; out
         is then of floats, and a scale or zero_point [G] has one value per processed group. The rhs of ragged M may be
         PackedWeights.
-      contracting_dims: (lhs_axes, rhs_axes) of `data`, counting the group axis. Each is the first or the last axes,
-        adjacent and in order. All groups share the lhs of ragged N if it has one free axis; else its axis 0 is the
-        group axis. All ragged: axis 0 or 1 of each group's matrix.
-      c: same shape and dtype as out. Processed elements get beta * c added. Other elements of out are c.
+      contracting_dims: (lhs_axes, rhs_axes), the contracted axes of the operands' data, with the group axis counted.
+        The axes of each operand are its first or last ones after the group axis, adjacent and in order. For all ragged,
+        0 and 1 are the axes of each group's matrix. An lhs of ragged N with one free axis is shared by all groups. With
+        more free axes, its axis 0 is the group axis.
+      c: same shape and dtype as out. beta * c is added to elements of processed groups. Other elements of out are those
+        of c.
       bias: [G,N], float16, bfloat16, float32 or float64, one row per processed group. Not for ragged N and all ragged.
-        With int8 or uint8 operands bias, alpha, beta and c are int32.
-      alpha, beta: scalars or [G], 1 by default. beta requires c. If beta is 0, c is not read (as in BLAS).
-      group_offset: integer, () or (1,): the first processed group. Required if fewer groups are processed than there
-        are sizes (else ValueError). rhs (ragged M), out (ragged K), alpha, beta and bias have the processed groups
-        only. Must be 0 in the other modes.
+        With arrays of int8 or uint8 as operands, bias, alpha, beta and c are int32.
+      alpha, beta: factors of the product and of c, scalars or [G], 1 by default. beta requires c. If beta is 0, c is
+        not read in processed groups (as in BLAS).
+      group_offset: integer, () or (1,): index of the first processed group, for ragged M and ragged K. Required if
+        fewer groups are processed than there are sizes (else ValueError). rhs (ragged M), out (ragged K), alpha, beta
+        and bias have only the processed groups. In the other modes group_offset must be 0.
       num_actual_groups: ragged K: number of processed groups. The default is all.
       out_size: all ragged: length of out, a Python int.
       out_layout: "STRIDED" or "PACKED" (see GroupedTensor), for a ragged-N out. All ragged requires "PACKED".
@@ -220,12 +226,13 @@ def grouped_gemm(
       gate: shape of out, float32, bfloat16 or float16. Requires an activation.
       row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of the product
         uses row row_index[m] of lhs, which may have any number of rows; first_dims count the M rows of out. An index
-        out of range is an error at run time, like a wrong group size. Indices of no processed group are ignored.
+        out of range is an error at run time, like a wrong group size. Indices of rows in no processed group are
+        ignored.
 
     Returns:
-      out: the group axis if there is one, then the free axes of lhs, then those of rhs.
+      out: its axes are the group axis if there is one, then the free axes of lhs, then those of rhs.
 
-    The gradient of c is beta times the cotangent for processed elements, and the cotangent for all others.
+    The gradient of c is beta times the cotangent of out in processed groups, and the cotangent of out elsewhere.
     """
     arg_names = ArgNames()
     return compute_product(
@@ -248,9 +255,10 @@ def grouped_gemm(
 
 
 def mask_grouped_rows(count: int, group_sizes: Any) -> jax.Array:
-    """Returns float32 [count]: 1 for rows of groups, 0 for rows behind them.
+    """Returns float32 [count]: 1 for rows that belong to a group, 0 for rows behind the last group.
 
-    A grouped GEMM with K = 0 and a bias computes it, and checks sizes: NaN for wrong ones with on_error="nan".
+    A grouped GEMM with K = 0 and a bias of 1 computes this mask, and checks the sizes. With on_error="nan", wrong sizes
+    give NaN.
     """
     arg_names, sizes = ArgNames(sizes="group_sizes"), checks.as_group_sizes(group_sizes)
     groups = sizes.shape[0]

@@ -16,12 +16,15 @@ from raggemm._src.operands import ArgNames, check_dtypes, check_quantized_dtypes
 
 
 def _split_operand(name: str, x: Any) -> tuple[jax.Array, checks.QuantParams | None]:
-    """Returns the array and QuantParams of x. Array types are checked later."""
+    """Returns the elements of x and its QuantParams, or x as an array and None. Does not check dtypes of arrays."""
     return checks.split_quantized(name, x) if checks.is_quantized(x) else (checks.as_array(name, x), None)
 
 
 def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
-    """Returns an aval for jax.lax's rule. A quantized operand gets its partner's dtype if float, else float32."""
+    """Returns the shape and dtype with which jax.lax's rule for result dtypes sees the operand x.
+
+    A quantized x counts as the dtype of the other operand, `partner`, if that is a float, else as float32.
+    """
     dtype = x.dtype if quant_params is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
     return jax.ShapeDtypeStruct(x.shape, dtype)
 
@@ -29,7 +32,7 @@ def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner
 def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
     """Returns the shape and dtype of the result, by jax.lax's rule.
 
-    The rule has no group_offset, so with one it gets as many sizes as rhs has groups.
+    The rule does not support group_offset. If one is given, the rule gets only as many sizes as rhs has groups.
     """
     sizes_shape = group_sizes.shape
     group_axes = tuple(numbers.rhs_group_dimensions)
@@ -106,24 +109,25 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes jax.lax.ragged_dot_general. raggemm.compat.lax lists the differences.
 
-    All batch dimensions are one call. An operand is transposed only if the library cannot read its layout.
+    One call computes all batch elements. An operand is copied to a transposed layout only if the library cannot read
+    the given one.
 
     Args:
       lhs, rhs: float16, bfloat16, float32 or float64, or both integers of up to 8 bits for an int32 result. Either may
-        be a QuantizedTensor. Arrays with a quantized element type are numbers without a scale. They go with a float
-        operand, and two float8 or float4 operands go together, except two of float8_e5m2. The ragged dimension of lhs
-        is
+        be a QuantizedTensor. An array of a quantized element type counts as numbers without scales. The other operand
+        must then be a float. Two float8 or float4 arrays are also allowed, except two of float8_e5m2. There are three
+        forms. The ragged dimension of lhs is
         1. not contracted: [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...],
         2. contracted: [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...], or
         3. a batch dimension: [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]. The values of group_sizes are
            ignored, as in jax.lax on CPU.
-      group_sizes: any integer type except uint64, [g], or [b...,x...,g] with dimensions x... as in jax.lax.
+      group_sizes: any integer type except uint64, [g], or [b...,x...,g] with the dimensions x... of jax.lax.
       ragged_dot_dimension_numbers: as in jax.lax, in any order.
       precision: as in raggemm.compat.lax. None means jax_default_matmul_precision.
       preferred_element_type: dtype of the result. The default is that of jax.lax.dot_general, where a QuantizedTensor
-        counts as its partner's dtype, or as float32 if that is no float.
-      group_offset: integer, () or (1,): the first group to compute, for forms 1 and 2. In form 1 rhs has the groups
-        from there on. Form 2 computes all groups, so only 0 is in range.
+        counts as the dtype of the other operand, or as float32 if that is no float.
+      group_offset: integer, () or (1,): index of the first group to compute, for forms 1 and 2. In form 1 rhs has the
+        groups from this index on. Form 2 computes all groups, so only 0 is in range.
       out_sharding: sharding of the result, on a mesh with explicit axes.
     """
     operands = lhs, rhs, group_sizes

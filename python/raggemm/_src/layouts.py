@@ -23,8 +23,9 @@ from raggemm._src.dtypes import FLOATS, SCALES
 from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
-# Columns of a block, widest first. A streaming GEMV reads up to 256 columns of floats, or 128 of quantized elements, at
-# a time. The widest block that pads the columns by at most the fraction _PADDING is chosen, else the least one.
+# Possible widths of a block of PackedWeights in columns, widest first, and the least width by kind of elements. A
+# streaming GEMV reads up to 256 columns of floats, or 128 of quantized elements, at a time. prepack chooses the widest
+# block that needs at most _PADDING * columns columns of padding, or the least width if none does.
 _WIDTHS, _LEAST_WIDTH, _LEAST_QUANTIZED_WIDTH = (256, 128, 64), 64, 128
 _PADDING = 1 / 16
 
@@ -56,13 +57,13 @@ def _swap_axes(values: jax.Array | None, transpose: bool) -> jax.Array | None:
 def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     """Packs the weights of G groups.
 
-    Packing copies the weights, also under jit, so do it once, and donate w if nothing else needs it. For an array
-    it is linear, with derivatives.
+    Packing copies the weights, also under jit. So pack weights once, and donate w if nothing else needs w. prepack of
+    an array is linear, and has derivatives.
 
     Args:
       w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor, whose scale and zero_point
         keep their layout.
-      transpose: True if w is stored as [G,N,K]. The result, with scale and zero_point, is [G,K,N] all the same.
+      transpose: True if w is stored as [G,N,K]. The result is [G,K,N] either way, with its scale and zero_point.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -99,17 +100,19 @@ def unprepack(packed: PackedWeights) -> Any:
 
 
 _UINT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
-_PER_INT32 = 8  # elements of 4 bits in an int32, the first one in the lowest bits
+_PER_INT32 = 8  # number of 4-bit elements in an int32
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
 
 
 def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
-    """Converts the experts of a gpt-oss checkpoint to [E,N,K] of float4_e2m1fn, with a float8_e8m0fnu per 32 along K.
+    """Converts the experts of a gpt-oss checkpoint to a QuantizedTensor [E,N,K] of float4_e2m1fn.
+
+    There is one float8_e8m0fnu scale per 32 elements along K.
 
     Args:
       blocks: uint8 [E,N,K/32,16], two elements per byte, the first one in the low bits.
-      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. For products with codes 0, 1, 253 and 254 see
-        QuantizedTensor.
+      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. QuantizedTensor describes the products with
+        the exponents 0, 1, 253 and 254.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -124,12 +127,13 @@ def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
 
 
 def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int] = (128, 128)) -> QuantizedTensor:
-    """Converts a matrix of a DeepSeek-V3 checkpoint: float8_e4m3fn with one scale per block.
+    """Converts a matrix of a DeepSeek-V3 checkpoint to a QuantizedTensor of float8_e4m3fn with one scale per block.
 
     Args:
       weight: float8_e4m3fn [...,N,K].
-      weight_scale_inv: float32 or bfloat16 [...,N/128,K/128]. It multiplies the elements, in spite of its name.
-      block: rows and columns of a block (weight_block_size). They must divide N and K, because blocks of a
+      weight_scale_inv: float32 or bfloat16 [...,N/rows,K/columns], one scale per block. In spite of the name, elements
+        are multiplied by it.
+      block: (rows, columns) of a block, weight_block_size in config.json. They must divide N and K, because blocks of a
         QuantizedTensor have one size.
 
     Raises:
@@ -147,7 +151,7 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
 
 
 def _unpack_int32(name: str, x: Any) -> jax.Array:
-    """Returns the uint4 elements of each int32, along a new last axis."""
+    """Returns the eight uint4 elements of each int32 of x, the lowest bits first, along a new last axis."""
     x = checks.as_float_array(name, x, (_INT32,))
     if x.ndim < 2:
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 axes or more")
@@ -155,7 +159,7 @@ def _unpack_int32(name: str, x: Any) -> jax.Array:
 
 
 def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
-    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order: positions of the eight columns in an int32."""
+    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order: position in an int32 of each of its eight columns."""
     elements = _unpack_int32(name, x)[..., order]
     return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_INT32)
 
@@ -172,11 +176,12 @@ def _make_tensor(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTen
 
 
 def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
-    """Converts a matrix of an AutoAWQ checkpoint, 4 bits, version "gemm", to [...,K,N] of uint4.
+    """Converts a matrix of an AutoAWQ checkpoint, 4 bits, version "gemm", to a QuantizedTensor [...,K,N] of uint4.
 
     Args:
-      qweight: int32 [...,K,N/8]. Each int32 holds eight columns, from the low bits in the order 0, 2, 4, 6, 1, 3, 5, 7.
-      qzeros: int32 [...,K/size,N/8], zero points, packed like qweight.
+      qweight: int32 [...,K,N/8]. Each int32 holds eight columns. From the lowest bits up these are the columns 0, 2, 4,
+        6, 1, 3, 5 and 7.
+      qzeros: int32 [...,K/size,N/8], packed like qweight: one zero point per column and `size` steps of K.
       scales: float16 or bfloat16 [...,K/size,N].
 
     Raises:
@@ -187,16 +192,17 @@ def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
 
 
 def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bool = True) -> QuantizedTensor:
-    """Converts a matrix of a GPTQ checkpoint, 4 bits, to [...,K,N] of uint4.
+    """Converts a matrix of a GPTQ checkpoint, 4 bits, to a QuantizedTensor [...,K,N] of uint4.
 
-    Rows along K belong to blocks in ascending order. Checkpoints with act order ("desc_act", with a g_idx) are not
+    A block has `size` consecutive rows along K. Checkpoints with act order ("desc_act", with a g_idx) are not
     supported, and would give a wrong result.
 
     Args:
       qweight: int32 [...,K/8,N]. Each int32 holds eight rows along K, the first one in the lowest bits.
-      qzeros: int32 [...,K/size,N/8], zero points. Each int32 holds eight columns.
+      qzeros: int32 [...,K/size,N/8], zero points. Each int32 holds eight columns, the first one in the lowest bits.
       scales: float16 or bfloat16 [...,K/size,N].
-      zeros_less_one: True if stored zero points are one less, modulo 16, as in format "gptq". False for "gptq_v2".
+      zeros_less_one: True if qzeros has the zero points minus 1, modulo 16, as in the format "gptq". False for the
+        format "gptq_v2".
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.

@@ -54,7 +54,7 @@ def _built_ffi_version(library: ctypes.CDLL) -> tuple[int, int]:
 
 
 def _runtime_ffi_version() -> tuple[int, int] | None:
-    """Returns the FFI version in jaxlib's header, or None if there is no such header."""
+    """Returns (major, minor) of XLA's FFI from a header of jaxlib, or None if jaxlib lacks the header."""
     header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     if not header.exists():
         return None
@@ -63,7 +63,10 @@ def _runtime_ffi_version() -> tuple[int, int] | None:
 
 
 def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) -> None:
-    """Raises ImportError if the runtime would reject the handlers. XLA's own message names only a symbol."""
+    """Raises ImportError if XLA would reject the library's handlers. XLA's own message would name only a symbol.
+
+    built: version of XLA's FFI that the library was built with. runtime: version of XLA's FFI in jaxlib.
+    """
     if runtime is None or (built[0] == runtime[0] and built[1] <= runtime[1]):
         return
     raise ImportError(
@@ -84,9 +87,10 @@ for _target in (TARGET, MLP_TARGET, MLP_BACKWARD_TARGET):
 
 @functools.cache
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
-    """Returns (constant, per_group) for a call that sets `dims_arrays` of the six dims arrays.
+    """Returns (constant, per_group) for the workspace of a grouped_gemm call.
 
-    Its workspace has constant + per_group * P*R*G int64 elements.
+    The workspace has constant + per_group * P*R*G int64 elements. dims_arrays: how many dims arrays the call has, of
+    six possible ones.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))
@@ -94,10 +98,11 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
 
 
 def moe_mlp_workspace(target: str, *extents: int) -> int:
-    """Returns the size of a custom call's workspace, in int64 elements.
+    """Returns the size of the workspace of moe_mlp or its gradient, in int64 elements.
 
-    extents: tokens, hidden, intermediate, rows, groups. Then sums_tokens and has_slots for MLP_TARGET, or
-    element_bytes, sums_tokens and sums_weights for MLP_BACKWARD_TARGET (ffi/handlers.h).
+    target: MLP_TARGET or MLP_BACKWARD_TARGET. extents: tokens, hidden, intermediate, rows and groups, then for
+    MLP_TARGET sums_tokens and has_slots, or for MLP_BACKWARD_TARGET element_bytes, sums_tokens and sums_weights.
+    ffi/handlers.h describes them.
     """
     name = {MLP_TARGET: "moe_mlp", MLP_BACKWARD_TARGET: "moe_mlp_backward"}[target]
     elements = getattr(_library, f"raggemm_v1_{name}_workspace")(*extents)
@@ -119,7 +124,7 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """Returns the library's tables. See raggemm_tables_json in ffi/handlers.h."""
+    """Returns the library's tables of formats, operands and other things. See raggemm_tables_json in ffi/handlers.h."""
     return json.loads(_text("raggemm_tables_json"))
 
 
@@ -137,7 +142,7 @@ def record_plans(on: bool) -> None:
 
 
 def take_plans() -> str:
-    """Returns the plans recorded since the last call, in order, separated by empty lines."""
+    """Returns the plans that were recorded since the last take_plans(), in order, separated by empty lines."""
     return _text("raggemm_take_plans")
 
 

@@ -34,11 +34,11 @@ def _register(primitive: Primitive, make_function: Callable[..., Callable[..., A
 
 
 def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
-    """Reshapes per-block scales or zero points for the custom call."""
+    """Reshapes scales or zero points of blocks from their canonical shape to that of the custom call."""
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
-        if storage.first is not None and p * second != 1:  # broadcasts one value for all rows to one per row
+        if storage.first is not None and p * second != 1:  # one value for all rows becomes one per row
             blocks[0] = data.shape[2]
         return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
     groups = data.shape[1]
@@ -48,7 +48,7 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
 
 
 def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
-    """Reshapes an optional operand for the custom call."""
+    """Reshapes an optional operand from its canonical shape to that of the custom call."""
     x = args.optional[operand.name]
     if operand.is_per_block(x):
         return _flatten_blocks(call, args, operand, x)
@@ -63,7 +63,7 @@ def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, rep
 
 
 def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
-    """Calls the library. options: attributes of the options in effect."""
+    """Calls the custom call of grouped_gemm. options: attributes for the options in effect (see options.py)."""
     args = call.unflatten(flat)
     shape = call.out_shape(args)
     dims = {name: args.dims[index] for name, index in call.ragged_slots.items()}
@@ -84,7 +84,8 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
     if names := call.names_attribute():
         attributes["names"] = names
-    # Without rows every index is wrong. XLA must not drop that check together with an empty result.
+    # If lhs has no rows, every index in row_index is wrong, and the call must report that. A side effect keeps XLA from
+    # dropping a call with an empty result.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
@@ -108,8 +109,8 @@ def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     def named(*operands):
         return partitioned(*operands)
 
-    # The program contains a pointer to the call, and a later call may get the same pointer. The name keeps them apart
-    # in JAX's persistent compilation cache.
+    # The program contains the address of a Python object that depends on the call. The object of another call may have
+    # the same address later. The name keeps the two programs apart in JAX's persistent compilation cache.
     key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
     named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return jax.jit(named)
@@ -121,7 +122,8 @@ def _mlp_custom_call(
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: value for name, value in attributes.items() if value}
-    # A call without tokens computes nothing, but checks that no row names a token. XLA would drop it.
+    # A call without tokens has empty results, but must check that no row names a token. A side effect keeps XLA from
+    # dropping the call.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
@@ -133,7 +135,10 @@ def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
 
 
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library, or computes grouped GEMMs if symbolic extents leave the workspace size unknown."""
+    """Calls the custom call of moe_mlp.
+
+    If an extent is symbolic, the size of the workspace is unknown, and grouped GEMMs compute the result.
+    """
     extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
@@ -142,7 +147,7 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
 
 
 def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library for gradients, or computes grouped GEMMs like _mlp_call."""
+    """Calls the custom call of moe_mlp's gradients, or computes them by grouped GEMMs if an extent is symbolic."""
     args = call.call.unflatten(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
     if any(map(jax.export.is_symbolic_dim, extents)):

@@ -16,7 +16,7 @@ from raggemm._src.mlp_reference import MlpCall, widen_partial_bytes
 from raggemm._src.operands import EQUAL_COUNTS
 
 MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
-# Names of optional operands, in the order of the custom call.
+# Names of the optional operands of moe_mlp, in the order of the custom call.
 _OPTIONAL = next(call["optional_operands"] for call in library.tables()["calls"] if call["name"] == "moe_mlp")
 
 
@@ -55,7 +55,10 @@ def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any]
 def _check_matrix(
     part: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
 ) -> None:
-    """Checks that w_up or w_down has H elements along the right axis, and `groups` groups."""
+    """Checks that w_up or w_down has `hidden` elements along its axis H, and `groups` groups unless that is None.
+
+    part: "up" or "down". layout: COLUMN_BLOCKS for PackedWeights, else "".
+    """
     last = transpose == (part == "up")  # True if H is the last axis
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
         return
@@ -108,7 +111,7 @@ def _check_group_offset(args: dict[str, Any], group_offset: Any) -> dict[str, An
 
 
 def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
-    """Returns the layout attributes of w_up (and w_gate) and w_down."""
+    """Returns the custom call's attributes up_layout, for w_up and w_gate, and down_layout. Checks the layouts."""
     in_blocks = {name: x.ndim == 4 for name, x in args.items() if name.startswith("w_")}
     if in_blocks.get("w_gate", in_blocks["w_up"]) != in_blocks["w_up"]:
         raise TypeError("w_gate: must be PackedWeights if and only if w_up is")
@@ -158,8 +161,8 @@ def moe_mlp(
 ) -> jax.Array:
     """Computes the MLP of a mixture-of-experts layer in one call, from the gather to the weighted sum of experts.
 
-    The M rows are pairs of a token and an expert, sorted by expert. Row r is token row_tokens[r] with row_weights[r],
-    and the first group_sizes[0] rows belong to expert 0. For the rows of expert e
+    The M rows are pairs of a token and an expert, sorted by expert. Row r has the token row_tokens[r] and the weight
+    row_weights[r]. The first group_sizes[0] rows belong to expert 0. For the rows of expert e
 
         up = x[row_tokens] @ w_up[e] + b_up[e]      gate = x[row_tokens] @ w_gate[e] + b_gate[e]
         a = activation(gate) * up                   without a gate activation(up)
@@ -167,19 +170,19 @@ def moe_mlp(
         out[t] = sum of row_weights[r] * d[r] over the rows r of token t
 
     up, gate and d are float32. a is computed in float32 and rounded once, to the type of w_down, or of x if w_down is
-    quantized. The sum over a token's rows, in ascending order, is one float32 fma chain that starts at +0. It is
-    rounded once to out's type. Forward mode and combine begin a new chain after 256 rows of a token, so their last bits
-    may differ then.
+    quantized. The sum over a token's rows, in ascending order, is one float32 fma chain that starts at +0. The sum
+    is rounded once to out's type. Forward-mode derivatives and raggemm.combine begin a new chain after 256 rows of a
+    token, so the last bits of their sums may differ.
 
-    A token may have any number of rows, also several of one expert. Without rows it is +0. Rows of no processed group,
-    such as rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
+    A token may have any number of rows, also several of one expert. The result of a token without rows is +0. Rows of
+    no processed group, such as rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
 
     Args:
       x: [T,H]. All float arguments are float16, bfloat16 or float32, in any mix. float64 is a TypeError.
       row_tokens: [M], int32, int64 or uint32. Tokens of processed groups must be in [0,T), else the call or its
         derivative fails at run time, as for a wrong size.
       row_weights: [M], or None for 1.
-      group_sizes: [total groups], int32, int64 or uint32: rows of each group. Their sum may be less than M.
+      group_sizes: [total groups], int32, int64 or uint32: rows of each group. The sum may be less than M.
       w_up: [G,H,I], or [G,I,H] with transpose_up. w_up, w_gate and w_down may be QuantizedTensors or PackedWeights.
         w_gate must be PackedWeights if and only if w_up is.
       w_down: [G,I,H], or [G,H,I] with transpose_down.
@@ -207,15 +210,16 @@ def moe_mlp(
     Memory: temporaries do not grow with the rows, except for eight bytes per row (docs/concepts/memory.md).
 
     Derivatives: every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
-    that are not float8_e8m0fnu. A gradient is one call, too. It rounds cotangents of rows to the type of a product's
-    weights, or of x if they are quantized. All sums are in float32, with a token's rows in ascending order;
-    include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of scales run as grouped GEMMs.
+    that are not float8_e8m0fnu. A gradient is one call, too. It rounds the cotangents of rows to the type of the
+    weights that they multiply, or to that of x if these weights are quantized. All sums are in float32, with a token's
+    rows in ascending order; include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of
+    scales run as grouped GEMMs.
 
     vmap: the batch and its gradient are one call each, with the same bits, if extents are static and either no weight
-    or every matrix is batched. Biases, scales and zero points may then be batched or not. Other batches run as grouped
-    GEMMs, and so do gradients of shared weights for each batch element. An error in one element of a batch of B fails
-    the whole call, with indices that count rows of the call. A wrong token that is not negative is greater by (B-1) T.
-    With on_error="nan" the whole batch is NaN.
+    or every matrix is batched. In the second case biases, scales and zero points may be batched or not. Other batches
+    run as grouped GEMMs, and so do gradients of shared weights for each batch element. An error in one element of a
+    batch of B fails the whole call. Indices in the error message count rows of the call. A wrong token that is not
+    negative is (B-1) T greater in the message. With on_error="nan" the results of the whole batch are NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"

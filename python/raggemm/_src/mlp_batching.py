@@ -5,8 +5,9 @@
 
 Rows of a group and of a token keep their order, so results have the same bits. Rows of no processed group come last.
 
-Matrices are never copied. A batch runs as grouped GEMMs instead if only some weights are batched, or if each batch
-element needs its own gradient of shared weights. So do tangents, and extents that are symbolic or beyond int32.
+Matrices are never copied. Grouped GEMMs compute a batch instead of one call in these cases: some weights are batched,
+but not all matrices; each batch element needs its own gradient of shared weights; the batch is one of tangents; or an
+extent is symbolic or beyond int32.
 """
 
 import dataclasses
@@ -31,23 +32,26 @@ _NON_WEIGHTS = ("x", *_ROW_ARGS, *_SIZE_ARGS)
 
 
 def _move_batch_first(x: jax.Array, axis: int | None, size: int) -> jax.Array:
-    """Returns x as [B,...], broadcast if it is not batched."""
+    """Returns x as [B,...]. axis: position of the batch axis; None: x is broadcast to B = size copies."""
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
 def _stack_groups(x: jax.Array, count: int) -> jax.Array:
-    """Reshapes weights [B,G,...], or scales [B,1,...] that all groups share, to [B*G,...]."""
+    """Reshapes weights [B,G,...], or scales [B,1,...] that all groups share, to [B*G,...]. count: G."""
     return lax.collapse(jnp.broadcast_to(x, (len(x), count, *x.shape[2:])), 0, 2)
 
 
 def _saturating_add(x: jax.Array, number: int) -> jax.Array:
-    """Returns x + number, or the largest integer of x's type."""
+    """Returns x + number, or the largest integer of x's type if the sum exceeds it."""
     same_type = x.dtype.type(number)
     return jnp.minimum(x, np.iinfo(x.dtype).max - same_type) + same_type
 
 
 def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
-    """Converts token indices [B,M] to indices into all B * count tokens. Wrong indices stay wrong."""
+    """Converts the token indices of each batch element, [B,M], to indices into the B * count tokens of the batch.
+
+    count: tokens of one batch element. Indices out of range stay out of range.
+    """
     size, dtype = len(tokens), tokens.dtype
     first = (jnp.arange(size, dtype=dtype) * dtype.type(count))[:, None]
     beyond = jnp.where(tokens < 0, tokens, _saturating_add(tokens, (size - 1) * count))
@@ -58,27 +62,27 @@ def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
 class _MergedBatch:
     """The groups and rows of a batch, merged for one call."""
 
-    rows: int  # M, rows of one batch element
-    count: int  # G, groups with weights
-    shared: bool  # True if all batch elements share the weights
-    sizes: jax.Array  # group sizes [B,all groups]
-    offsets: jax.Array | None  # group offsets [B]
+    rows: int  # M, number of rows of one batch element
+    count: int  # G, number of groups that have weights
+    shared: bool  # True if all batch elements use the same weights
+    sizes: jax.Array  # group sizes of each batch element, [B,all groups]
+    offsets: jax.Array | None  # group_offset of each batch element, [B]; None: not given
 
     def _merge(self, x: jax.Array) -> jax.Array:
         return x.sum(0, dtype=x.dtype) if self.shared else x.reshape(-1)
 
     def _select_processed(self, x: jax.Array) -> jax.Array:
-        """Returns the processed groups [B,G] of x [B,all groups]."""
+        """Selects from x, [B,all groups], the values of the groups that have weights: [B,G]."""
         if self.offsets is None:
             return x
         groups = self.offsets[:, None] + jnp.arange(self.count, dtype=self.offsets.dtype)
         return jnp.take_along_axis(x, groups, 1, mode="clip")
 
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
-        """Returns True if any size is wrong, and the sizes [B,all groups] for the error.
+        """Returns True if a size is wrong, and the sizes [B,all groups] with which the call reports this error.
 
-        Only the first wrong batch element keeps its sizes, and its first size also counts the rows of the others. Their
-        sizes are 0, because they could compensate the error.
+        Only the first batch element with a wrong size keeps its sizes. The rows of the other batch elements are added
+        to its first size. The sizes of the other batch elements become 0, because they could compensate the error.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -89,9 +93,10 @@ class _MergedBatch:
         return wrong.any(), jnp.where(is_first[:, None], shown, 0)
 
     def group_arguments(self) -> Args:
-        """Returns group_sizes, and group_offset if there are offsets.
+        """Returns the arguments group_sizes and, if the batch has offsets, group_offset of the merged call.
 
-        With offsets, unless there is an error, the processed groups come first and no other group has rows.
+        With offsets, the processed groups come first, and other groups get no rows. This is not so if a size or an
+        offset is wrong: the call must then report the error.
         """
         is_wrong, shown = self._find_wrong_sizes()
         all_sizes = self._merge(jnp.where(is_wrong, shown, self.sizes))
@@ -109,8 +114,10 @@ class _MergedBatch:
 
     @functools.cached_property
     def _order(self) -> tuple[jax.Array, jax.Array]:
-        """Returns two int32 [B*M]: the batch's row for each row of the call (any behind all groups), and the
-        inverse."""
+        """Returns two int32 arrays [B*M]: the index in the batch of each row of the merged call, and the inverse.
+
+        For rows behind all groups the indices have no meaning.
+        """
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
         sizes, starts = (self._select_processed(x) for x in (sizes, starts))
@@ -123,17 +130,20 @@ class _MergedBatch:
         return order, behind.at[jnp.where(positions < inside, order, total)].set(positions, mode="drop")
 
     def merge_rows(self, x: jax.Array) -> jax.Array:
-        """Reorders rows [B,M,...] of the batch to rows [B*M,...] of the call."""
+        """Reorders an array with the rows [B,M,...] of the batch to the rows [B*M,...] of the merged call."""
         return lax.collapse(x, 0, 2).at[self._order[0]].get(mode="clip")
 
     def split_batch(self, x: jax.Array, is_rows: bool = False) -> jax.Array:
-        """Splits x [B*n,...] of the call to [B,n,...]. is_rows: first restores the order of rows."""
+        """Splits a result [B*n,...] of the merged call to [B,n,...].
+
+        is_rows: True if the result has an entry for each row. Their order in the batch is restored first.
+        """
         x = x.at[self._order[1]].get(mode="clip") if is_rows else x
         return x.reshape(len(self.sizes), x.shape[0] // len(self.sizes), *x.shape[1:])
 
 
 def _shares_weights(args: Args, axes: Args) -> bool | None:
-    """Returns True if no weight is batched, False if all matrices are, and None if only some are."""
+    """Returns True if no weight, scale or bias is batched, False if all matrices are batched, and None otherwise."""
     weights = [name for name in args if name not in _NON_WEIGHTS]
     if all(axes[name] is None for name in weights):
         return True
@@ -141,7 +151,7 @@ def _shares_weights(args: Args, axes: Args) -> bool | None:
 
 
 def _merge_arguments(args: Args, axes: Args, size: int) -> tuple[_MergedBatch, Args] | None:
-    """Returns the merged batch and its call's arguments, or None if the batch cannot be one call."""
+    """Returns the merged batch and the arguments of its call, or None if the batch cannot be one call."""
     shared = _shares_weights(args, axes)
     tokens, rows = (args[name].shape[axes[name] == 0] for name in ("x", "row_tokens"))
     if shared is None or size * max(tokens, rows) >= _LIMIT:
@@ -183,7 +193,7 @@ def _bind_backward(flat: Sequence[Any], axes: Sequence[Any], call: BackwardCall,
 
 
 def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | BackwardCall, size: int) -> Any:
-    """Returns the results of one call, with the batch axis first, or None if the batch cannot be one call."""
+    """Computes the whole batch by one call. Returns results with the batch axis first, or None if one call cannot."""
     if size == 1:
         single = (x if axis is None else jnp.squeeze(x, axis) for x, axis in zip(flat, axes, strict=True))
         found = mlp_p.bind(*single, call=call) if isinstance(call, MlpCall) else backward_p.bind(*single, call=call)
@@ -194,7 +204,7 @@ def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | Backw
 
 
 def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
-    flat = [versions.replicate_explicit_axes(x) for x in flat]  # the axis of a vmap may still be divided
+    flat = [versions.replicate_explicit_axes(x) for x in flat]  # a mesh may still divide the batch axis
     size = next(x.shape[axis] for x, axis in zip(flat, axes, strict=True) if axis is not None)
     has_symbols = any(jax.export.is_symbolic_dim(n) for x in flat for n in x.shape)
     out = None

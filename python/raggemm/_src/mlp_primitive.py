@@ -15,33 +15,35 @@ from raggemm._src.call import to_column_blocks
 from raggemm._src.mlp_reference import MlpCall, compute_cotangents
 from raggemm._src.primitive import register_jitted_impl
 
-# Operands: the arguments. Results: the value, and the first products if they are saved.
+# The MLP. Operands: its arguments. Results: its value, and the first products (up and gate) if a gradient keeps them.
 mlp_p = Primitive("moe_mlp")
-# Operands: the arguments, saved products, and tangents of some arguments (linear). Result: the tangent.
+# The tangent of the MLP. Operands: the arguments, the kept first products, and the tangents of some arguments, in which
+# the primitive is linear. Result: the tangent of the value.
 tangent_p = Primitive("moe_mlp_tangent")
-# Operands: the arguments, saved products, and the cotangent of the value. Results: cotangents of some arguments.
+# The gradient of the MLP. Operands: the arguments, the kept first products, and the cotangent of the value. Results:
+# the cotangents of some arguments.
 backward_p = Primitive("moe_mlp_backward")
 mlp_p.multiple_results = backward_p.multiple_results = True
 
 
 @dataclasses.dataclass(frozen=True)
 class TangentCall:
-    """The static parameter of tangent_p."""
+    """The static parameter of tangent_p, the tangent of the MLP."""
 
     call: MlpCall
-    argnums: tuple[int, ...]  # positions of the arguments with tangents
+    argnums: tuple[int, ...]  # positions of the arguments that have tangents
 
     @property
     def wanted(self) -> tuple[str, ...]:
         return tuple(self.call.names[i] for i in self.argnums)
 
     def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Returns arguments, saved products, and tangents."""
+        """Splits the operands of the primitive into arguments, kept first products, and tangents."""
         count, rest = len(self.call.names), len(flat) - len(self.argnums)
         return flat[:count], flat[count:rest], flat[rest:]
 
     def value_fn(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
-        """Returns the value as a function of the arguments with tangents."""
+        """Returns the MLP's value as a function of those arguments that have tangents."""
         value = jax.checkpoint(lambda *flat: self.call(*flat)[0])
         return _restrict_to_argnums(value, primals, self.argnums)
 
@@ -58,17 +60,17 @@ class TangentCall:
 
 @dataclasses.dataclass(frozen=True)
 class BackwardCall:
-    """The static parameter of backward_p."""
+    """The static parameter of backward_p, the gradient of the MLP."""
 
     call: MlpCall
-    wanted: tuple[str, ...]  # names of the arguments with cotangents
+    wanted: tuple[str, ...]  # names of the arguments whose cotangents are results
 
     def attributes(self) -> dict[str, str | bool]:
         operands = ",".join((*self.call.operands, *self.call.saved_products))
         return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
 
     def __call__(self, *flat: Any) -> list[jax.Array]:
-        """Computes the cotangents as grouped GEMMs, without the saved products."""
+        """Computes the cotangents by grouped GEMMs. Ignores the kept first products."""
         args = self.call.unflatten(flat[: len(self.call.names)])
         found = compute_cotangents(self.call, args, flat[-1], self.wanted)
         return [found[name] for name in self.wanted]
@@ -84,7 +86,7 @@ class BackwardCall:
 def _restrict_to_argnums(
     function: Callable[..., Any], flat: Sequence[Any], argnums: Sequence[int]
 ) -> Callable[..., Any]:
-    """Returns function as a function of the arguments at argnums. The others come from flat."""
+    """Returns `function` as a function of its arguments at the positions argnums. The other ones are those of flat."""
 
     def restricted(*values: Any) -> Any:
         changed = list(flat)
@@ -102,7 +104,7 @@ def _nonzero_argnums(tangents: Sequence[Any]) -> tuple[int, ...]:
 def _jvp(primals, tangents, *, call: MlpCall):
     argnums = _nonzero_argnums(tangents)
     dots = [tangents[i] for i in argnums]
-    if call.returns_products:  # this is a derivative of a derivative
+    if call.returns_products:  # the call is part of a derivative, so this is a second one
         return jax.jvp(_restrict_to_argnums(call, primals, argnums), [primals[i] for i in argnums], dots)
     tangent = TangentCall(dataclasses.replace(call, returns_products=call.saves_products), argnums)
     out, *saved = mlp_p.bind(*primals, call=tangent.call)

@@ -1,6 +1,6 @@
 """The experts' MLP as a sequence of grouped GEMMs: its value and its gradients.
 
-The custom calls compute the same in one call. This module computes derivatives and batches that they lack.
+The custom calls compute the same in one call. This module computes derivatives and batches that they do not support.
 """
 
 import dataclasses
@@ -38,20 +38,20 @@ def widen_partial_bytes(args: Args) -> Args:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MlpCall:
-    """The static parameter of the primitive."""
+    """The static parameter of mlp_p: an expert MLP, without its arrays."""
 
-    # Attributes of the custom call.
+    # Attributes of the custom call, see proto/config.proto.
     activation: str
     merged: str
     up_is_trans: bool
     down_is_trans: bool
     up_layout: str  # layout of w_up and w_gate
     down_layout: str
-    dtype: np.dtype  # dtype of the value
+    dtype: np.dtype  # dtype of the MLP's value
     saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass
-    weight_on: str  # attribute: "INPUT" if row_weights multiply x
-    operands: tuple[str, ...]  # given optional operands, in the order of the custom call
-    returns_products: bool = False  # True if the first products are results
+    weight_on: str  # "INPUT": row_weights multiply rows of x; "": they multiply the experts' results
+    operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
+    returns_products: bool = False  # True if up and gate are results, too
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class MlpCall:
 
     @property
     def saved_products(self) -> tuple[str, ...]:
-        """Returns the names of the first products, if they are results."""
+        """Returns the names of those first products (up and gate) that are results, after the value."""
         if not self.returns_products:
             return ()
         return ("up", "gate") if "w_gate" in self.operands else ("up",)
@@ -82,18 +82,18 @@ class MlpCall:
         return (2 if self.merged else 1) * self.intermediate_size(args)
 
     def unpack_weights(self, args: Args) -> tuple["MlpCall", Args]:
-        """Returns the call and its arguments, with column blocks unpacked to matrices."""
+        """Converts the call and its arguments: unpacks weights in column blocks to matrices."""
         plain = {name: from_column_blocks(args[name], n) for name, n in self.block_columns(args).items()}
         return dataclasses.replace(self, up_layout="", down_layout=""), widen_partial_bytes(args | plain)
 
     def block_columns(self, args: Args) -> dict[str, int]:
-        """Returns the number of columns of each weight in column blocks."""
+        """Returns the number of columns N of each weight that is stored in column blocks, by its name."""
         columns = self.up_columns(args)
         found = {name: columns for name in ("w_up", "w_gate") if self.up_layout and name in args}
         return found | ({"w_down": args["x"].shape[1]} if self.down_layout else {})
 
     def __call__(self, *flatten: Any) -> tuple[jax.Array, ...]:
-        """Computes the results as a sequence of grouped GEMMs."""
+        """Computes the results of the primitive by a sequence of grouped GEMMs."""
         call, args = self.unpack_weights(self.unflatten(flatten))
         return reference_impl(call, args)[: 1 + len(self.saved_products)]
 
@@ -112,10 +112,10 @@ class MlpCall:
 
 
 def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
-    """Returns float32 [M]: 1 for rows of processed groups, 0 for others.
+    """Returns float32 [M]: 1 for rows of processed groups, 0 for other rows.
 
-    A grouped GEMM with K = 0 and a bias computes it, and checks sizes and tokens: NaN for wrong ones with
-    on_error="nan".
+    A grouped GEMM with K = 0 and a bias of 1 computes this mask, and checks sizes and tokens. With on_error="nan", a
+    wrong size or token makes it NaN.
     """
     tokens, groups = args["x"].shape[0], args["w_up"].shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((tokens, 0), (groups, 0, 1)))
@@ -131,7 +131,10 @@ def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
 def multiply_weight(
     args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True
 ) -> jax.Array:
-    """Returns float32 [M,columns]: rows times their group's w_up, w_gate or w_down, plus its bias."""
+    """Returns float32 [M,columns]: each row times the matrix of the row's group, plus the group's bias.
+
+    weight: "up", "gate" or "down".
+    """
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
     w = data if is_array else QuantizedTensor(data, args.get(f"{weight}_scale"), args.get(f"{weight}_zero"))
@@ -147,7 +150,7 @@ def multiply_weight(
 def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
     """Returns the products of float32 rows [M,H] with w_up and, if given, w_gate.
 
-    Each product rounds rows separately, so that gradients are summed in float32.
+    Each product rounds the rows to the type of x separately. So the gradients of the two products are added in float32.
     """
     weights = ("up", "gate") if "w_gate" in args else ("up",)
     return tuple(multiply_weight(args, weight, rows.astype(args["x"].dtype), call.up_is_trans) for weight in weights)
@@ -156,7 +159,7 @@ def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array)
 def split_gate_and_up(
     call: MlpCall, up: jax.Array, gate: jax.Array | None = None
 ) -> tuple[jax.Array | None, jax.Array]:
-    """Returns gate and up from the first products, split if they are merged."""
+    """Returns gate and up from the first products. Splits the product `up` if it contains both (call.merged)."""
     if call.merged == "HALVES":
         gate, up = jnp.split(up, 2, axis=1)
     elif call.merged == "INTERLEAVED":
@@ -165,9 +168,10 @@ def split_gate_and_up(
 
 
 def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns for each row its token (the number of tokens if the row is ignored), its weight, and an error.
+    """Returns three arrays [M]: tokens, weights and error terms of the rows.
 
-    The error is 0, or NaN for a wrong token or size with on_error="nan". The weights include it.
+    The token of an ignored row is T, the number of tokens. An error term is 0, or NaN if a token or size is wrong and
+    on_error is "nan". The weights contain the error terms.
     """
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _mask_processed_rows(args)
     takes_part = (is_placed != 0) & (row_tokens >= 0) & (row_tokens < tokens)
@@ -182,12 +186,12 @@ def gather_input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, wei
     rows = gather_rows(x.astype(jnp.float32), token)
     if call.weight_on != "INPUT":
         return rows
-    is_token = token < x.shape[0]  # weights of ignored rows may be NaN
+    is_token = token < x.shape[0]  # ignored rows get weight 0, because their weights may be NaN
     return rows * jnp.where(is_token, weights, 0)[:, None]
 
 
 def reference_impl(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
-    """Computes the value of a call. Returns it and the first products."""
+    """Computes an expert MLP. Returns its value and the first products: up, and gate if w_gate is given."""
     x = args["x"]
     token, weights, wrong = resolve_row_tokens(args)
     first = compute_first_products(call, args, gather_input_rows(call, args, token, weights))
@@ -200,13 +204,13 @@ def reference_impl(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]
 
 
 def _operand_type(args: Args, weight: str) -> Any:
-    """Returns the type of the rows that are multiplied with w_up, w_gate or w_down."""
+    """Returns the type to which rows are rounded before w_up, w_gate or w_down multiplies them."""
     dtype = args[f"w_{weight}"].dtype
     return dtype if dtype in FLOATS else args["x"].dtype
 
 
 def _multiply_per_group(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) -> jax.Array:
-    """Returns [G,.,.]: transposed lhs times rhs, for the rows of each group."""
+    """Returns [G,.,.]: for each group the product of its rows of lhs, transposed, and its rows of rhs."""
     return compute_product(
         ArgNames(sizes="group_sizes"),
         *make_operands(lhs, rhs, args["group_sizes"], (0, 0), rhs_rank=2),
@@ -217,7 +221,7 @@ def _multiply_per_group(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) 
 
 
 def _weight_cotangent(args: Args, name: str, rows: jax.Array, ct: jax.Array, is_trans: bool) -> jax.Array:
-    """Returns the cotangent of a weight, from the rows and cotangent of its product."""
+    """Returns the cotangent of a weight. rows, ct: the rows that it multiplies, and the cotangent of this product."""
     operands = (ct, rows) if is_trans else (rows, ct)
     return _multiply_per_group(args, *operands, args[name].dtype)
 
@@ -229,7 +233,7 @@ def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
 
 
 def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    """Returns the cotangent of the product with w_up, which may contain the gate."""
+    """Merges the cotangents of gate and up to that of the product with w_up, if w_up contains the gate."""
     if gate is None:
         return up
     if call.merged == "HALVES":
@@ -240,9 +244,9 @@ def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Arr
 
 
 def compute_cotangents(call: MlpCall, args: Args, ct: jax.Array, wanted: tuple[str, ...]) -> Args:
-    """Returns the cotangents of the wanted arguments (x, row_weights, float weights, biases) by name.
+    """Returns the cotangents of the arguments in `wanted`, by name.
 
-    ct: [T,H], the cotangent of the value.
+    wanted: names of x, row_weights, float weights and biases. ct: [T,H], the cotangent of the value.
     """
     x, on_input = args["x"], call.weight_on == "INPUT"
     token, weights, wrong = resolve_row_tokens(args)
@@ -254,7 +258,7 @@ def compute_cotangents(call: MlpCall, args: Args, ct: jax.Array, wanted: tuple[s
     a, pull = jax.vjp(functools.partial(apply_activation, call.activation), gate, up)
     a = a.astype(down_type)
     d_rows = gather_rows(ct.astype(down_type), token)
-    d_a = multiply_weight(args, "down", d_rows, not call.down_is_trans, has_bias=False)  # without row_weights
+    d_a = multiply_weight(args, "down", d_rows, not call.down_is_trans, has_bias=False)  # not yet times row_weights
     d_gate, d_up = pull(weights[:, None] * d_a)
     d_up = _merge_gate(call, d_gate, d_up).astype(_operand_type(args, "up"))
     found: Args = {}

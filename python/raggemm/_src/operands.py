@@ -1,4 +1,4 @@
-"""The operands lhs and rhs of a product, and their checks."""
+"""Operand, the class of a checked lhs or rhs, and the checks of both."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ class ArgNames(NamedTuple):
 
     lhs: str = "lhs"
     rhs: str = "rhs"
-    sizes: str | None = None  # name of every dims array; None: names such as lhs.first_dims
+    sizes: str | None = None  # name of all dims arrays; None: names such as lhs.first_dims
     c: str = "c"
     bias: str = "bias"
     row_index: str = "row_index"
@@ -32,7 +32,7 @@ EQUAL_COUNTS = "the two must be equal, unless group_offset names the first group
 
 
 def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
-    """Checks that lhs and rhs are floats, or bytes with an int32 result. narrow: see find_bad_dtype."""
+    """Checks the dtypes lhs, rhs and out: floats, or int8 and uint8 with int32. narrow: see find_bad_dtype."""
     if (bad := find_bad_dtype(lhs, rhs, out, narrow)) is not None:
         name, allowed = bad
         arg_name = {"lhs": arg_names.lhs, "rhs": arg_names.rhs, "result": "preferred_element_type"}[name]
@@ -62,7 +62,7 @@ def check_layout(name: str, layout: str) -> None:
 )
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """A checked lhs or rhs."""
+    """lhs or rhs of a product, with checked fields."""
 
     name: str
     data: jax.Array
@@ -73,7 +73,7 @@ class Operand:
     layout: str = STRIDED
     has_group_axis: bool = False
     quant_params: checks.QuantParams | None = None
-    columns: int | None = None  # columns of PackedWeights, whose data is [G,T,K,B]
+    columns: int | None = None  # number of columns of PackedWeights, whose data is [G,T,K,B]
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
@@ -98,7 +98,7 @@ class Operand:
         return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
     def check_column_blocks(self) -> "Operand":
-        """Returns self. Rejects PackedWeights that are not contracted over axis 1."""
+        """Returns self. Rejects PackedWeights that are ragged or not contracted over axis 1, the axis K of [G,K,N]."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
                 f"{self.name}: PackedWeights are rhs [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
@@ -108,26 +108,26 @@ class Operand:
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of data, or of PackedWeights before packing."""
+        """Returns the shape of data, or for PackedWeights [G,K,N]."""
         if self.columns is None:
             return self.data.shape
         return (self.data.shape[0], self.data.shape[2], self.columns)
 
     @functools.cached_property
     def rank(self) -> int:
-        """Returns the rank of data, or 2 if both axes are ragged."""
+        """Returns the number of axes, or 2 if both axes are ragged, although data is 1-D then."""
         return 2 if len(self.dims) == 2 else len(self.shape)
 
     @functools.cached_property
     def dims(self) -> dict[str, jax.Array]:
-        """Returns the given dims arrays by name."""
+        """Returns first_dims and last_dims, if they are given, by their names in error messages."""
         named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
         return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
 
     @functools.cached_property
     def contracts_first(self) -> bool:
         """Returns True if the matrix is [contracted, free], and False if it is [free, contracted]."""
-        if self.rank == len(self.axes):  # no free axis: both descriptions fit
+        if self.rank == len(self.axes):  # without a free axis both answers would be right
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
 
@@ -166,9 +166,9 @@ class Operand:
 
     @property
     def canonical_shape(self) -> tuple[int, ...]:
-        """Returns [1,G,rows,cols] with a group axis, else [1,1,rows,cols].
+        """Returns the shape of the operand in a call: [1,G,rows,cols] with a group axis, else [1,1,rows,cols].
 
-        It is [1,1,length] if both axes are ragged, and [1,G,T,K,B] for PackedWeights.
+        The shape is [1,1,length] if both axes are ragged, and [1,G,T,K,B] for PackedWeights.
         """
         if self.ragged_axis == "both":
             return (1, 1, *self.data.shape)
@@ -198,7 +198,10 @@ def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...
 
 
 def check_contraction(lhs: Operand, rhs: Operand) -> None:
-    """Checks that contracted extents are equal, or their products if the numbers of axes differ."""
+    """Checks that lhs and rhs have the same contracted extents.
+
+    If the numbers of contracted axes differ, only the products of their extents must be equal.
+    """
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         message = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
@@ -206,7 +209,7 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
 
 
 def contraction_hint(lhs: Operand, rhs: Operand) -> str:
-    """Returns a hint if lhs or rhs seems to hold two elements per byte, else ""."""
+    """Returns the end of an error message if lhs or rhs seems to hold two elements per byte, else ""."""
     a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
     return checks.packed_int4_hint(lhs.data.dtype, a, b) or checks.packed_int4_hint(rhs.data.dtype, b, a)
 

@@ -15,7 +15,7 @@ from raggemm._src import library
 
 
 class _Options(NamedTuple):
-    """Options in effect; None if not set. Spelled as in proto/config.proto, but on_error in lower case."""
+    """The options in effect. None: not set. Values are those of proto/config.proto, but on_error is in lower case."""
 
     threads: int | None = None
     isa: str | None = None
@@ -28,7 +28,10 @@ _in_effect = jax.make_user_context(_Options())
 
 
 def check_not_staged(context: str) -> None:
-    """Raises RuntimeError if JAX is tracing a function, which it lowers later, outside of the context."""
+    """Raises RuntimeError if JAX is tracing a function. JAX would lower the function later, outside of the context.
+
+    context: name of the context manager, for the message.
+    """
     with jax.transfer_guard("allow"):
         is_staged = isinstance(jax.lax.full((), 0), jax.core.Tracer)
     if is_staged:
@@ -39,7 +42,7 @@ def check_not_staged(context: str) -> None:
 
 
 def _match_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """Returns the entry of `allowed` that equals value, ignoring case. Raises ValueError without one."""
+    """Returns the entry of `allowed` that equals value, ignoring case. Raises ValueError if none does."""
     for one in allowed:
         if isinstance(value, str) and value.upper() == one.upper():
             return one
@@ -91,8 +94,8 @@ def options(
         with raggemm.options(isa="AVX2", threads=1):
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
 
-    None keeps the option of the enclosing options(), else its default. Case does not matter. The context applies to one
-    thread.
+    None keeps the option of the enclosing options(), else its default. Values may be in upper or lower case. The
+    context applies to one thread.
 
     A program is usually lowered at the first call of a jitted function, so enter the context around that call. A
     backward pass has the options in effect when it is lowered: with jit around the gradient those of the forward pass,
@@ -112,8 +115,9 @@ def options(
           arrives.
         - "nan": writes the message to stderr, fills the result with NaN and goes on. It applies to wrong data and lack
           of memory. A missing instruction set or a wrong environment variable stays an error.
-      bf16_sums: rounding rule for products of bfloat16. Each gives the same bits on every CPU: "TILES" as AMX, "PAIRS"
-        as VDPBF16PS of AVX-512, "FMA" as float32, "MMLA" as BFMMLA of aarch64, which is slow elsewhere. "AUTO" means
+      bf16_sums: rounding rule for products of bfloat16. Each gives the same bits on every CPU: "TILES" rounds as AMX,
+        "PAIRS" as VDPBF16PS of AVX-512, "FMA" as float32 arithmetic, "MMLA" as BFMMLA of aarch64. MMLA is slow on
+        other CPUs. "AUTO" means
         RAGGEMM_BF16_SUMS, else the native rule of the CPU that runs the program: TILES with AMX, else PAIRS on x86;
         MMLA with BF16, else FMA on aarch64. Name a rule to get the same bits on all CPUs.
 
@@ -151,7 +155,7 @@ def bf16_rule() -> str:
 
 
 def attributes() -> dict[str, str | int]:
-    """Returns the attributes of a custom call that is lowered now, if they differ from the defaults."""
+    """Returns the attributes for the options of a custom call that is lowered now. Leaves out default values."""
     current = _in_effect.value
     on_error = current.on_error or ("log" if _cpu_devices() > 1 else "raise")
     values = current._replace(on_error=on_error)._asdict()

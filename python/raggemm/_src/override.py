@@ -8,10 +8,9 @@ The rule is registered at the first use of the override, and stays registered. A
 switches it on and off. JAX's caches include its value in their keys, so they keep programs with and without the
 override apart.
 
-group_offset needs another mechanism. In JAX it is a parameter of the primitive, which must be hashable, and the shape,
-derivative and lowering rules reject it. While the override is on, `bind` of the primitive passes calls with a
-group_offset to the package's ragged_dot_general.
-"""
+group_offset needs another mechanism. In JAX group_offset is a parameter of the primitive. Parameters must be hashable,
+and JAX's rules for shapes, derivatives and lowering reject a group_offset. While the override is on, `bind` of the
+primitive passes calls with a group_offset to the package's ragged_dot_general. """
 
 import concurrent.futures
 import contextlib
@@ -34,10 +33,10 @@ from raggemm._src.dtypes import find_bad_dtype
 from raggemm._src.lax import ragged_dot_general
 from raggemm._src.options import check_not_staged
 
-_SIZES = np.array([2, 0, 3], np.int32)  # the last of six rows has no group
+_SIZES = np.array([2, 0, 3], np.int32)  # sizes for six rows, the last of which has no group
 _LHS = np.arange(6 * 4, dtype=np.float32).reshape(6, 4) - 11  # small integers have exact sums
 _RHS = np.arange(3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5) % 7 - 3
-_GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups], float64
+_GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups]: 1 if the row belongs to the group
 
 
 def _exact_product(first_group: int = 0) -> np.ndarray:
@@ -65,7 +64,7 @@ def _find_difference(what: str, call: Callable[..., Any], operands: Any, want: A
 
 def _find_fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
     """Tries the primitive of jax.lax.ragged_dot and its lowering. Returns a message if one is wrong, else None."""
-    dot = jax.lax.ragged_dot  # before the override
+    dot = jax.lax.ragged_dot  # the original function, before the override
     if fault := _find_difference("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _exact_product()):
         return fault
     equations = [e for e in jax.make_jaxpr(lambda *x: dot(*x))(_LHS, _RHS, _SIZES).eqns if e.primitive is primitive]
@@ -110,12 +109,13 @@ def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
 
 _log = logging.getLogger("raggemm.override")
 
+# Parameters of ragged_dot_general that the lowering rule knows. With other ones it falls back to JAX.
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
-    "preferred_element_type",  # contained in the aval of the result
-    "group_offset",  # None in the lowering rule
-    "out_sharding",  # contained in the aval of the result
+    "preferred_element_type",  # the aval of the result contains it
+    "group_offset",  # always None in the lowering rule
+    "out_sharding",  # the aval of the result contains it
 }
 
 
@@ -123,8 +123,8 @@ class RaggedDotLowering(NamedTuple):
     """The lowering of one ragged_dot or ragged_dot_general."""
 
     by: str  # "raggemm" or "jax"
-    why: str  # the reason if it is "jax", else ""
-    operands: str  # such as "float32[6,4] float32[2,4,3] int32[2]", then " group_offset=int32[]" if it is given
+    why: str  # the reason if `by` is "jax", else ""
+    operands: str  # such as "float32[6,4] float32[2,4,3] int32[2]", with a group_offset then " group_offset=int32[]"
 
 
 _recorded: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
@@ -183,7 +183,7 @@ def _raise_fault(fault: str | None) -> None:
 
 
 class _Override:
-    """The context, and the lowering rule that reads it. The only instance is created at the first use."""
+    """The context that switches the override on, and the lowering rule. The first use creates the only instance."""
 
     def __init__(self):
         primitive, expansion = versions.jax_ragged_dot()

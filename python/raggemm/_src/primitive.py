@@ -1,7 +1,7 @@
 """The JAX primitive grouped_gemm, and bind(), the only function that binds it.
 
-The custom call does not support every Call. bind() rewrites the others, without copying or transposing per-group
-matrices.
+The custom call does not support every Call. bind() rewrites unsupported Calls to supported ones, without copying or
+transposing per-group matrices.
 """
 
 import dataclasses
@@ -55,9 +55,9 @@ def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
 
 
 def bind(call: Call, args: Arguments) -> jax.Array:
-    """Computes the call. Returns out in canonical form.
+    """Binds the primitive for the call. Returns out in canonical shape.
 
-    Callers replicate the operands first, so that no explicit axis of a mesh divides an axis of an operand.
+    Callers must replicate the operands first, so that no explicit axis of a mesh divides an axis of an operand.
     """
     args = _widen_partial_bytes(call, args)
     if needs_one_group(call):
@@ -75,16 +75,17 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 
 
 def needs_one_group(call: Call) -> bool:
-    """Returns True for ragged M or ragged K with a shared operand, which the custom call lacks.
+    """Returns True for ragged M or ragged K with a shared operand, which the custom call does not support.
 
-    Derivatives of ragged N with a shared lhs are such calls. They are computed with one group that spans all groups.
+    Derivatives of ragged N with a shared lhs are such calls. bind() computes them with a single group that contains all
+    groups.
     """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
 
 
 def _sum_sizes(sizes: jax.Array) -> jax.Array:
-    """Returns the sums [P,R,1]. A negative size or an overflow gives -1, which the library rejects."""
+    """Sums group sizes [P,R,G] to [P,R,1]. A negative size or an overflow gives -1, which the library rejects."""
     ends = jnp.cumsum(sizes, -1, dtype=sizes.dtype)
     is_wrong = ((sizes < 0) | (ends < sizes)).any(-1, keepdims=True)
     return jnp.where(is_wrong, jnp.int32(-1).astype(sizes.dtype), sizes.sum(-1, keepdims=True, dtype=sizes.dtype))
@@ -103,18 +104,21 @@ def _bind_as_one_group(call: Call, args: Arguments) -> jax.Array:
 
 
 def _add_empty_replica(x: jax.Array) -> jax.Array:
-    """Returns x with at least one replica, which the custom call requires. An added replica is zero."""
+    """Returns x. If x has no replicas, adds one of zeros, because the custom call requires a replica."""
     return x if x.shape[1] else jnp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
 
 
 def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
-    """Reshapes [P,1|R,...] to [P*R,1,...]."""
+    """Makes each replica a problem of its own: returns [P*R,1,...] for x [P,R,...] or [P,1,...], which is broadcast."""
     p, _, *rest = x.shape
     return jnp.broadcast_to(x, (p, replicas, *rest)).reshape(p * replicas, 1, *rest)
 
 
 def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
-    """Computes ragged K with one group_offset per replica: the gradient of weights that a batch of offsets shares."""
+    """Computes ragged K with one group_offset per replica, which the custom call does not support.
+
+    Such a call is the gradient of weights that a batch shares if each batch element has its own group_offset.
+    """
     dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
     p, replicas = args.lhs.shape[:2]
     problems = dataclasses.replace(call, dtype=dtype)
@@ -159,7 +163,7 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
             optional[operand.name] = as_rows(x)
         if operand.is_per_block(x) and operand.side == "lhs":
             x = x.swapaxes(2, 3) if call.lhs.trans else x
-            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis has one value for each row
+            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis needs one value for each row
             optional[operand.name] = jnp.broadcast_to(x, (p, g, m, x.shape[3])).reshape(p, 1, g * m, x.shape[3])
     sizes = jnp.full((p, 1, g), m, jnp.int32)
     ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))
@@ -168,7 +172,10 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
-    """Returns the PACKED positions of a STRIDED matrix's elements. Columns of no group form one more block."""
+    """Returns [rows,cols]: the index in PACKED layout of each element of a STRIDED matrix.
+
+    Columns that belong to no group form one more block at the end.
+    """
     ends = jnp.append(jnp.cumsum(sizes, dtype=sizes.dtype), cols)
     starts = jnp.append(0, ends[:-1])
     column = jnp.arange(cols, dtype=sizes.dtype)

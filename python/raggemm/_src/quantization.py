@@ -25,7 +25,10 @@ E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fn
 
 
 def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
-    """Returns op(element, its block's value). values: rank of x, (), or one value per index of axis 0."""
+    """Returns op(element, value of the element's block) for all elements of x.
+
+    values: one value per block, with as many axes as x; or one value for all elements, (); or one per index of axis 0.
+    """
     values = values.reshape(values.shape + (1,) * (x.ndim - values.ndim))
     x, values = gather_blocked_axes(x, values.shape), gather_blocked_axes(values, x.shape)
     ones = itertools.chain.from_iterable((count, 1) for count in values.shape)
@@ -33,19 +36,25 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Replicates x if an axis has blocks, because JAX cannot always split an axis that an explicit mesh divides."""
+    """Returns x, replicated if an axis has blocks. JAX cannot always split an axis that an explicit mesh divides.
+
+    counts: number of blocks along each axis.
+    """
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
 
 
 def split_blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape with each axis split into two: the blocks and the elements of a block."""
+    """Returns the shape with each axis split into two: the blocks, `counts` of them, and the elements of a block."""
     pairs = ((count, extent // max(count, 1)) for extent, count in zip(shape, counts, strict=True))
     return tuple(itertools.chain.from_iterable(pairs))
 
 
 def _multiply_by_power(x: jax.Array, code: jax.Array, sign: int) -> jax.Array:
-    """Returns x * 2^(sign * (code - 127)), in two steps because 2^-127 is subnormal. Code 255 is NaN."""
+    """Returns x * 2^(sign * (code - 127)), or NaN if code is 255.
+
+    code: the bits of the float8_e8m0fnu scale of each block. Multiplies in two steps, because 2^-127 is subnormal.
+    """
     n = sign * (code.astype(jnp.int32) - 127)
     for part in (n >> 1, n - (n >> 1)):
         power = lax.bitcast_convert_type((part + 127) << 23, jnp.float32)
@@ -114,9 +123,10 @@ def _dequantize(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dty
 
 
 def attach_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
-    """Returns rhs with its scale: a QuantizedTensor, or for a float rhs the product in its dtype.
+    """Returns a QuantizedTensor of rhs and rhs_scale. If rhs is of floats, returns rhs * rhs_scale in the dtype of rhs.
 
-    rhs: [G,K,N], or [G,N,K] if transposed. rhs_scale: [G,blocks,1,N] or [G,blocks,N].
+    rhs: [G,K,N], or [G,N,K] if transposed. rhs_scale: [G,blocks,1,N] or [G,blocks,N], one scale per column and block
+    of K.
     """
     rhs, scale = (
         checks.as_float_array("rhs", rhs, (*FLOATS, *QUANTIZED)),
@@ -143,13 +153,13 @@ E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
 
 class QuantSpec(NamedTuple):
-    """Parameters of a quantization."""
+    """How an array is quantized: dtypes, and the number of scales along each axis."""
 
     dtype: np.dtype  # dtype of the elements
     scale_dtype: np.dtype
-    asymmetric: bool  # True with zero points
+    asymmetric: bool  # True: with zero points
     counts: tuple[int, ...]  # number of scales along each axis
-    bound: float | None  # fixed absmax; None: computed from the data
+    bound: float | None  # used instead of the largest magnitude (absmax); None: computed from the data
 
     @property
     def has_nan(self) -> bool:
@@ -157,7 +167,7 @@ class QuantSpec(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Returns the smallest and the largest element."""
+        """Returns the smallest and the largest element that quantization produces."""
         if self.dtype not in INTEGER_ELEMENTS:
             return -float(ml_dtypes.finfo(self.dtype).max), float(ml_dtypes.finfo(self.dtype).max)
         info = ml_dtypes.iinfo(self.dtype)
@@ -180,7 +190,8 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
     product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
-    # A mantissa of one unit above 2^-127 is half a unit of a subnormal product, which rounds to even.
+    # A product near 2^-127 is subnormal and has one bit less than the lifted product. So a mantissa of one unit would
+    # be half a unit there, which rounds to even, down to 2^-127.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
@@ -197,12 +208,15 @@ def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Arr
 
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of abs(x), for float32 x. XLA compares subnormal floats as equal, but not their bits."""
+    """Returns the bits of abs(x), for float32 x. Their order is right for subnormal x, which XLA compares as equal."""
     return _as_bits(x) & 0x7FFFFFFF
 
 
 def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.Array:
-    """Returns the nearest elements of spec.dtype. values: the elements of x divided by their scales."""
+    """Rounds values to the nearest elements of spec.dtype. values: x divided by its scales.
+
+    Infinite elements of x stay infinite, or become NaN in float8_e4m3fn. In types without NaN, a NaN becomes 0.
+    """
     values = jnp.clip(values, *spec.limits)
     values = jnp.where(jnp.isinf(x), x, values) if spec.has_nan else jnp.where(jnp.isnan(values), 0, values)
     return values.astype(spec.dtype)
@@ -224,7 +238,7 @@ def quantize_blocks(x: jax.Array, spec: QuantSpec) -> QuantizedTensor:
     if not spec.has_nan:
         absmax = jnp.where(finite, absmax, jnp.nan)
     elif spec.bound is None and spec.scale_dtype != E8M0:
-        absmax = jnp.where(finite, absmax, 0)  # gives a scale of 1
+        absmax = jnp.where(finite, absmax, 0)  # an absmax of 0 gives a scale of 1
     scale = compute_scale(absmax, (high - low) / 2, spec.scale_dtype)
     values, zero_point = divide_by_scale(x, scale), None
     if spec.dtype in INTEGER_ELEMENTS:
@@ -252,7 +266,7 @@ def _check_is_pair(block: Any) -> None:
 
 
 def _count_scales(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
-    """Returns the number of scales along each axis."""
+    """Returns the number of scales along each axis, for the arguments axes and block of quantize."""
     counts = list(shape)
     for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
         counts[_check_axis("axes", axis, shape)] = 1
@@ -296,8 +310,8 @@ def quantize(
     round(x / scale) + zero_point.
 
     NaN and infinity never become finite. In float8_e5m2 both stay; in float8_e4m3fn both are NaN. The scale is then 1,
-    as in TransformerEngine, or the bound's. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other
-    dtypes get a scale of NaN and elements of 0, so that all elements with this scale are NaN.
+    as in TransformerEngine, or that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN.
+    Other dtypes get a scale of NaN and elements of 0, so that all elements with this scale are NaN.
 
     There is no derivative. See fake_quantize.
 
@@ -367,7 +381,7 @@ def _replace_tangent(value: jax.Array, x: jax.Array) -> jax.Array:
 
 @_replace_tangent.defjvp
 def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
-    return _replace_tangent(*primals), tangents[1]  # keeps derivatives of higher order
+    return _replace_tangent(*primals), tangents[1]  # binds again, so that higher derivatives exist
 
 
 def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:

@@ -36,7 +36,7 @@ class ExpertGroups(NamedTuple):
 
     number: int
     top_k: int  # number of groups that a token chooses
-    best: int  # number of largest scores that sum to a group score
+    best: int  # the score of a group is the sum of this many of its largest scores
 
 
 class Router(NamedTuple):
@@ -44,9 +44,9 @@ class Router(NamedTuple):
 
     top_k: int
     score: str  # key of SCORES
-    pre_softmax: bool  # softmax over all experts, not over the chosen ones
+    pre_softmax: bool  # True: softmax over all experts. False: over the chosen experts
     groups: ExpertGroups | None
-    renormalize: bool  # divide weights by their sum
+    renormalize: bool  # True: weights are divided by their sum
 
     def __call__(self, logits: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
         """Returns weights float32 and experts int32, both [T,k]. bias [E] is added to scores for the choice only."""
@@ -62,7 +62,8 @@ class Router(NamedTuple):
 
 def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # Scales both by a power of two. The gradient of a division contains total ** 2, which may underflow.
+    # Multiplies scores and total by the same power of two. The gradient of a division contains total ** 2, which may
+    # underflow.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
@@ -74,15 +75,15 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
     size = scores.shape[1] // groups.number
     grouped = scores.reshape(len(scores), groups.number, size)
     group_scores = lax.top_k(grouped, groups.best)[0].sum(2)
-    kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # sorted, so that ties go to the lower index
-    # Other groups are removed, because with scores of -inf their experts could still win ties at -inf.
+    kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # ascending, so that ties go to the lower expert
+    # Removes the experts of other groups. With scores of -inf instead, they could still win ties at -inf.
     kept_scores = jnp.take_along_axis(grouped, kept[:, :, None], 1)
     positions = lax.top_k(kept_scores.reshape(len(scores), groups.top_k * size), top_k)[1]
     return jnp.take_along_axis(kept, positions // size, 1) * size + positions % size
 
 
 def as_logits(logits: Any) -> jax.Array:
-    """Returns logits as float32."""
+    """Checks logits [T,E]. Returns them in float32."""
     logits = checks.as_float_array("logits", logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts] with at least one expert")
@@ -95,7 +96,7 @@ def check_top_k(name: str, top_k: int, logits: jax.Array) -> None:
 
 
 def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
-    """Returns expert_bias as float32."""
+    """Checks expert_bias [E]. Returns it in float32."""
     bias = checks.as_float_array("expert_bias", bias)
     return checks.check_shape("expert_bias", bias, (num_experts,), why=", one for each expert").astype(jnp.float32)
 
@@ -103,7 +104,7 @@ def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
 def check_expert_groups(
     num_experts: int, top_k: int, groups: ExpertGroups, names: tuple[str, str] = ("top_k", "group_top_k")
 ) -> ExpertGroups:
-    """Returns groups, with `best` limited to the size of a group. names: argument names for error messages."""
+    """Checks groups. Returns them with `best` limited to the size of a group. names: names of top_k and group_top_k."""
     number, group_top_k, best = groups
     if number < 1 or num_experts % number:
         raise ValueError(f"num_groups is {number}, must divide the {num_experts} experts")
@@ -186,7 +187,10 @@ def scores_for_loss(logits: jax.Array, top_k: int, score: str) -> jax.Array:
 
 
 def balance(scores: jax.Array, counts: jax.Array, top_k: int) -> jax.Array:
-    """Computes E / (k T^2) * sum over e of counts[e] * (sum over tokens of scores[:, e]), in float32."""
+    """Computes E / (k T^2) * sum over e of counts[e] * (sum over tokens of scores[:, e]), in float32.
+
+    scores: [T,E]. counts: [E], tokens of each expert. top_k: k.
+    """
     tokens, experts = scores.shape
     shares = counts.astype(jnp.float32) / max(tokens * top_k, 1)
     return experts * jnp.sum(scores.astype(jnp.float32).sum(0) / max(tokens, 1) * shares)
@@ -228,20 +232,23 @@ def _check_expert_ids(experts: Any) -> jax.Array:
     return checks.check_rank("experts", checks.as_integer_array("experts", experts), "tokens, top_k")
 
 
-# Largest ids * experts for which all pairs are compared. For one token this is 30 us faster than a binary search.
+# Largest number of pairs (id, expert) for which sort_expert_ids counts the rows of experts by comparing all pairs. For
+# one token this is 30 us faster than a binary search.
 _MOST_COMPARED = 1 << 14
 
 
 def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts expert ids of any shape, stably. Ids outside of [0, num_experts) become num_experts and come last.
 
-    Returns int32 (sorted ids [n], order [n], sizes [num_experts]).
+    Returns three int32 arrays: the sorted ids [n], the position in `experts` of each sorted id [n], and the number of
+    ids of each expert [num_experts].
     """
     ids = versions.replicate_explicit_axes(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
     positions, all_experts = lax.iota(jnp.int32, ids.size), jnp.arange(num_experts, dtype=jnp.int32)
     if (num_experts + 1) * ids.size < 1 << 31:
-        # One array of distinct keys: 512 tokens with 8 experts take 0.6 ms. Two arrays take 1.2 ms (Zen 4).
+        # Sorts one array of distinct keys. 512 tokens with 8 experts take 0.6 ms. Sorting ids together with positions,
+        # as below, takes 1.2 ms (Zen 4).
         keys = lax.sort(ids * ids.size + positions, is_stable=False)
         sorted_ids, order = (divide(keys, max(ids.size, 1)) for divide in (jnp.floor_divide, jnp.remainder))
     else:
@@ -268,7 +275,8 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
 
     Args:
       experts: integer [T,k]. A pair with an expert outside of [0, num_experts) is dropped: its row is behind all
-        groups. For one device's experts, pass experts - first and the device's number of experts.
+        groups. To get only the experts of one device, pass experts - (its first expert) and its number of
+        experts.
       num_experts: G, the number of groups.
     """
     experts = _check_expert_ids(experts)
@@ -291,12 +299,12 @@ def gather_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
 
 
 def gather_token_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
-    """Returns gather_rows(x, row_tokens), and sums the gradient in float32 or float64."""
+    """Returns gather_rows(x, row_tokens). The gradient of x is summed in float32 or float64."""
     return gather_rows(versions.replicate_explicit_axes(x).astype(sum_dtype(x)), row_tokens).astype(x.dtype)
 
 
 def _check_rows(rows: Any, tokens: Any, weights: Any, slots: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Returns the checked operands of combine: rows, and the others by name."""
+    """Checks arguments of combine. Returns rows as an array, and the other arrays by name."""
     rows, given = checks.as_float_array("rows", rows), {"row_tokens": checks.as_integer_array("row_tokens", tokens)}
     checks.check_rank("rows", rows, "M,H")
     if weights is not None:
@@ -361,8 +369,8 @@ def sum_token_rows(
 ) -> jax.Array:
     """Sums the weighted rows of each token. Ignores rows with token num_tokens.
 
-    The sum is a product with one group per token, because XLA:CPU scatters rows one by one: 4096 bfloat16 rows of 2048
-    took 4.5 ms instead of 33 ms. 16384 float32 rows took 105 ms either way.
+    The sum is a grouped GEMM with one group per token, because a scatter-add of XLA on CPU adds rows one by one: 4096
+    bfloat16 rows of 2048 elements took 4.5 ms instead of 33 ms. 16384 float32 rows took 105 ms either way.
     """
     order = jnp.argsort(tokens, stable=True) if slots is None else jnp.lexsort((slots, tokens))
     sizes = jnp.zeros(num_tokens, jnp.int32).at[tokens].add(1, mode="drop")
@@ -373,7 +381,11 @@ def sum_token_rows(
 
 @sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Computes the tangent with a scatter-add, whose transpose is a gather. The product's would be a scatter."""
+    """Computes value and tangent of sum_token_rows.
+
+    The tangent is a scatter-add, whose transpose is a fast gather. The transpose of the grouped GEMM would be a
+    scatter.
+    """
     (rows, weights, tokens, slots), (rows_dot, weights_dot, *_) = primals, tangents
     terms = rows_dot.astype(weights.dtype) * weights[:, None] + weights_dot[:, None] * rows.astype(weights.dtype)
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype)

@@ -1,15 +1,15 @@
 """The partitioning rule, which lets the compiler divide a call under plain jit over devices. It is off by default.
 
-Without the rule every device gathers all operands and computes the whole result. With the rule each device computes its
-part of an axis that groups do not divide:
+Without the rule every device gathers all operands and computes the whole result. With the rule each device computes a
+part of the result, or of the sums, along an axis that groups do not divide:
 
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
 Free axes come first. An axis is gathered if groups divide it, or if the devices do not divide it evenly. A summed axis
 is also gathered if the call has c or bias, which must be added once, or an activation, which needs the whole sum.
-Scales and zero points are divided like their matrix. The matrix is gathered if a device would get a part of a block or
-byte.
+Scales and zero points are divided like their matrix. The matrix is gathered if a block or a byte would be split between
+two devices.
 """
 
 import dataclasses
@@ -35,10 +35,10 @@ def enable_partitioning(enabled: bool = True) -> None:
     """Lets jax.jit divide calls over the devices of a mesh. Otherwise each device gathers sharded operands.
 
     With weights [G,K,N] sharded along N the forward pass needs no communication. Along K partial results are summed
-    over devices, so the last bits depend on their number. A change clears all caches of jax.
+    over devices, so the last bits depend on their number. Switching on or off clears all caches of jax.
 
-    It is off by default because it uses a private registry of jax. All arrays of a program must have the same mesh,
-    with devices (not an AbstractMesh).
+    Partitioning is off by default because it uses a private registry of jax. All arrays of a program must have the same
+    mesh, with devices (not an AbstractMesh).
 
     Raises:
       NotImplementedError: if this version of jax has no such registry.
@@ -60,7 +60,10 @@ def is_enabled() -> bool:
 
 
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Returns the names of the axes after the first two, and the axes that cannot be divided."""
+    """Returns the names of an array's axes after the first two, and the set of axes that cannot be divided.
+
+    storage: storage of the array. axes: names of the rows and columns of its matrices.
+    """
     if storage.first is not None and storage.last is not None:
         return [""], set()
     if storage.layout == COLUMN_BLOCKS:
@@ -75,13 +78,15 @@ class _Axes(NamedTuple):
 
     operands: list[list[str]]
     out: list[str]
-    summed: set[str]  # axes that the product sums over
-    parts: dict[str, int]  # number of elements, blocks or bytes along each axis, which the devices must divide
+    summed: set[str]  # names of the axes that the product sums over and that can be divided
+    # By axis name: the number of equal parts that the axis has if no element, block or byte is split. Devices can share
+    # the axis only if their number divides this number.
+    parts: dict[str, int]
 
 
 def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
-    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that are not divided
+    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # names of the axes that are not divided
     optional = [operand for operand in OPTIONAL if operand.name in call.operands]
     if call.activation or any(operand.role is OperandRole.ADDEND for operand in optional):
         whole |= summed
@@ -120,7 +125,12 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 
 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
-    """Returns the mesh axes that divide each named axis: those of the first array that they divide evenly."""
+    """Returns for each axis name the mesh axes over which it is divided.
+
+    They are the mesh axes along which the first possible array is sharded: the devices must divide the axis evenly, and
+    each mesh axis is used only once. arrays: for each array the names of its axes, and its shape and
+    sharding.
+    """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
     for axis in _PRIORITY:
@@ -149,8 +159,8 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
     """Returns the arguments of def_partition that tell the partitioner which axes correspond.
 
-    Axes with the same name may differ in extent, if one counts blocks. With compound names the partitioner would split
-    axes of the mesh, which jax cannot represent.
+    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. The rule has
+    no compound names for such axes: the partitioner would split axes of the mesh, which jax cannot represent.
     """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
@@ -168,8 +178,8 @@ def make_partitionable(
 ):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: the custom call of flat operands and `call`. Its options are fixed, because the partitioner calls it
-    later, while compiling.
+    function: computes the custom call from flat operands and the keyword `call`. The options in effect must already be
+    bound to the function, because the partitioner calls it later, while compiling.
     """
     axes = _name_axes(call, operands, out_shape)
 

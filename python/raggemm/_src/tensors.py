@@ -28,16 +28,16 @@ def _summarize(x: Any) -> str:
 
 
 class Container:
-    """Base of the dataclasses below: a repr without numbers, and serialization by flax as a dict of the fields."""
+    """Base class of the three pytrees: a repr with shapes instead of numbers, and serialization by flax as a dict."""
 
     def __repr__(self) -> str:
         parts = (f"{name}={_summarize(x)}" for name, x in _fields(self).items() if x is not None)
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __post_init__(self) -> None:
-        """Registers the class with flax.serialization if the program has imported it. Importing it takes seconds."""
+        """Registers the class with flax.serialization if the program has imported it. Importing flax takes seconds."""
         flax = sys.modules.get("flax.serialization")
-        # Without to_bytes another thread is still importing the module.
+        # If the module has no to_bytes yet, another thread is still importing it.
         if flax is not None and hasattr(flax, "to_bytes") and not flax.is_serializable(type(self)):
             flax.register_serialization_state(type(self), _save, _restore, override=True)
 
@@ -52,7 +52,10 @@ def _save(x: Any) -> dict[str, Any]:
 
 
 def _restore(target: Any, state: dict[str, Any]) -> Any:
-    """Returns the saved dataclass, with static fields. Nested values have the types of the target's."""
+    """Returns a dataclass of the type of `target` with the saved values of all its fields.
+
+    Values that are containers themselves get the types that they have in target.
+    """
     own = _fields(target)
     if set(own) != set(state):
         raise ValueError(f"{type(target).__name__} has the fields {list(own)}, the saved state has {list(state)}")
@@ -61,7 +64,7 @@ def _restore(target: Any, state: dict[str, Any]) -> Any:
 
 
 def _is_array(index: Any) -> bool:
-    """Returns True for an array of integers with at most one axis, or of bools with one axis."""
+    """Returns True if index is an array of integers with at most one axis, or of bools with one axis."""
     if not isinstance(index, np.ndarray | jax.Array) or index.ndim > 1:
         return False
     return jnp.issubdtype(index.dtype, jnp.integer) or (index.dtype == bool and index.ndim == 1)
@@ -81,7 +84,10 @@ def _check_index(index: Any, extent: int) -> Any:
 
 
 def as_bits(x: jax.Array) -> jax.Array:
-    """Returns elements of quantized types as integers of the same bits. Moving 8-bit floats could change a NaN."""
+    """Returns an array of a quantized type as unsigned integers with the same bits, and other arrays unchanged.
+
+    XLA could change the bits of a NaN if it moved 8-bit floats.
+    """
     if x.dtype in FLOATS or x.dtype not in QUANTIZED:
         return x
     return lax.bitcast_convert_type(x, {1: jnp.uint8, 2: jnp.uint4, 4: jnp.uint2}[elements_per_byte(x.dtype)])
@@ -92,7 +98,7 @@ def _take(x: Any, index: Any) -> Any:
 
 
 def _index_elements(data: Any, index: Any) -> Any:
-    """Returns data[index] without its derivative, by moving the bits of the elements."""
+    """Returns data[index] without a derivative. Moves the elements as integers, so that bits of a NaN stay."""
     if isinstance(data, np.ndarray) and not isinstance(index, jax.Array):
         return data[index]
     bits = as_bits(jnp.asarray(data))[index]
@@ -123,7 +129,7 @@ def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, di
     return _index_elements(data, index), {name: index_param(name, x) for name, x in params.items()}
 
 
-# Version of the layout of PackedWeights, incremented if it changes.
+# Version of the layout of PackedWeights. A change of the layout increments it.
 PACKED_VERSION = 1
 
 
@@ -155,7 +161,8 @@ class QuantizedTensor(Container):
     as for any JAX array. Any other index is a TypeError. An integer out of range is an IndexError, and so is an index
     if some, but not all, rows share a scale. len and iteration use axis 0, too.
 
-    flax.serialization saves and restores it as a dict of its fields, if flax was imported before it was created.
+    flax.serialization saves and restores a QuantizedTensor as a dict of its fields, if flax was imported before the
+    tensor was created.
     """
 
     data: Any
@@ -206,8 +213,8 @@ class PackedWeights(Container):
     other fields are static: columns is N, transposed and quantized tell unprepack what to return, and version is the
     layout's.
 
-    As a pytree of arrays it can be saved (with flax.serialization like a QuantizedTensor), donated, and sharded along
-    G, the first axis of data.
+    As a pytree of arrays, PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and
+    sharded along G, the first axis of data.
     """
 
     data: Any
@@ -220,7 +227,7 @@ class PackedWeights(Container):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns [G,K,N]."""
+        """Returns the shape of the weights before packing, [G,K,N]."""
         return (*self.data.shape[:-3], self.data.shape[-2], self.columns)
 
     @property
@@ -239,7 +246,7 @@ class PackedWeights(Container):
 class GroupedTensor(Container):
     """The matrices of G groups in one array. Groups divide its first axis, its last axis, or both.
 
-    data: an array or a QuantizedTensor. It collapses to a matrix of its free and its contracted axes.
+    data: an array or a QuantizedTensor. Its free axes collapse to one axis, and its contracted axes to the other one.
 
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
     column slices). Rows or columns behind the sum belong to no group.

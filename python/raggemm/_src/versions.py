@@ -16,7 +16,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    lax.axis_size(axes)  # raises NameError outside their shard_map; jax before 0.10 accepts any name below
+    lax.axis_size(axes)  # NameError outside of a shard_map over axes; jax before 0.10 does not check that below
     if hasattr(lax, "pcast"):  # since 0.9
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10
@@ -36,9 +36,9 @@ def replicate_explicit_axes(x: jax.Array) -> jax.Array:
 
 
 def promote_vma(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Returns the arrays, marked as varying along the same axes of the enclosing shard_maps.
+    """Returns the arrays, all marked as varying along the same axes of the enclosing shard_maps.
 
-    The transpose sums the gradient of a replicated operand over the devices.
+    So the gradient of an array that was replicated is summed over the devices.
     """
     axes = [_varying_axes(x) for x in arrays]
     union = frozenset().union(*axes)
@@ -59,7 +59,7 @@ def primitives_that_need_devices() -> set:
 def partitions_program(ctx) -> bool:
     """Returns True if the compiler divides the program that is being lowered over the devices of one mesh.
 
-    Returns False under shard_map, on one device, and for jax.export, which cannot keep the rule.
+    Returns False under shard_map, on one device, and for jax.export, which cannot store the partitioning rule.
     """
     context = ctx.module_context
     axes = context.axis_context
@@ -69,7 +69,7 @@ def partitions_program(ctx) -> bool:
 
 
 def reshard_like(x: jax.Array, aval: Any) -> jax.Array:
-    """Returns the replicated x with the sharding of another aval on a mesh with explicit axes."""
+    """Returns x, which is replicated, with the sharding of `aval` on a mesh with explicit axes."""
     spec = aval.sharding.spec
     return x if all(axis is None for axis in spec) else jax.sharding.reshard(x, spec)
 

@@ -1,7 +1,7 @@
 """The quantized product of MaxText's ops.gmm: qwix rules, quantization of the operands, and the gradients.
 
-maxtext.py gives the formulas of the gradients, which are straight-through for the quantization. The rule may also
-quantize the scaled dout, separately for each product.
+maxtext.py gives the formulas of the gradients, which ignore the quantization (straight-through). A rule may also
+quantize dout, the cotangent of the result, after it is multiplied by scales: once for each of the two gradients.
 """
 
 import functools
@@ -23,9 +23,9 @@ from raggemm._src.tensors import QuantizedTensor
 
 
 class Rule(NamedTuple):
-    """The relevant fields of a qwix.QtRule, for lhs (act), rhs (weight), and the cotangent of the result (bwd).
+    """The used fields of a qwix.QtRule, for lhs (act), rhs (weight), and the cotangent of the result (bwd).
 
-    A qtype of None does not quantize.
+    A qtype is the dtype to quantize to, or None for no quantization.
     """
 
     act_qtype: Any = None
@@ -49,9 +49,9 @@ def _check_qtype(name: str, qtype: Any) -> np.dtype | None:
 
 
 def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Rule:
-    """Returns a rule with np.dtypes as qtypes. Raises TypeError or ValueError if it is not supported.
+    """Returns the rule with np.dtypes as qtypes. Raises TypeError or ValueError if the rule is not supported.
 
-    names: names of the qtypes in errors.
+    names: names of the three qtypes in error messages.
     """
     act, weight, bwd = (_check_qtype(name, qtype) for name, qtype in zip(names, rule[:3], strict=True))
     for dtype, method in zip((act, weight, bwd), rule[3:6], strict=True):
@@ -61,7 +61,7 @@ def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Ru
 
 
 def resolve_rule(rule: Any) -> Rule | None:
-    """Returns qwix_rule, or else the current rule of qwix for "gmm", if qwix is imported."""
+    """Returns the argument qwix_rule as a Rule, or without it the current rule of qwix for "gmm", or None."""
     if not rule:
         qwix = sys.modules.get("qwix.pallas")
         rule = qwix.get_current_rule("gmm") if qwix else None
@@ -74,7 +74,7 @@ def resolve_rule(rule: Any) -> Rule | None:
 
 
 def _parse_calibration(text: str) -> tuple[str, float | None]:
-    """Returns the name of a calibration method, and its number: a bound or a factor."""
+    """Parses a calibration method. Returns its name, and its number (a bound or a factor) or None."""
     kind, *rest = text.lower().split(",")
     try:
         numbers = [float(x) for x in rest]
@@ -91,9 +91,10 @@ def _parse_calibration(text: str) -> tuple[str, float | None]:
 
 
 def quantize_operand(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
-    """Quantizes x, unless it is quantized already or dtype is None. name: name of x in errors.
+    """Quantizes x, unless x is quantized already or dtype is None.
 
-    Scales are shared along `axes`, or by all elements for a fixed bound.
+    Elements along `axes` share a scale. With a fixed bound, all elements share one. name: name of x in error messages.
+    method: calibration method of qwix.
     """
     if dtype is None or checks.is_quantized(x):
         return x
@@ -116,7 +117,7 @@ class Options(NamedTuple):
     dtype: Any
     transpose_rhs: bool = False
     rule: Rule = Rule()
-    c_name: str = "existing_out"  # name of c: existing_out is overwritten, partial_sum is added
+    c_name: str = "existing_out"  # "existing_out", which the product overwrites, or "partial_sum", which is added
     gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of quantized weights
 
 
@@ -128,9 +129,10 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 
 
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
-    """Returns the scales of columns, (G,) or [1|G,1,n], for the group of each row: [rows, n], or [1, n] if shared.
+    """Returns for each row the scales of its group: [rows, n], or [1, n] if all groups share the scales.
 
-    Rows of no group, which are 0 in every product, get the scales of the first or last group.
+    scale: (G,), or one scale per column, [1|G,1,n] with n at n_axis. Rows of no group, which are 0 in every product,
+    get the scales of the first or last group.
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
@@ -141,7 +143,11 @@ def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any
 
 
 def _fold_scales(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:
-    """Moves the scales of x, [M,K] or [G,K,N], to dout, unless they are per block or differ along k."""
+    """Returns dout times the scales of x, and x without scales.
+
+    Returns dout and x unchanged if x has no scales, or if its scales are per block or differ along k. x: an operand,
+    [M,K] or [G,K,N].
+    """
     if not checks.is_quantized(x) or x.scale is None:
         return dout, x
     scale = x.scale.astype(dout.dtype)
@@ -160,7 +166,10 @@ def _zero_cotangent(x: jax.Array) -> Any:
 
 
 def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
-    """Returns an operand's cotangent. If it came quantized, only float8 elements get ct, rounded to float8."""
+    """Returns ct as the cotangent of the operand x.
+
+    If the caller passed x quantized, float8 elements get ct rounded to float8. Integer elements and scales get zeros.
+    """
     if not came_quantized:
         return ct
     zeros = jax.tree.map(_zero_cotangent, x)
@@ -170,7 +179,10 @@ def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
-    """Computes the product. Quantizes operands by the rule, unless they come quantized. c: the array of c_name."""
+    """Computes the product. Quantizes operands by options.rule, unless the caller passes them quantized.
+
+    c: the array that options.c_name names, or None.
+    """
     rule, k_axis = options.rule, 2 if options.transpose_rhs else 1
     lhs, rhs = (
         checks.as_quantized_tensor(name, x) if checks.is_quantized(x) else checks.as_array(name, x)

@@ -9,7 +9,7 @@ from raggemm._src.routing import combine, gather_token_rows, sort_by_expert
 
 
 def _is_llama4(layer: Any) -> bool:
-    """Returns True for Llama 4, whose routing weights scale the inputs of experts instead of their results."""
+    """Returns True for Llama 4. Its routing weights multiply the inputs of experts, not their results."""
     block = layer.config.decoder_block
     return getattr(block, "value", block) == "llama4"
 
@@ -31,21 +31,27 @@ def permute(
     roll_to_expert_id: Any = None,
     input_ids: Any = None,
 ) -> tuple[Any, ...]:
-    """Replaces RoutedMoE.permute: gathers the rows of the experts that layer.get_topk selects.
+    """Replaces RoutedMoE.permute: gathers rows for the experts that layer.get_topk selects, sorted by expert.
+
+    For Llama 4, rows are multiplied by the sigmoid of their routing weights.
 
     Args:
       layer: a RoutedMoE. permute uses get_topk, num_experts, num_experts_per_tok, dtype, is_hash_routing,
         load_balance_loss, should_update_load_balance, and of config decoder_block, load_balance_loss_weight,
-        routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError if the last two are set.
-      inputs: [batch,sequence,H].
+        routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError if both use_ragged_sort
+        and use_ring_of_experts are set.
+      inputs: [batch,sequence,H], the tokens.
       gate_logits, pre_bias_logits: [batch,sequence,E].
       use_custom_sort_vjp: no effect.
       rngs, input_ids: arguments of get_topk.
-      roll_to_expert_id: the expert whose rows come first.
+      roll_to_expert_id: the expert that gets the number 0 in the results. The following experts get the numbers 1, 2,
+        and so on, and after the last expert come the first ones. None: experts keep their numbers.
 
     Returns:
-      (rows [batch*sequence*k,H] of layer.dtype, order of the rows, weights [batch,sequence,k], group sizes [E], expert
-      of each row, load-balance loss or None, update of the routed bias or None, None).
+      (rows, order, weights, group_sizes, row_experts, loss, update, None). rows is [batch*sequence*k,H] of layer.dtype.
+      order has for each row its index in [batch,sequence,k]. weights is [batch,sequence,k], from get_topk. group_sizes
+      [E] has the number of rows of each expert, and row_experts the expert of each row. loss is the load-balance loss
+      or None, and update the update of the routed bias or None.
     """
     del use_custom_sort_vjp
     _reject_ragged_sort(layer)
@@ -88,7 +94,8 @@ def unpermute(
       layer: a RoutedMoE, see permute.
       intermediate: [batch*sequence*k,H], results of the experts in the order of permute's rows.
       sorted_selected_experts: the order of the rows, from permute.
-      weights: [batch,sequence,k], or another shape with as many elements. Ignored for Llama 4: permute applied them.
+      weights: [batch,sequence,k], or another shape with as many elements. Ignored for Llama 4, because
+        permute has applied them.
       use_custom_sort_vjp, group_sizes: no effect.
 
     Returns:

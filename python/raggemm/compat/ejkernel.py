@@ -38,7 +38,7 @@ _ARGUMENT_NAMES = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias
 
 
 def _check_precision(precision: Any) -> None:
-    """Raises NotImplementedError for dot algorithms, which may round operands.
+    """Raises NotImplementedError if precision is a dot algorithm, which may round operands.
 
     raggemm's products satisfy every jax.lax.Precision.
     """
@@ -67,13 +67,13 @@ def squeeze_bias(rhs_bias: Any) -> jax.Array:
 
 
 def _zero_other_sizes(rhs: Any, group_sizes: Any, group_offset: Any) -> jax.Array:
-    """Returns group_sizes with zeros for groups that rhs lacks, so that row 0 belongs to the first group of rhs."""
+    """Returns group_sizes with 0 for groups that are not in rhs. So row 0 of lhs belongs to the first group of rhs."""
     sizes, first = (
         checks.as_integer_array("group_sizes", group_sizes),
         checks.as_integer_array("group_offset", group_offset),
     )
     if sizes.ndim != 1 or jnp.ndim(rhs) != 3 or first.size != 1:
-        return sizes  # The product rejects these arguments.
+        return sizes  # compute_product rejects these arguments.
     group = jnp.arange(sizes.shape[0]) - first.reshape(()).astype(int)
     return jnp.where((group >= 0) & (group < jnp.shape(rhs)[0]), sizes, 0)
 

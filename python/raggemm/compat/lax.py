@@ -7,11 +7,11 @@ the dtype of the result. Deliberate differences:
 - group_sizes: a negative size, or a sum above the ragged extent, is an error at run time. jax.lax truncates sizes.
 - Rows, columns and groups outside of all groups are zero. A NaN or infinity never reaches another group.
 - precision: any jax.lax.Precision is supported. A DotAlgorithmPreset is supported if products are exact and sums have
-  its type, or if it is BF16_BF16_F32_X3 or _X6 and the operands are float32. Others are a NotImplementedError.
+  its type, or if it is BF16_BF16_F32_X3 or _X6 and the operands are float32. Other presets raise NotImplementedError.
 - dtypes: one operand may be float, and the other an integer type of up to 8 bits, float8_e4m3fn, float8_e5m2 or
-  float4_e2m1fn, as numbers without scales. The result dtype is that of jax.lax. Both may be float8 or float4 types for
-  a float result, except two of float8_e5m2, or integers of up to 8 bits for int32. Other combinations are a TypeError.
-  raggemm.QuantizedTensors and QArrays of qwix are allowed, too.
+  float4_e2m1fn, as numbers without scales. The result dtype is that of jax.lax. Both operands may be float8 or float4
+  for a float result, except two of float8_e5m2, or integers of up to 8 bits for an int32 result. Other combinations are
+  a TypeError. raggemm.QuantizedTensors and QArrays of qwix are allowed, too.
 - derivatives of every order, and vmap over every combination of operands and axes.
 - out_sharding is optional on a mesh with explicit axes. Without it the result is replicated.
 """

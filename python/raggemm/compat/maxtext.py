@@ -73,9 +73,9 @@ def _gather_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> t
 
 
 def _wrap_elements(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any, Any]:
-    """Makes arrays of quantized elements QuantizedTensors without scales, if the result dtype is float.
+    """Converts arrays of a quantized dtype to QuantizedTensors without scales, if the result dtype is float.
 
-    Leaves operands that the rule quantizes unchanged.
+    Returns other operands, and operands that the rule quantizes, unchanged. dtype: dtype of the result.
     """
 
     def wrap(x: Any, qtype: Any) -> Any:
@@ -124,11 +124,12 @@ def gmm(
       qwix_rule: a qwix.QtRule, or an object with its fields. None means the current rule of qwix for "gmm", if any.
       use_manual_quantization: True requires a fixed bound as the calibration method of rhs.
       weight_gather_axes: pairs (mesh axis, axis of rhs) along which the quantized rhs is gathered, and its gradient is
-        reduce-scattered. Takes effect with bwd_qtype, a fixed bound and use_tokamax_backend.
+        reduce-scattered. Takes effect only with a bwd_qtype, a fixed bound for rhs and use_tokamax_backend.
       lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those of the
         operands.
       partial_sum: [m, n] of preferred_element_type (else ValueError), added to the result. Excludes existing_out.
-      interpret, use_tokamax_backend, use_gmm_v2, use_gmm_v2_heuristic_tiling: no other effect.
+      interpret, use_gmm_v2, use_gmm_v2_heuristic_tiling: no effect.
+      use_tokamax_backend: no effect, except on weight_gather_axes.
       rhs_vma_axes: no effect. The gradient of rhs varies along the axes of rhs.
 
     Returns:
@@ -182,7 +183,7 @@ def tgmm(
       tiling: three or nine numbers, a function or None. No effect.
       varying_axes: see gmm.
       lhs_quantize_dtype, rhs_quantize_dtype: quantize lhs and rhs to these types, with one scale per row of lhs and
-        column of rhs. Earlier versions of MaxText have these arguments.
+        one per column of rhs. Only earlier versions of MaxText have these arguments.
       interpret, use_qwix_quantization: no effect.
 
     Returns:

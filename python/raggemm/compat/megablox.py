@@ -25,7 +25,7 @@ __all__ = ["gmm", "make_group_metadata", "tgmm"]
 
 
 def _leading_extent(x: Any) -> tuple[int, ...]:
-    """Returns the shape up to the first axis, or () for an object without a shape, which is rejected later."""
+    """Returns (extent of axis 0,), or () if x has no axis or no shape. Such an x is rejected later."""
     shape = np.shape(x) if isinstance(x, tuple | list) else getattr(x, "shape", ())
     return shape[:1] if isinstance(shape, tuple) else ()
 
@@ -95,8 +95,8 @@ def make_group_metadata(
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], jax.Array]:
     """Computes the order in which the kernels of megablox visit tiles, exactly as megablox does.
 
-    A tile is tm rows of lhs. Each group with rows in a tile visits it once. Tiles without rows of any group are listed
-    once, at the end.
+    A tile is tm rows of lhs. Each group with rows in a tile visits the tile once. Tiles without rows of any group are
+    listed once, at the end.
 
     Args:
       group_sizes: [num_groups], integer, the rows of each group.
@@ -133,7 +133,7 @@ def make_group_metadata(
     visits_per_group = jnp.where(is_empty, int(visit_empty_groups), tiles_per_group).astype(jnp.int32)
     group_ids = _repeat_indices(visits_per_group, length)
 
-    # The group with a tile's first row visits the tile, and so does every other group that starts in it.
+    # The group with a tile's first row visits the tile, and so does every other group that starts in the tile.
     is_extra_visit = jnp.where(is_empty, visit_empty_groups, starts % tm != 0)
     visits_per_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_extra_visit.astype(jnp.int32), mode="drop")
     m_tile_ids = _repeat_indices(visits_per_tile, length)

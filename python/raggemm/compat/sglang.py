@@ -2,12 +2,13 @@
 
     from raggemm.compat.sglang import gmm  # was: from sgl_jax.srt.kernels.gmm.megablox_gmm_backend import gmm
 
-Arguments and their order are those of that function. The semantics are those of its first kernel, which it runs without
-a TPU: rhs [num_groups, k, n] has scales and a bias, and rows of the groups overwrite existing_out.
+Arguments and their order are those of that function. The semantics are those of the function's first kernel, which it
+runs without a TPU: rhs [num_groups, k, n] has scales and a bias, and rows of the groups overwrite existing_out.
 activation_quantized_dtype quantizes lhs. Deliberate differences:
 
 - Rows outside the processed groups are zero, or rows of existing_out, with any zero_initialize. In sglang-jax they are
-  zero only if rhs has fewer groups than group_sizes and existing_out is None. Otherwise they are uninitialized memory.
+  zero only if rhs has fewer groups than group_sizes and existing_out is None. Otherwise the rows are uninitialized
+  memory.
 - m need not be a multiple of a tile. tiling has no effect.
 - rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies it and the rows of existing_out by
   the scales of lhs.

@@ -13,9 +13,9 @@ order.
 
 Both operands may be QArrays with scales of any block size and with zero points. raggemm multiplies the elements and
 applies scales to sums if possible. "xla" multiplies the dequantized arrays, rounded to the type of the scales. Scales
-have a gradient. Elements have none; in tokamax elements of float8 have one. An AsQArray is quantized by its method
-as_qarray(). Its gradient is straight-through, as in tokamax: it is computed with the quantized values, in the array's
-type.
+have a gradient. Elements have no gradient; in tokamax float8 elements have one. An AsQArray is quantized by its method
+as_qarray(). The gradient of an AsQArray is straight-through, as in tokamax: it is computed with the quantized values,
+in the type of the array.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 
 
 def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
-    """Returns the operand of the product and, for an AsQArray, the array that receives the gradient."""
+    """Returns x as an operand of the product and, for an AsQArray, the array that gets the gradient, else None."""
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
     if not isinstance(x, jax.Array | np.ndarray) and not checks.is_quantized(x):
@@ -56,7 +56,7 @@ def _value_dtype(x: Any) -> Any:
 
 
 def _unwrap_group_sizes(group_sizes: Any) -> Any:
-    """Returns the array of a tokamax.RaggedDotGroupSizes. Its representative sizes are only for autotuning."""
+    """Returns the array of a tokamax.RaggedDotGroupSizes. The representative sizes in it are only for autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
     checks.check_is_array("group_sizes", group_sizes)
@@ -146,7 +146,7 @@ def ragged_dot(
         gated = _gated_activation(fuse_gateup_activation, product, dtype)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
-    # This is outside of the try: wrong group sizes are no reason to take the next implementation.
+    # The call is outside of the try, because wrong group sizes are no reason to take the next implementation.
     if lhs_value is None and rhs_value is None:
         out = product()
     else:

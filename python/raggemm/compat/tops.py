@@ -47,7 +47,7 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
 
 
 def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | None) -> None:
-    """Checks sizes. given: the sizes as the caller passed them. Their values are read unless they are traced."""
+    """Checks group sizes. given: group_sizes as the caller passed it. Its values are checked unless it is traced."""
     if sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {sizes.shape}, must have 1 axis")
     if num_groups not in (None, sizes.shape[0]):
@@ -77,8 +77,8 @@ def _parse_operands(
 def _round_to_bfloat16(*operands: Operand) -> Iterator[Operand]:
     """Rounds operands to bfloat16.
 
-    First makes them vary along the same mesh axes. Under shard_map the gradient of a replicated operand is then summed
-    over devices in the operand's type.
+    First marks all operands as varying along the same mesh axes. Under shard_map the gradient of a replicated operand
+    is then summed over devices in the operand's type.
     """
     for x, data in zip(operands, versions.promote_vma([x.data for x in operands]), strict=True):
         yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))

@@ -106,10 +106,10 @@ def grouped_gemm(
       bias: [G,N].
       precision: see raggemm.compat.lax.
       preferred_element_type: dtype of the result. The default is the dtype of lhs, or its dq_dtype if it has scales.
-      group_offset: integer, () or (1,): the first group to compute. Required if rhs has fewer groups than there are
-        sizes.
+      group_offset: integer, () or (1,): index of the first group to compute. Required if rhs has fewer groups than
+        there are sizes.
       quantizer_set: a QuantizerSet or None. Quantizes operands without scales along the contracted axes: lhs by the
-        quantizer x, rhs by kernel. Quantized operands have no gradient.
+        quantizer x, rhs by the quantizer kernel. Quantized operands have no gradient.
       use_async_d2h_group_sizes: no effect.
     """
     del use_async_d2h_group_sizes

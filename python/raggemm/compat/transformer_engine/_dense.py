@@ -27,7 +27,7 @@ class _DenseSpec(NamedTuple):
     groups: int
     precision: Any
     dtype: Any
-    gradient_dtypes: tuple[np.dtype | None, ...]  # dtypes of x, kernel and bias; None for no gradient
+    gradient_dtypes: tuple[np.dtype | None, ...]  # dtypes of the gradients of x, kernel and bias; None for no gradient
 
 
 class _Operands(NamedTuple):
@@ -42,14 +42,14 @@ class _Operands(NamedTuple):
 
 
 def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
-    """Quantizes x, kernel or the incoming gradient (dgrad) along an axis with the quantizer of this name."""
+    """Quantizes x along an axis, with the quantizer `name`: "x", "kernel" or "dgrad" (the incoming gradient)."""
     if name != "kernel" and not isinstance(x, ScaledOperand):
         x = GroupedTensor(x, first_dims=args.group_sizes)
     return quantize_along(name, x, f"quantizer_set.{name}", getattr(args.quantizers, name), (axis,))
 
 
 def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
-    """Sums the rows of each group: [groups, columns of x]. Multiplies by ones, which checks the sizes."""
+    """Sums the rows of each group: [groups, columns of x]. The sum is a product with ones, which checks the sizes."""
     ones = jnp.ones((1, x.shape[0]), jnp.float32)
     return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]
 
@@ -85,7 +85,7 @@ def _dense(spec: _DenseSpec, args: _Operands) -> jax.Array:
 
 
 def _forward(spec: _DenseSpec, args: _Operands) -> tuple[jax.Array, Any]:
-    """Returns the result, and the quantized operands of the backward pass."""
+    """Returns the result, and the residuals: x and kernel, quantized for the backward pass, and the other operands."""
     residuals = _quantize("x", args.x, args, 0), _quantize("kernel", args.kernel, args, 3 - spec.kernel_axis)
     return _dense(spec, args), (*residuals, args._replace(x=None, kernel=None, bias=None))
 
@@ -113,7 +113,7 @@ _dense.defvjp(_forward, _backward)
 
 
 def _contracted_kernel_axis(contracting_dims: Axes, x: Any, kernel: Any) -> int:
-    """Returns the contracted axis of kernel. Raises ValueError if the operands cannot be quantized."""
+    """Returns the contracted axis of kernel. Raises ValueError for shapes or axes that do not support quantizers."""
     for name, a, rank in (("x", x, 2), ("kernel", kernel, 3)):
         shape = a.layout.shape if isinstance(a, ScaledOperand) else a.shape
         if len(shape) != rank:

@@ -17,9 +17,9 @@ from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused
 from raggemm.compat.transformer_engine._tensors import QuantizerSet
 
 _FLOATS = tuple(dtype for dtype in FLOATS if dtype.itemsize < 8)
-# moe_mlp's activation for each name of jax.nn, whose gelu uses tanh.
+# For each name of a function of jax.nn, the activation of moe_mlp that equals it. jax.nn.gelu uses tanh.
 _FUSED_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
-_ROW_MULTIPLE = 128  # TransformerEngine pads the rows of each expert to a multiple of this.
+_ROW_MULTIPLE = 128  # TransformerEngine pads each expert to a multiple of this number of rows.
 
 
 def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
@@ -34,10 +34,10 @@ def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
 class _Experts(NamedTuple):
     """The matrices and biases of the experts."""
 
-    wi: jax.Array  # [E,H,2I], the columns of the gate first
-    wo: jax.Array  # [E,I,H]
-    wi_bias: jax.Array | None  # [E,2I]
-    wo_bias: jax.Array | None  # [E,H]
+    wi: jax.Array  # first matrices, of gate and up, [E,H,2I]; the columns of the gate come first
+    wo: jax.Array  # second matrices, [E,I,H]
+    wi_bias: jax.Array | None  # biases of the first products, [E,2I]
+    wo_bias: jax.Array | None  # biases of the second products, [E,H]
 
     @classmethod
     def parse(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
@@ -60,15 +60,15 @@ class _Experts(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The computation of the experts on their rows."""
+    """The computation of the experts, without the router."""
 
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
     activation: Any
-    weights_before_wo: bool  # True: routing weights multiply the operand of wo
+    weights_before_wo: bool  # True: routing weights multiply the operand of wo. False: the result of wo
 
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
-        """Calls moe_mlp if it computes the same function, else two dense layers. Returns [T,H]."""
+        """Computes [T,H]. Calls moe_mlp if that computes the same function, else grouped_dense twice."""
         wi, wo, wi_bias, wo_bias = self.experts
         is_plain = not any(has_quantizers(q, f"quantizer_sets[{i}]") for i, q in enumerate(self.quantizer_sets))
         fused = _FUSED_ACTIVATIONS.get(self.activation) if isinstance(self.activation, str) else None
@@ -87,7 +87,7 @@ class _Block(NamedTuple):
 
 
 def _router_logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
-    """Computes logits in the dtype of x. Returns them in float32."""
+    """Computes the router's logits in the dtype of x. Returns them in float32."""
     kernel = checks.as_float_array("gate_kernel", gate_kernel, _FLOATS)
     checks.check_shape("gate_kernel", kernel, (x.shape[1], experts))
     return jnp.matmul(x, kernel.astype(x.dtype)).astype(jnp.float32)
@@ -125,9 +125,10 @@ def moe(
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
     """Routes tokens to experts, and sums the weighted results of the experts.
 
-    The call has all tokens and all experts, so it needs no mesh and no ep_bootstrap. It calls moe_mlp, or grouped_dense
-    twice for quantizers, an activation that moe_mlp lacks, or a wo_bias with apply_topk_weights_early. grouped_dense
-    rounds its results to the dtype of x, and moe_mlp rounds less.
+    The call has all tokens and all experts, so it needs no mesh and no ep_bootstrap. moe_mlp computes the experts,
+    except in three cases: there are quantizers; activation_type is a function, or a name other than "silu", "swish",
+    "gelu" and "relu"; or there is a wo_bias with apply_topk_weights_early. In these cases grouped_dense is called
+    twice. It rounds both results to the dtype of x. moe_mlp rounds less.
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.
@@ -141,16 +142,16 @@ def moe(
       activation_type: activation of the gate: the name of a function of jax.nn, "linear", or a function.
       score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: see fused_topk_with_score_function. There
         are no groups by default.
-      aux_loss_coeff: weight of fused_moe_aux_loss. Without a positive one there is no loss.
+      aux_loss_coeff: weight of fused_moe_aux_loss. There is no loss unless the weight is positive.
       apply_topk_weights_early: True applies routing weights to the operand of wo, and not to wo_bias.
-      quantizer_sets: for wi and wo, see grouped_dense.
+      quantizer_sets: a QuantizerSet for wi and one for wo, see grouped_dense.
       ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes: no effect.
       dtype: type to which the routing weights and the loss are rounded.
       recv_capacity_per_rank: a multiple of 128. No effect: no row is ever dropped.
 
     Returns:
-      ([batch,sequence,H] of the dtype of x; the loss, (), or None; int32 (1,1): the sum of each expert's rows, rounded
-      up to a multiple of 128).
+      (out, loss, rows): out is [batch,sequence,H] of the dtype of x. loss is (), or None. rows is int32 (1,1), the
+      number of rows of all experts, after the rows of each expert are rounded up to a multiple of 128.
     """
     del ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes
     capacity = recv_capacity_per_rank

@@ -59,12 +59,12 @@ def _is_ragged(x: Any) -> bool:
 
 
 def amax_scale(amax: jax.Array) -> jax.Array:
-    """Returns the second-level scale of each NVFP4 group."""
+    """Returns the second-level scale of each NVFP4 group. amax: the largest magnitude of each group."""
     return compute_scale(jnp.where(jnp.isfinite(amax), amax, 0), 6 * 448, F32)
 
 
 def _group_scales(x: Any) -> jax.Array | None:
-    """Returns the scales of each group's sums, (G,) or (), or None without any."""
+    """Returns the scales that multiply the sums of each group, (G,) or (), or None if x has no such scales."""
     if not isinstance(x, ScaledOperand):
         return None
     scale = x.scale if x.block is None else None
@@ -107,7 +107,11 @@ def _dequantize(x: ScaledOperand) -> jax.Array:
 
 
 def _to_grouped_operand(x: Any, allows_scales: bool) -> tuple[Any, Callable[[int], int]]:
-    """Returns an operand of raggemm.grouped_gemm without _group_scales, and a map from axes of x to its axes."""
+    """Converts x to an operand of raggemm.grouped_gemm, without the scales that _group_scales returns.
+
+    Returns also a function that converts an axis of x to an axis of this operand. allows_scales: False if grouped_gemm
+    supports no scales in this mode, so that x is dequantized.
+    """
     if not isinstance(x, ScaledOperand):
         return x, lambda axis: axis
     layout, block = x.layout, x.block
@@ -133,7 +137,7 @@ def parse_axes(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Array | None:
-    """Returns the product of group scales, for `groups` groups from the offset on, or for all groups."""
+    """Multiplies the scales of groups of both operands. Returns those of `groups` groups from offset on, or of all."""
 
     def select_groups(scale: jax.Array) -> jax.Array:
         if groups is None or offset is None or scale.ndim == 0 or scale.shape[0] <= groups:
@@ -148,9 +152,10 @@ def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Arra
 def multiply(
     names: ArgNames, lhs: Any, rhs: Any, contracting_dims: Axes, *, precision: Any, dtype: Any, **options: Any
 ) -> jax.Array:
-    """Multiplies two results of parse_operand.
+    """Computes lhs x rhs for each group. lhs, rhs: results of parse_operand.
 
-    names: names of arguments in errors. dtype: preferred_element_type. options: arguments of raggemm.grouped_gemm.
+    names: names of arguments in error messages. dtype: preferred_element_type. options: arguments of
+      raggemm.grouped_gemm.
     """
     is_ragged_n = _is_ragged(rhs) and not _is_ragged(lhs)
     (left, map_left), (right, map_right) = (_to_grouped_operand(x, not is_ragged_n) for x in (lhs, rhs))

@@ -54,7 +54,10 @@ def has_quantizers(x: Any, name: str = "quantizer_set") -> bool:
 
 
 def check_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer | None:
-    """Returns a quantizer, or an object with its attributes, with one scale per group. Returns None for no scaling."""
+    """Checks a quantizer, or an object with the attributes of one. Returns it as a GroupedQuantizer.
+
+    For DELAYED_TENSOR_SCALING the result has one scale per group. Returns None for None and NO_SCALING.
+    """
     if quantizer is None:
         return None
     missing = [a for a in ("q_dtype", "scaling_mode") if not hasattr(quantizer, a)]
@@ -83,7 +86,7 @@ class _GroupMatrices:
     """The matrices of an array: [G,rows,columns], or [rows,columns] with ragged rows."""
 
     x: jax.Array
-    sizes: Any  # sizes of ragged groups, or None
+    sizes: Any  # sizes of the groups that divide the rows; None: [G,rows,columns]
     layout: Layout
 
     @property
@@ -91,7 +94,7 @@ class _GroupMatrices:
         return None if self.sizes is None else GroupedRows.from_sizes(self.sizes, self.layout.matrix[0])
 
     def to_float32(self) -> "_GroupMatrices":
-        """Converts to float32, stops gradients, and sets rows of no group to 0."""
+        """Converts the matrices to float32, stops their gradients, and sets rows of no group to 0."""
         x = jax.lax.stop_gradient(self.x.astype(jnp.float32))
         if self.rows is None:
             x = x.reshape(self.layout.groups, *self.layout.matrix)
@@ -109,13 +112,13 @@ class _GroupMatrices:
         return jax.lax.bitcast_convert_type(jnp.maximum(bits, 0), jnp.float32)
 
     def scale_groups(self, values: jax.Array) -> jax.Array:
-        """Multiplies each group by its value, (G,)."""
+        """Returns x with the matrix of each group multiplied by the group's value. values: (G,)."""
         if self.rows is None:
             return self.x * values[:, None, None]
         return self.x * jnp.append(values, 1)[self.rows.group][:, None]
 
     def quantize_blocks(self, dtype: Any, scale_dtype: Any, block: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-        """Returns the elements and scales of blocks. Pads partial blocks with zeros."""
+        """Quantizes the matrices in blocks. Returns elements and scales. Partial blocks are padded with zeros."""
         (rows, columns), counts, at = self.layout.matrix, self.layout.scale_shape(block), None
         x = jnp.pad(self.x, ((0, 0),) * (self.x.ndim - 1) + ((0, -columns % block[1]),))
         if self.rows is None:
@@ -129,7 +132,10 @@ class _GroupMatrices:
 
 
 def _tensor_scale(amax: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Returns fp8_max / amax, at most 2^126 so that its reciprocal is normal. Returns 1 if amax is 0 or not finite."""
+    """Returns largest / amax for the largest number of dtype, or 1 if amax is 0 or not finite.
+
+    The result is at most 2^126, so that its reciprocal is not subnormal.
+    """
     largest = float(jnp.finfo(dtype).max)
     return jnp.where(jnp.isfinite(amax) & (amax > 0), jnp.minimum(largest / amax, 2.0**126), 1)
 
@@ -187,7 +193,7 @@ def quantize_along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes:
 def _quantize_to_tensor(
     groups: _GroupMatrices, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool
 ) -> GroupedScaledTensor1x:
-    """Quantizes to a tensor in the layout of the quantizer's mode."""
+    """Quantizes to a GroupedScaledTensor1x, with data and scales in the layout of the quantizer's scaling mode."""
     x = _quantize(groups, q, amax, is_colwise)
     layout, data, scale = x.layout, x.data, x.scale
     assert scale is not None

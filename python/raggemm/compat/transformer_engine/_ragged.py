@@ -1,4 +1,4 @@
-"""Ragged groups of a matrix's rows: blocks that start anew in each group, and transposed packing."""
+"""Matrices whose rows are divided into groups: blocks of rows that start anew in each group, and transposed packing."""
 
 from typing import NamedTuple
 
@@ -16,14 +16,18 @@ def cdiv(x: int, size: int) -> int:
 
 
 def max_blocks(rows: int, groups: int, size: int) -> int:
-    """Returns the largest possible number of blocks, which occurs if all groups except one have a single row."""
+    """Returns the largest possible number of blocks of `size` rows if `groups` groups share `rows` rows.
+
+    This number occurs if all groups except one have a single row.
+    """
     return min(rows, (rows + (size - 1) * groups) // size)
 
 
 def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
     """Gathers x[rows], and zeros for indices from len(x) on.
 
-    float8_e8m0fnu has no 0, and gets the smallest power of two. JAX would make it NaN, and fail with jax.debug_nans.
+    float8_e8m0fnu has no 0. Its smallest number, 2^-127, takes the place of 0. JAX would use NaN, which fails with
+    jax.debug_nans.
     """
     if x.dtype != E8M0:
         return routing.gather_rows(x, rows)
@@ -31,11 +35,11 @@ def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 class GroupedRows(NamedTuple):
-    """The group of each row of a matrix."""
+    """The group of each row of a matrix, and the row's place in it. Each array has one entry per row."""
 
-    group: jax.Array  # group of each row; the number of groups for no group
-    offset: jax.Array  # offset of each row in its group
-    size: jax.Array  # size of each row's group; 0 for no group
+    group: jax.Array  # index of each row's group; the number of groups for rows of no group
+    offset: jax.Array  # index of each row in its group
+    size: jax.Array  # size of each row's group; 0 for rows of no group
 
     @classmethod
     def from_sizes(cls, sizes: jax.Array, rows: int) -> "GroupedRows":
@@ -46,7 +50,11 @@ class GroupedRows(NamedTuple):
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
-        """Returns the start of each row's group plus an offset. Rows of no group get `end`, which is out of bounds."""
+        """Returns for each row the start of its group, plus offsets.
+
+        starts: one start per group. offsets: one or more offsets per row. Rows of no group get `end`, which is
+        out of bounds.
+        """
         groups = starts.shape[0]
         starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))
         return jnp.where((self.group < groups).reshape(starts.shape), starts + offsets, end)
@@ -63,7 +71,7 @@ def block_counts(sizes: jax.Array, size: int) -> jax.Array:
 
 
 def block_of_each_row(rows: GroupedRows, sizes: jax.Array, size: int) -> jax.Array:
-    """Returns the index of each row's block. Rows of no group get max_blocks, which is out of bounds."""
+    """Returns the index of each row's block. Rows of no group get max_blocks(...), which is out of bounds."""
     out_of_bounds = max_blocks(rows.group.shape[0], sizes.shape[0], size)
     return rows.positions(block_starts(sizes, size), rows.offset // size, out_of_bounds)
 

@@ -11,7 +11,7 @@ from raggemm._src import checks, routing
 
 
 def _lower_name(x: Any) -> str:
-    """Returns the name of an enum member of TransformerEngine, or a string, in lower case."""
+    """Returns x in lower case: a string, or the name of an enum member of TransformerEngine."""
     return str(getattr(x, "name", x)).lower()
 
 
@@ -121,7 +121,7 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
 
 
 def _flatten_batch(name: str, x: Any) -> jax.Array:
-    """Returns [T,n] or [batch,sequence,n] as [T,n]."""
+    """Reshapes x, [T,n] or [batch,sequence,n], to [T,n], with T = batch * sequence."""
     x = checks.as_array(name, x)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 or 3 axes")
@@ -146,11 +146,11 @@ def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRow
     row = jnp.arange(count, dtype=jnp.int32)
     expert = jnp.searchsorted(jnp.cumsum(sizes), row, side="right").astype(jnp.int32)
     expert = jnp.minimum(expert, experts - 1)
-    pair = row - pad_offsets[expert]  # index among the routed pairs
+    pair = row - pad_offsets[expert]  # index among the routed pairs, sorted by expert
     is_padding = pair >= jnp.cumsum(routed)[expert]
     index = jnp.searchsorted(
         jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1
-    )  # index of the pair in [E,T]
+    )  # index in [E,T] of the routed pair
     token = jnp.where(is_padding, tokens, index.astype(jnp.int32) % max(tokens, 1))
     return _DispatchedRows(token, expert, sizes, pad_offsets)
 
@@ -228,7 +228,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     is_valid = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_valid, row, len(inp)).reshape(-1)
     num_pairs = tokens * num_experts
-    # The pair of each row, in [T,E]; num_pairs for padding.
+    # For each row of inp the index in [T,E] of its token and expert; num_pairs for padding.
     pair = jnp.full(len(inp), num_pairs, jnp.int32).at[row].set(jnp.arange(num_pairs, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:

@@ -30,11 +30,11 @@ class GroupedNoScaleTensor:
     With last_dims the groups' matrices are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
 
-    data: Any  # elements with original_shape, or flat
+    data: Any  # elements, in original_shape or flat
     amax: Any  # not read
     first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
     last_dims: Any  # group sizes along the collapsed last axis, integer [G]; None or empty if not ragged
-    original_shape: tuple[int, ...]  # shape of data
+    original_shape: tuple[int, ...]  # shape of the elements
 
 
 @functools.partial(
@@ -111,17 +111,17 @@ class ScaledTensor2x:
 class GroupedQuantizer:
     """A quantizer. TransformerEngine's own quantizers, or any object with these attributes, work, too.
 
-    If it has an attribute `quantizers`, with one per group, their scales are used.
+    If a quantizer of TransformerEngine has an attribute `quantizers`, with one per group, the scales of these are used.
     """
 
     q_dtype: Any  # type of the elements
     scaling_mode: Any  # see GroupedScaledTensor1x
     q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or both; products ignore it
-    scale: Any = None  # scales for DELAYED_TENSOR_SCALING, (G,), (1,) or ()
+    scale: Any = None  # scales, (G,), (1,) or (), for DELAYED_TENSOR_SCALING only
 
 
 class QuantizerSet(NamedTuple):
-    """The quantizers of grouped_dense, or None for arrays that are not quantized.
+    """The quantizers of the arrays of grouped_dense. A quantizer is None for an array that is not quantized.
 
     Any object with these attributes works, too.
     """
@@ -132,16 +132,16 @@ class QuantizerSet(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """A scaling mode."""
+    """A scaling mode of TransformerEngine: the types of elements and scales, and which elements share a scale."""
 
     elements: tuple[np.dtype, ...]  # allowed types of elements
-    scale: np.dtype | None = None  # type of scales
+    scale: np.dtype | None = None  # type of scales; None: no scales
     block: tuple[int, int] | None = None  # shape of a rowwise block; None: one scale per group
-    colwise_layout: str = "T"  # layout of colwise data
+    colwise_layout: str = "T"  # data_layout of colwise data; "T": each matrix is transposed
 
     @property
     def has_amax_scale(self) -> bool:
-        """True if groups have a second scale."""
+        """Returns True if groups have a second scale, computed from amax, as in the NVFP4 modes."""
         return self.elements == (E2M1,)
 
 
@@ -166,14 +166,14 @@ def enum_name(what: str, value: Any, allowed: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The storage layout of the matrices of a tensor."""
+    """The layout in which a tensor stores the matrices of its groups."""
 
     shape: tuple[int, ...]
-    lead: int  # number of group axes, 0 or 1
-    split: int  # first axis of the columns
-    ragged: int | None  # stored axis of the matrix that groups divide, 0 or 1
+    lead: int  # number of group axes in shape, 0 or 1
+    split: int  # index in shape of the first axis that belongs to the columns
+    ragged: int | None  # axis of the stored matrix that groups divide, 0 or 1; None: neither
     groups: int
-    transposed: bool = False
+    transposed: bool = False  # True: the stored matrices are transposed
 
     @classmethod
     def from_shape(cls, shape: tuple[int, ...], lead: int, split: int, ragged: int | None, sizes: Any) -> "Layout":
@@ -182,7 +182,7 @@ class Layout:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns of the stored matrix."""
+        """Returns the rows and columns of the stored matrix."""
         return math.prod(self.shape[self.lead : self.split]), math.prod(self.shape[self.split :])
 
     def transpose(self) -> "Layout":
@@ -193,7 +193,7 @@ class Layout:
         return Layout(shape, lead, lead + len(shape) - split, ragged, self.groups, not self.transposed)
 
     def stored_axis(self, axis: int) -> int:
-        """Returns the stored axis of an axis of the untransposed tensor."""
+        """Converts an axis of the untransposed tensor to an axis of the stored tensor."""
         if not self.transposed or not -len(self.shape) <= axis < len(self.shape):
             return axis
         axis, first = axis % len(self.shape), self.transpose().split
@@ -217,16 +217,16 @@ class Layout:
 )
 @dataclasses.dataclass(frozen=True)
 class ScaledOperand:
-    """A checked GroupedScaledTensor1x."""
+    """A GroupedScaledTensor1x after its checks: an operand of a product."""
 
     mode: Mode
     layout: Layout
-    block: tuple[int, int] | None  # shape of a block in the stored matrix
+    block: tuple[int, int] | None  # shape of a block in the stored matrix; None: one scale per group
     dtype: Any  # dq_dtype of the tensor
     data: jax.Array  # flat elements
-    scale: jax.Array | None  # flat scales
+    scale: jax.Array | None  # flat scales; None: no scaling
     amax: jax.Array | None
-    sizes: jax.Array | None  # sizes of ragged groups
+    sizes: jax.Array | None  # sizes of the groups along the ragged axis; None: not ragged
 
 
 def is_given(sizes: Any) -> bool:
