@@ -14,7 +14,7 @@
 namespace raggemm::test {
 namespace {
 
-// Last character of a child's output, which shows that the child finished.
+// Last character that a child writes. Without it, the child did not finish.
 constexpr char kDone = '\n';
 
 void Write(int to, const std::string& text) {
