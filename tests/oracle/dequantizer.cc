@@ -66,7 +66,7 @@ double Dequantizer::Scale(int64_t index, int64_t scale_row) const {
 
 bool Dequantizer::scales_exactly() const {
   if (scale_ == nullptr) return true;
-  // A power of two changes no digit. The difference of two bytes has up to eight digits.
+  // A scale that is a power of two changes no digit of the element. Subtracting a zero point adds a digit.
   const int digits = zero_ != nullptr ? FormatOf(x_.dtype).digits + 1 : FormatOf(x_.dtype).digits;
   return scale_->dtype == DType::kF8E8M0FNU || digits + FormatOf(scale_->dtype).digits <= 8;
 }
