@@ -292,7 +292,7 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Names of the kinds that tests use without --slow. They cover each mode, zero points and each optional operand.
+# Kinds that `./dev test` runs. They cover each mode, zero points and each optional operand. The others are slow tests.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",

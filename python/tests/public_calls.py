@@ -181,7 +181,7 @@ LOSSY = RoutedMoE(6, load_balance_loss_weight=0.1, routed_bias_update_rate=0.1)
 
 
 def with_experts(layer: Callable, devices: int, *options: Any) -> tuple[Callable, dict[str, Any]]:
-    """Returns a layer of expert_parallel as a function of arrays on several devices, and its sharded arguments."""
+    """Returns a layer of expert_parallel as a function of arrays on several devices, and its arguments' shardings."""
 
     def run_on_device(tokens, ids, weights, up, down):
         return layer(expert_parallel.mlp(up, down), tokens, expert_parallel.Routing(ids, weights, 4), *options)

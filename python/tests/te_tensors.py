@@ -108,7 +108,7 @@ def matrices(rows, columns, sizes, axis):
 
 
 def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype=None):
-    """Returns a random tensor and the float64 matrix of each group. Scales of groups differ by factors of up to 2^20."""
+    """Returns a random tensor and the float64 matrix of each group. Scales of groups differ by up to a factor 2^20."""
     random = np.random.default_rng(seed)
     element_dtype, scale_dtype, block = MODES[mode]
     dtype = dtype or element_dtype

@@ -44,7 +44,7 @@ quantize = jax.jit(te.grouped_quantize, static_argnames="flatten_axis")
 
 
 def check(got, mode, dtype, groups, rows, columns, is_ragged):
-    """Checks that a tensor consists of the reference's groups, one after the other."""
+    """Checks that the tensor `got` holds the quantized groups of the reference, one after the other."""
     parts = reference(mode, dtype, groups, got.is_colwise)
     is_transposed = got.is_colwise and not mode.startswith("MXFP8")
     assert got.data_layout == ("T" if is_transposed else "N")
@@ -81,7 +81,7 @@ def test_grouped_quantize(mode, dtype):
 
 
 def test_given_amax():
-    """Values beyond a given amax saturate."""
+    """If amax is given, it determines the scales, and larger values saturate."""
     mode, amax = "CURRENT_TENSOR_SCALING", np.arange(1, 1 + G, dtype=np.float32)
     got = te.grouped_quantize(KERNEL, quantizer(mode, E4M3, "ROWWISE"), amax=amax)
     want = [quantized(mode, E4M3, x, False, np.float32(448) / a) for x, a in zip(KERNEL, amax, strict=True)]
@@ -114,13 +114,13 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# The short run has MX and delayed scaling. Other tests multiply NVFP4.
+# `./dev test` runs MX and delayed scaling. Other tests multiply NVFP4.
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 
 @pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[2:] + LAYERS[:2], 3, unpack=True))
 def test_dense(name, is_transposed):
-    """Results and gradients are products of operands quantized along the contraction."""
+    """The result and each gradient are products of operands that are quantized along the contracted axis."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
     kernel, dims = (KERNEL.swapaxes(1, 2), ((1,), (2,))) if is_transposed else (KERNEL, ((1,), (1,)))
 

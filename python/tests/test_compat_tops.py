@@ -89,7 +89,7 @@ def test_wrong_partitions(wrong, error, message):
 
 
 def test_traced_sizes():
-    """Traced sizes with a smaller sum give zero rows. Impossible sizes raise at run time."""
+    """If the sum of traced sizes is below the number of rows, the last rows are zero. Wrong sizes raise at run time."""
     compiled = jax.jit(tops.gmm)
     got = compiled(LHS, RHS, sizes(9, 0, 4, 3))
     assert (got[16:] == 0).all()

@@ -1,4 +1,4 @@
-"""Tests the override of jax.lax.ragged_dot: results, who lowers a call, and fallback to JAX."""
+"""Tests the override of jax.lax.ragged_dot: results, whether raggemm or JAX lowers a call, and caches of programs."""
 
 import collections
 import functools
@@ -29,7 +29,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Returns True if raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
+    """Returns True if raggemm computed `out`, a product with POISONED. JAX spreads the NaN of POISONED to all rows."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()

@@ -39,7 +39,7 @@ def put(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Returns the result, checked against one device, and the collectives of the program."""
+    """Returns the result of f, and the collectives of its program. Checks that one device has the same result."""
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
@@ -47,7 +47,7 @@ def compiled(f, *operands):
 
 
 def gmm_with_weights(transpose):
-    """Returns gmm, its weights, and the indices of their axes K and N."""
+    """Returns gmm, with transpose_rhs or without, its weights, and the indices of the weights' axes K and N."""
     f = functools.partial(gmm, transpose_rhs=transpose)
     return f, RHS.swapaxes(1, 2) if transpose else RHS, *((2, 1) if transpose else (1, 2))
 
@@ -99,7 +99,10 @@ def test_other_shardings(transpose):
 
 
 def test_programs_of_different_calls_differ():
-    """The pointer to a call is not enough, because a later call may get it while its program is cached on disk."""
+    """Programs of different calls differ in more than the address of a callback.
+
+    A later process may have the same address for another call, and find the wrong program in the cache on disk.
+    """
 
     def program(activation, options):
         def f(x, w):
@@ -142,7 +145,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """The partitioner shards a slice of six elements over four devices."""
+    """An axis of six elements, a slice of a sharded axis, may be sharded over four devices."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
@@ -172,7 +175,7 @@ def test_inside_loops_shard_map_and_export():
 
 
 def shard_randomly(x, rng):
-    """Shards x over the square mesh along random axes with even extents."""
+    """Returns x sharded over the square mesh, along random axes whose extents are even."""
     spec = [None] * x.ndim
     for name in ("x", "y"):
         axes = [axis for axis in range(x.ndim) if x.shape[axis] % 2 == 0 and spec[axis] is None]

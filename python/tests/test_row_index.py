@@ -20,7 +20,7 @@ def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
 
 
 def gathered(x, rhs, index=INDEX, sizes=SIZES, **options):
-    """Computes the product of gathered rows."""
+    """Returns the product that indexed() must compute: gathers the rows of x first, and uses no row_index."""
     return grouped_gemm(GroupedTensor(x[np.clip(index, 0, len(x) - 1)], sizes), rhs, **FORWARD, **options)
 
 
@@ -101,7 +101,7 @@ def test_wrong_indices(value):
 @pytest.mark.parametrize("value", [-1, T])
 @pytest.mark.parametrize("argnum", [0, 1], ids=["lhs", "rhs"])
 def test_wrong_indices_of_gradients(argnum, value):
-    """A gradient checks the indices of rows in groups, even if XLA drops the product."""
+    """A gradient raises an error for a wrong index of a row in a group, even if XLA drops the forward product."""
     gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), argnum))
     index = INDEX.copy()
     index[[4, -1]] = value

@@ -1,4 +1,4 @@
-"""Tests that a vmap is one call with a loop's results and copies no weights."""
+"""Tests that a vmap is one call, has the results of a loop over the problems, and copies no weights."""
 
 import itertools
 
@@ -18,7 +18,7 @@ ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # order
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Each case batches one of lhs, rhs and sizes, then optional or random operands."""
+    """Batches first one of lhs, rhs and sizes, and then all optional operands or three random operands."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))
@@ -70,7 +70,7 @@ def test_tgmm_in_every_combination(is_batched):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_vmap_copies_no_weights(transpose):
-    """Batches of rows or weights move no array as large as the weights, forward and backward."""
+    """Programs of batches of rows or weights, and of their gradients, move no array as large as the weights."""
     weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
 
     def loss(lhs, rhs, sizes):

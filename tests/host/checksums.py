@@ -38,7 +38,7 @@ def computed(driver: list[str], *flags: str) -> list[str]:
 
 
 def differences(driver: list[str], *flags: str) -> list[str]:
-    """Runs ffi_driver. Returns "+ LINE" for each unrecorded line, and "- LINE" for each recorded one that is missing."""
+    """Runs ffi_driver. Returns "+ LINE" for each unrecorded line, and "- LINE" for each missing recorded line."""
     want, got = recorded(), computed(driver, *flags)
     return [f"- {line}" for line in want if line not in got] + [f"+ {line}" for line in got if line not in want]
 

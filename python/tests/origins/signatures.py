@@ -1,4 +1,7 @@
-"""Parameters of functions of other packages, read from sources, because most packages need a GPU to be imported."""
+"""Reads the parameters of functions of other packages from their sources, and compares them with raggemm's functions.
+
+The packages are not imported, because most of them need a GPU for that.
+"""
 
 import ast
 import dataclasses
@@ -14,7 +17,7 @@ _KNOWN = {"jax": jax, "jnp": jnp, "tuple": tuple}
 
 
 class Unknown(str):
-    """The text of a default that only the other package can evaluate."""
+    """The source text of a default value that only the other package can evaluate."""
 
 
 def _default(node: ast.expr):
@@ -26,7 +29,7 @@ def _default(node: ast.expr):
 
 
 def parameters_of(source: str, name: str) -> list[Parameter]:
-    """Returns the parameters of the function or Class.method with this name."""
+    """Returns the parameters of the function, or of the method Class.method, with this name in a source text."""
     body = ast.parse(source).body
     for part in name.split("."):
         found = [node for node in body if getattr(node, "name", None) == part]
@@ -48,7 +51,7 @@ def parameters_of(source: str, name: str) -> list[Parameter]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A function of a front end, the function that it replaces, and the deliberate differences."""
+    """A function of raggemm.compat (`ours`), the function that it replaces, and the deliberate differences."""
 
     package: str
     file: str

@@ -18,7 +18,10 @@ NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute
 
 
 def kernel(algorithm):
-    """Returns the kernel that ejkernel.register() registers."""
+    """Returns one of the two kernels that raggemm.compat.ejkernel.register() registers in ejkernel.
+
+    algorithm: "v1" for ejkernel's algorithms grouped_matmul and grouped_matmulv2, "v3" for grouped_matmulv3.
+    """
     return {"v1": ejkernel._kernel, "v3": ejkernel._kernel_v3}[algorithm]
 
 
