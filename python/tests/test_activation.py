@@ -98,7 +98,7 @@ def test_small_derivatives_are_accurate(name):
 
 
 def test_forward_pass_of_a_gradient_has_one_product():
-    """The forward pass of a gradient has one product. Another call, with K = 0, applies the activation to its result."""
+    """The forward pass of a gradient has one product. Another call, with K = 0, applies the activation to it."""
     found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
     assert found == {"RAGGED_M": 1, "UNIFORM": 1}
 

@@ -1,4 +1,4 @@
-// Tests all 256 patterns of empty groups among eight, and extents of zero.
+// Tests calls with eight groups of which any subset is empty, and calls with extents of zero.
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -31,7 +31,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Ragged K sums three replicas. The last nonempty replica stores the result.
+// Mode ragged K sums three replicas, of which any may be empty. The last replica that is not empty stores the sum.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};

@@ -75,7 +75,7 @@ TEST(DefaultThreadsTest, IsANumberOrAll) {
   }
 }
 
-// Returns the best ISA with its own f32 kernels.
+// Returns the ISA that the library prefers for f32 on a CPU with all ISAs of this architecture.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
 // Returns the ISA next above the scalar one, or the scalar ISA if it is the only one.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }

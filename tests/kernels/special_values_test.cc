@@ -1,4 +1,4 @@
-// Tests NaN, infinities, signed zeros and denormals.
+// Tests results for operands that are NaN, infinities, signed zeros and denormals.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -33,7 +33,7 @@ class SpecialValues : public IsaTest {
  protected:
   void Run(const TestProblem& test) { ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus()); }
 
-  // Computes one group, [m,k] x [k,n], with constant operands.
+  // Computes the product of one group, [m,k] x [k,n]. All elements of lhs, and all of rhs, have the same value.
   void RunFilled(ProblemSpec spec, double lhs, double rhs, std::vector<double>* out) {
     spec.sizes = {spec.m};
     TestProblem test(spec);
@@ -77,7 +77,7 @@ TEST_P(SpecialValues, StayInTheirGroup) {
   }
 }
 
-// Rows of lhs after the last group or of unprocessed groups have no effect.
+// Rows of lhs after the last group, and rows of groups that are not processed, have no effect, even if they are NaN.
 TEST_P(SpecialValues, OutsideProcessedGroupsHaveNoEffect) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     ProblemSpec base{.mode = mode, .groups = 3, .m = 30, .n = 20, .k = 30, .sizes = {4, 9, 5}};
@@ -115,7 +115,7 @@ TEST_P(SpecialValues, BetaZeroNeverReadsC) {
   }
 }
 
-// If a NaN with a full payload were rounded like a number, the carry would reach the sign and give -0.
+// Any NaN gives a NaN. If a NaN whose payload is all ones were rounded like a number, the carry would turn it into -0.
 TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   for (DType out : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (uint32_t bits : {0x7fffffffU, 0xffffffffU, 0x7fc00000U, 0xffc00001U, 0x7f800001U, 0xffbfffffU}) {
@@ -168,7 +168,7 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   }
 }
 
-// The error below the smallest denormal grows with alpha, and so does the bound.
+// Products below the smallest denormal are lost. This error is multiplied by alpha, and so is the bound.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
@@ -194,8 +194,8 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// Sums underflow to -0 and then show the sign of an added zero. lhs is -1: a code of -0 gives +0, and a code of +0
-// keeps -0.
+// The first product of each sum underflows to -0, and shows the sign of the zeros that are added to it. lhs is -1
+// otherwise: an element -0 of rhs makes the sum +0, and an element +0 keeps -0.
 TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
