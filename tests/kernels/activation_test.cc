@@ -76,8 +76,8 @@ TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   }
 }
 
-// Covers every strategy, one and several KC blocks, and one and several tiles of columns, with f32 and f64 operands.
-// Other tests cover bf16, quantized and split f32 operands.
+// Covers every strategy, one and several KC blocks, and one and several tiles of columns with f32. Then covers each
+// bf16_sums rule, quantized operands and split f32.
 TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
   for (int64_t m : {1, 4, 70}) {
     for (int64_t n : {1, 33, 600}) {
