@@ -1,5 +1,5 @@
-// Tests the bits of results, and the attributes, of the custom calls for expert MLPs. handlers_test.cc has random calls
-// of grouped GEMMs.
+// Tests the bits of results, and the attributes, of the custom calls for expert MLPs. handlers_test.cc has random
+// calls.
 #include <cmath>
 #include <cstdint>
 #include <random>

@@ -1,4 +1,4 @@
-// Tests the instruction sets of aarch64 and their kernels for each arithmetic.
+// Tests the list of instruction sets of aarch64, and which of them have kernels for each arithmetic.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Tests the instruction sets of x86-64, the measured CPUs, and the choice of an instruction set on them.
+// Tests the list of instruction sets of x86-64, the measured CPUs, and which instruction set is chosen on a CPU.
 #include <cstdint>
 #include <fstream>
 #include <iterator>
