@@ -13,7 +13,7 @@ def _erf(xp, x):
 
 def activated(xp, name, gate, up):
     def sigmoid(x):
-        return (1 + xp.tanh(x / 2)) / 2  # Does not overflow.
+        return (1 + xp.tanh(x / 2)) / 2  # This form of the sigmoid does not overflow.
 
     if name == "swiglu_oai":
         gate, up = xp.minimum(gate, 7.0), xp.clip(up, -7.0, 7.0)

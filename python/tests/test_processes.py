@@ -148,7 +148,10 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_override_is_tried_with_an_untested_jax(change):
-    """With an untested jax, the override tries itself. If this fails, it raises, and jax.lax works as before."""
+    """With an untested jax, enabling the override makes a trial first. If it fails, an error is raised.
+
+    If it passes, a warning is printed. jax.lax works in both cases.
+    """
     code, message = CHANGES[change]
     done = subprocess.run([sys.executable, "-c", UNTESTED_JAX.format(change=code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

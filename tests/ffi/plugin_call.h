@@ -145,7 +145,7 @@ class RunnerOf : public host::TaskRunner {
   TaskPool& pool_;
 };
 
-// A thread pool of a host whose num_threads calls `fail`, which throws an exception.
+// A thread pool of the host. Its function num_threads calls `fail`, which throws an exception.
 class ThrowingRunner : public host::TaskRunner {
  public:
   explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}

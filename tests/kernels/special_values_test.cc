@@ -148,7 +148,8 @@ TEST_P(SpecialValues, SignedZeros) {
 }
 
 TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
-  // The first fma rounds a tiny negative product to -0. Adding the chain to +0 would lose the sign.
+  // The first fma rounds a tiny negative product to -0. If the total began at +0, adding the chain would lose the
+  // sign.
   std::vector<double> out;
   RunFilled({.m = 7, .n = 40, .k = 1}, -0x1p-100, 0x1p-100, &out);
   for (double value : out) EXPECT_TRUE(value == 0 && std::signbit(value));
@@ -205,7 +206,7 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // The tiles rule would hide the sign, because its second lane is +0.
+          // With the rule tiles, the sum of the odd steps of k is +0, which would hide the sign.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

@@ -157,9 +157,9 @@ TEST_F(ReferenceTest, Uniform) {
 }
 
 TEST_F(ReferenceTest, AllRagged) {
-  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // 1x1, then 2x2
-  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // 1x2, then 2x1
-  problem_.out = Out({5});                      // 1x2, then 2x1, then nothing
+  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // group 0: 1x1, group 1: 2x2
+  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // group 0: 1x2, group 1: 2x1
+  problem_.out = Out({5});                      // group 0: 1x2, group 1: 2x1, then an unused element
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 2});
   problem_.lhs.last_dims = problem_.rhs.first_dims = Sizes({1, 2});
   problem_.rhs.last_dims = problem_.out.last_dims = Sizes({2, 1});

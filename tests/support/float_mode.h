@@ -6,7 +6,7 @@
 
 namespace raggemm::test {
 
-// Returns the float mode of the calling thread. On x86 the exception flags are cleared.
+// Returns the float mode of the calling thread, on x86 without the exception flags of MXCSR.
 uint64_t ThreadMode();
 void SetThreadMode(uint64_t mode);
 

@@ -116,7 +116,7 @@ void ChooseQuantized(ProblemSpec& spec, Random& random) {
     int64_t& block = spec.lhs_scale[spec.lhs_flipped ? 1 : 0];
     block = std::min<int64_t>(block, 1);
   }
-  // Blocks of both operands would need the same length along k, so lhs gets a single scale instead.
+  // Blocks of scales of both operands would need the same length along k, so lhs gets a single scale.
   if (spec.lhs_scale.size() == 2 && spec.rhs_scale.size() == 2) spec.lhs_scale = {0};
 }
 
