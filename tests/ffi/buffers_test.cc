@@ -64,7 +64,7 @@ TEST(TypesTest, IntegersForFloatsAndFloatsForIntegersAreRefused) {
         b.dtype = is_size ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_S32;
         return Elements(b) > 0;
       },
-      {}, /*named=*/false);  // The type of the gradient of x affects the length of the workspace.
+      {}, /*named=*/false);  // Not named: a wrong type of the gradient of x changes the required workspace.
 }
 
 TEST(ShapesTest, NegativeDimsAreRefused) {
@@ -149,7 +149,7 @@ TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
           other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
-          // The larger buffer may also overlap others, so the error may name another pair.
+          // The larger of both buffers may also overlap a third one, so the error may name that pair.
           const host::Error error = call->Execute(&pool);
           EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
           const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };

@@ -48,7 +48,7 @@ std::map<std::string, uint64_t> ReadChecksums() {
   return checksums;
 }
 
-// A call of a case, and the recorded checksum of its result.
+// A case of proto/cases, and the recorded checksum of its result. Run calls the plugin.
 class RecordedCase {
  public:
   RecordedCase(const GroupedGemmCase& full, uint64_t recorded)
@@ -208,7 +208,7 @@ int HostileThreadsOfTeam() {
 
 // The float modes of threads do not affect results, and a call does not change them.
 TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
-  Cases();  // Makes the cases with the usual flags.
+  Cases();  // Makes the cases while this thread has its usual float mode.
   const uint64_t usual = ThreadMode();
   std::atomic<int> changed = 0;
   auto pool = std::make_unique<HostileRunner>(4, changed);

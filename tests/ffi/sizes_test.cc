@@ -105,7 +105,7 @@ struct EmptyProblem {
   Dims lhs, rhs, out;
   std::vector<const char*> ragged;  // Names of the dims arrays that are set.
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // Values of each set array, empty if sizes_shape has no elements.
+  std::vector<Dims> sizes;  // Values of each array that is set. No values if sizes_shape has no elements.
   bool lhs_is_trans = false;
   bool packed = false;
   const char* error = "";  // Error of the call, or "" for a valid problem.

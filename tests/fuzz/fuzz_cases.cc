@@ -82,7 +82,7 @@ void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) 
     Require(std::all_of(begin, begin + bytes, [](unsigned char byte) { return byte == 0xFF; }), "out is untouched");
     return;
   }
-  if (ElementCount(out) == 0) return;  // There may be more groups than fit into memory.
+  if (ElementCount(out) == 0) return;  // The reference could need too much memory for its groups.
   const absl::StatusOr<Reference> reference = ComputeReference(problem);
   Require(reference.ok(), "what was computed has a reference");
   for (size_t i = 0; i < reference->want.size(); ++i) {

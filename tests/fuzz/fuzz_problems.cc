@@ -88,7 +88,7 @@ struct PlainMlp : MlpSpec {
 struct FuzzCase {
   ProblemSpec spec;
   RunConfig config;
-  std::optional<PlainMlp> mlp = std::nullopt;  // Replaces spec if set.
+  std::optional<PlainMlp> mlp = std::nullopt;  // If set, the case is this MLP, and `spec` is ignored.
 };
 
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";

@@ -69,7 +69,7 @@ int64_t Sum(const Values& values) {
 }
 
 absl::Status StoreInteger(absl::string_view name, const Array& array, int64_t index, int64_t value) {
-  // In little endian the low bytes are the narrower integer.
+  // The machine is little-endian, so the first bytes of a wide integer are the narrower integer.
   std::memcpy(static_cast<char*>(array.data) + index * SizeOf(array.dtype), &value, SizeOf(array.dtype));
   if (ToInteger(array, index) == value) return absl::OkStatus();
   return absl::InvalidArgumentError(

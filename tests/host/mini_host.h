@@ -48,7 +48,7 @@ struct Call {
   Attributes attributes;
 };
 
-// Interface of pools that run a handler's tasks.
+// The interface of thread pools of the host. They run the tasks that handlers schedule.
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;

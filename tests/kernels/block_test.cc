@@ -57,7 +57,7 @@ class BlockTest : public testing::Test {
 // The work on the panels of a block prefetches each cache line of the next block exactly once. For few and for many
 // rows, the cost model chooses different orders of the prefetches.
 TEST_F(BlockTest, PrefetchesTheNextBlock) {
-  // A CPU for which the cost model uses both orders.
+  // A CPU for which the cost model chooses each of the two orders for some numbers of rows.
   Cpu cpu = HostCpu();
   cpu.fmas_per_cycle = 32;
   cpu.memory_bytes_per_cycle = 5.5;

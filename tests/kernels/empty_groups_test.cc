@@ -40,7 +40,8 @@ TEST_F(EmptyGroups, SummedReplicas) {
   }
 }
 
-// A call may have no groups, rows, columns or steps of k. out is then zero, c, or c + bias.
+// A call may have no groups, rows, columns or steps of k. Elements of out are then zero, or c, or c + bias in
+// groups that have rows but no steps of k.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     for (int mask = 0; mask < 16; ++mask) {

@@ -50,7 +50,7 @@ std::pair<double, double> ActivationAndDerivative(Activation activation, double 
   }
 }
 
-// Computes all gradients in float64 by the definition, in the order of kMlpGradientSlots.
+// Computes all gradients in float64 by their definition. `gradients` has them in the order of kMlpGradientSlots.
 class Oracle {
  public:
   explicit Oracle(const TestMlp& mlp) : mlp_(mlp), spec_(mlp.spec), inner_(spec_.intermediate), hidden_(spec_.hidden) {

@@ -25,7 +25,7 @@ std::vector<uint64_t> BitsOfAll(const Array& array) {
   return bits;
 }
 
-// Buffers for the kept products, filled with NaN.
+// Buffers for the kept products up and gate. They are filled with NaN before a call.
 struct Kept {
   explicit Kept(const TestMlp& mlp)
       : up(DType::kF32, {mlp.rows + mlp.spec.behind, mlp.columns}),

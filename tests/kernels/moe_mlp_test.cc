@@ -159,7 +159,7 @@ TEST_P(MoeMlpTest, KeepsNaNInTheTokenThatHasIt) {
 
 // ---- activations ----
 
-// Returns floats of every exponent and sign, and special values.
+// Returns arguments for activations: floats of every exponent and sign, and special values.
 std::vector<float> Arguments() {
   std::mt19937 random(11);
   std::vector<float> all = {0.0F, -0.0F, 1e-45F, -1e-45F, INFINITY, -INFINITY, NAN};

@@ -246,7 +246,7 @@ TEST(QuantizedOnEveryIsa, TileEdges) {
   }
 }
 
-// Tiles of many rows pack lhs again for each block of columns. Tiles of few rows pack all of lhs at once.
+// Tiles of many rows pack their rows of lhs again for each block of columns of rhs. Tiles of few rows pack lhs once.
 TEST(QuantizedOnEveryIsa, LargeTiles) {
   for (DType lhs : {DType::kBF16, DType::kU8}) {
     for (int64_t block : {64, 160, 640}) {

@@ -1,4 +1,4 @@
-// Tests the bits of problems with many tiles and accumulation chains, for every ISA on several threads.
+// Tests the bits of results with many tiles and accumulation chains, for every ISA and on several threads.
 #include <cstdint>
 #include <vector>
 

@@ -132,7 +132,7 @@ TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   }
 }
 
-// The total is a copy of the first accumulation chain, and the epilogue adds no zero, so -0 survives.
+// The total is a copy of the first accumulation chain, and the epilogue adds no zero. So a sum of -0 keeps its sign.
 TEST_P(SpecialValues, SignedZeros) {
   std::vector<double> out;
   RunFilled({.m = 3, .n = 5, .k = 1}, -0.0, 1, &out);

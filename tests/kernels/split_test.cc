@@ -187,7 +187,7 @@ TEST_P(Split, HasTheProvenError) {
   }
 }
 
-// Tiles of many rows pack lhs again for each block of columns. Tiles of few rows pack all of lhs at once.
+// Tiles of many rows pack their rows of lhs again for each block of columns of rhs. Tiles of few rows pack lhs once.
 TEST_F(SplitOnEveryIsa, LargeTiles) {
   for (bool flipped : {false, true}) {
     for (int64_t m : {3, 230}) {

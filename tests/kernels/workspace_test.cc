@@ -126,7 +126,7 @@ TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
 }
 
-// A call with 2^31 problems of 2^30 replicas and no group must not loop over them.
+// A call with 2^31 problems of 2^30 replicas, which have no group, must not loop over the replicas.
 TEST(Workspace, EmptySegmentsTakeNoTime) {
   const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
                              out = {0, 5};

@@ -242,7 +242,7 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
   std::vector<Operands<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
-    // If out is empty, one operand may have no steps while the other has some.
+    // If out is empty, lhs and rhs may have different extents of k, one of them zero.
     int64_t k = std::min({steps, lhs.cols - begin, rhs.rows - begin});
     std::vector<T> rows, columns;
     for (int64_t i = 0; i < lhs.rows; ++i) {

@@ -30,7 +30,7 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   const bool ragged = (k_is_rows ? x_.first_dims : x_.last_dims).has_value();
   if (ragged && !k_is_rows && x_.last_dims->dims.size() == 3 && x_.last_dims->dims[1] != 1 &&
       scale->dims[scale_rank - 2] != 1) {
-    sum_steps_ = -1;  // Each replica has its own scales.
+    sum_steps_ = -1;  // Replicas have different scales, so scales multiply elements.
     return;
   }
   if (values == 1) return;

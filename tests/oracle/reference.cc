@@ -119,9 +119,9 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 // Roundings: a product a*b is exact inside its fma. It then passes at most
 //
 //     C/L               roundings in its lane
-//     L - 1             when lanes are added
-//     K/C + R - 1       when chains are added: one per chain after the first
-//     3                 for alpha, c and bias
+//     L - 1             roundings when lanes are added
+//     K/C + R - 1       roundings when chains are added: one per chain after the first
+//     3                 roundings for alpha, c and bias
 //
 // Together these are n < C/L + L - 1 + K/C + R - 1 + 3 roundings. beta*c passes two roundings, and bias one. So
 // (Higham, Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
@@ -146,8 +146,8 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 // Split f32: each product becomes `products` bf16 products. There are `products` times as many chains, or each chain
 // has all products of a block. x has the parts x0, x1 and x2. Let 2^e <= |x| < 2^(e+1).
 //
-//     x - x0            is exact and at most 2^(e-8): half a unit of the eight digits of bf16
-//     x - x0 - x1       is at most 2^(e-17): half a unit again
+//     x - x0            is exact and at most 2^(e-8), half a unit in the last of the eight digits of bf16
+//     x - x0 - x1       is at most 2^(e-17), half a unit in the last digit of x1
 //     x2                is the whole rest: a multiple of 2^(e-23), the unit of f32, with at most seven digits
 //
 // So |x1| <= 2^-8 |x| and |x2| <= 2^-17 |x|. These terms of a product a*b are omitted:

@@ -63,10 +63,10 @@ struct GroupProduct {
     MatrixView lhs, rhs;
   };
   MatrixView out;
-  std::vector<Term> terms;  // One term, or for ragged K one per replica, summed in order.
-  int64_t alpha = 0;        // Index of the group's alpha.
-  int64_t beta = 0;         // Index of the group's beta.
-  int64_t bias = 0;         // Index of the group's first bias element.
+  std::vector<Term> terms;  // One product, or for ragged K one per replica. Their sum is taken in this order.
+  int64_t alpha = 0;        // Index of the group's value in alpha.
+  int64_t beta = 0;         // Index of the group's value in beta.
+  int64_t bias = 0;         // Index of the first element of the group's bias.
   // Indices of the group's scales and zero points in their arrays, if the arrays have one value per group.
   int64_t lhs_scale = 0, rhs_scale = 0, lhs_zero = 0, rhs_zero = 0;
 };

@@ -92,9 +92,9 @@ TEST_F(ReferenceTest, RaggedMWithProblemsAndReplicas) {
   problem_.out = Out({8, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 0, 1, 2, 0, 0, 2}, {2, 2, 2});
   EXPECT_THAT(Want(), ElementsAre(1, 20, 30, 0, 500, 600, 7000, 8000));
-  problem_.alpha = Values({4}, {2, 3, 4, 5});  // per problem and group
+  problem_.alpha = Values({4}, {2, 3, 4, 5});  // one value per problem and group
   EXPECT_THAT(Want(), ElementsAre(2, 60, 90, 0, 2000, 2400, 35000, 40000));
-  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // per replica too
+  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // one value per problem, replica and group
   EXPECT_THAT(Want(), ElementsAre(2, 60, 150, 0, 3000, 3600, 63000, 72000));
 }
 
@@ -183,7 +183,7 @@ TEST_F(ReferenceTest, GroupOffset) {
   problem_.out = Out({3, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 1});
   problem_.group_offset = Sizes({1}, {1});
-  problem_.bias = Values({1, 1}, {0.5});  // by local group
+  problem_.bias = Values({1, 1}, {0.5});  // one row per processed group
   EXPECT_THAT(Want(), ElementsAre(0, 20.5, 0));
 }
 

@@ -2,7 +2,7 @@
 // around these instructions runs on every host. This file is linked into a test before the library, and replaces
 // kernels/target/x86.cc. Its ISAs are AMX, AVX512_BF16 and scalar code.
 #include "kernels/isa/pack.h"
-// g++ takes two minutes to compile unrolled register tiles of 14 rows of these vectors.
+// Disables unrolling of loops. g++ would take two minutes to compile unrolled register tiles of these vectors.
 #undef RAGGEMM_UNROLL
 #define RAGGEMM_UNROLL
 

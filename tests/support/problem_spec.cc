@@ -25,7 +25,7 @@ int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>&
   return sum;
 }
 
-// Returns the shape of `count` stacked matrices [a, b], or [b, a] if flipped.
+// Returns the shape [count * a, b] of matrices [a, b] on top of each other, or [count * b, a] if flipped.
 std::vector<int64_t> Stack(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count * b, a} : std::vector<int64_t>{count * a, b};
 }
@@ -272,7 +272,7 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
 Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values) {
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   char* bytes = static_cast<char*>(array.data);
-  // In little endian the low bytes are the narrower integer.
+  // The machine is little-endian, so the first bytes of a wide integer are the narrower integer.
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * SizeOf(dtype), &values[i], SizeOf(dtype));
   return array;
 }

@@ -49,7 +49,7 @@ int64_t ResidentBytes() {
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body) {
   int pipe_ends[2];
   if (pipe(pipe_ends) != 0) return "no pipe";
-  std::fflush(nullptr);  // Otherwise a child that ends by exit() writes the buffered text again.
+  std::fflush(nullptr);  // A child that ends by exit() would write buffered text again.
   const pid_t child = fork();
   if (child < 0) return "no process";
   if (child == 0) {

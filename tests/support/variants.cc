@@ -161,7 +161,7 @@ ProblemSpec RandomSpec(Random& random) {
   base.mode = Choose(kAllModes, random);
   const std::vector<ProblemSpec> variants = StorageVariants(base);
   ProblemSpec spec = variants[random.Below(static_cast<int64_t>(variants.size()))];
-  // Most problems are small. Some are long along one axis.
+  // Most extents are small. Half of the problems have one large extent.
   const int64_t limit[] = {40, 70, 40};
   int64_t* extents[] = {&spec.m, &spec.n, &spec.k};
   for (int axis = 0; axis < 3; ++axis)

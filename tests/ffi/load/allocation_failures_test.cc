@@ -58,7 +58,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 int madvise(void* start, size_t bytes, int) noexcept {
   static_cast<void>(start), static_cast<void>(bytes);
-  return Fails() ? -1 : 0;  // Advice may be ignored.
+  return Fails() ? -1 : 0;  // Gives no advice, which Linux may ignore anyway.
 }
 }
 
