@@ -33,7 +33,10 @@ jax.config.update("jax_traceback_filtering", "off")
 
 
 def stage_arrays_without_compiling():
-    """Makes jax.numpy copy NumPy arrays by device_put. jax 0.10.2 compiles a program per shape, in 10 ms (Zen 5)."""
+    """Makes jax.numpy copy NumPy arrays by device_put.
+
+    Otherwise jax 0.10.2 compiles a program for each shape, which takes 10 ms (Zen 5).
+    """
     if (stage := getattr(core, "stage_p", None)) is None:
         return
     original = stage.impl
@@ -63,7 +66,7 @@ def pytest_report_header(config):
 
 
 def clear_caches():
-    """Drops all traces and programs, and returns free memory to the system."""
+    """Drops all traces and programs that JAX keeps, and returns free memory to the system."""
     jax.clear_caches()
     mlir.make_ir_context.cache_clear()
     gc.collect()
@@ -108,7 +111,7 @@ def x64():
 
 @pytest.fixture
 def partitioning():
-    """Enables partitioning over devices for a test."""
+    """Enables the partitioning rule of raggemm (enable_partitioning) for a test."""
     raggemm.enable_partitioning()
     yield
     raggemm.enable_partitioning(False)

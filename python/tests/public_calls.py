@@ -205,7 +205,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# Calls by public name, in place of those of FUNCTIONS. A dict has the arguments of the function.
+# {public name: its calls, which tests use instead of the call in FUNCTIONS}. A dict has the arguments of a call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {

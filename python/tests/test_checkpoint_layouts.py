@@ -1,4 +1,4 @@
-"""Tests int4_from_awq, int4_from_gptq and fp8_from_blocks on matrices in checkpoint layouts."""
+"""Tests int4_from_awq, int4_from_gptq and fp8_from_blocks on matrices in the layouts of checkpoints."""
 
 import jax
 import jax.numpy as jnp

@@ -36,7 +36,7 @@ def test_permute(dtype, roll):
 
 
 def test_gradients():
-    """Gradients flow through permute, experts that double their input, unpermute and weights."""
+    """Gradients of inputs and logits are right through permute, experts that double their input, and unpermute."""
     layer, target = RoutedMoE(E), random(BATCH, SEQUENCE, H, seed=3)
 
     def loss(x, logits):

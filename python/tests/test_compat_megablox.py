@@ -36,7 +36,7 @@ def random_routing(groups, m, seed):
 
 
 def assert_equal_metadata(sizes, start, count, batched=False, **static):
-    """Compares the metadata of raggemm and megablox in one program."""
+    """Checks that make_group_metadata of raggemm and of megablox return the same. One program computes both."""
 
     def both(sizes, start, count):
         args = {"group_sizes": sizes, "start_group": start, "num_nonzero_groups": count}

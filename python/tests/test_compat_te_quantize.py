@@ -8,7 +8,7 @@ from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, ROWS, SIZES, G, M, blocks, close, most, padded, parts, quantized
 
-pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
+pytestmark = pytest.mark.usefixtures("emitters")  # to round to float4_e2m1fn correctly
 
 K, N = 40, 24
 RNG = np.random.default_rng(7)
@@ -23,7 +23,7 @@ X, KERNEL, CT, BIAS = random(M, K), random(G, K, N), random(M, N), random(G, N)
 X[: SIZES.sum()] *= np.repeat(MAGNITUDES, SIZES)[:, None]
 X[SIZES.sum() :] = np.nan
 KERNEL *= MAGNITUDES[::-1, None, None]
-SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # for delayed scaling
+SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # scale of each group for delayed scaling
 
 CASES = [(mode, dtype) for mode in list(MODES)[1:4] for dtype in (E4M3, E5M2)]
 CASES += [("NVFP4_1D_SCALING", E2M1), ("NVFP4_2D_SCALING", E2M1)]

@@ -148,7 +148,7 @@ def test_dispatch_and_combine(case, align, with_probs):
 
 
 def test_gradients():
-    """Gradients of rows and probabilities match the definition."""
+    """Gradients of token_dispatch for tokens and probabilities match central differences of its definition."""
     rng = np.random.default_rng(5)
     routing_map = (rng.random((T, 5)) < 0.5).astype(np.int32)
     x, probs, count = random(T, H), (rng.random((T, 5)) + 0.1).astype(np.float32), int(routing_map.sum())

@@ -50,7 +50,7 @@ TRACING = [
     (lambda: forward(c=C, beta=False), TypeError, "beta: dtype is bool"),
     (lambda: forward(bias=np.ones((2, 3), np.int32)), TypeError, "bias: dtype is int32"),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=LHS[0])), TypeError, "lhs.first_dims: dtype is float32"),
-    # megablox raises ValueError for these two.
+    # These two raise ValueError instead of TypeError, as in megablox.
     (lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)), ValueError,
      "existing_out: dtype is float16, must be preferred_element_type float32"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, np.float16, existing_out=RHS), ValueError, "existing_out: dtype is float32"),

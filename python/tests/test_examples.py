@@ -1,4 +1,4 @@
-"""Runs each example briefly, and the demo on tiny layers with right and wrong products."""
+"""Runs each example briefly. Runs the demo on tiny layers, with right products and with wrong ones."""
 
 import dataclasses
 import functools

@@ -29,7 +29,10 @@ def test_weights_on_the_input(gate):
 
 @pytest.mark.parametrize("out", [np.float32, jnp.bfloat16])
 def test_weighted_inputs_and_sums_are_rounded_once(out):
-    """Weighted rows and sums are rounded once: 255 * 3.007 is 768 in bfloat16, but 255 * 3 is 764."""
+    """Rows times weights, and sums, are rounded once.
+
+    255 * 3.007 is 768 in bfloat16. If the weight were rounded to 3 first, it would be 764.
+    """
     x = np.array([[255], [131], [3]], jnp.bfloat16)
     weights, tokens = np.float32([3.007, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
     ones = np.ones((2, 1, 1), np.float32)

@@ -1,4 +1,4 @@
-"""Tests vmap of moe_mlp: one call with the bits of a loop, and errors of single problems."""
+"""Tests that a vmap of moe_mlp is one call with the bits of a loop, and reports errors of single problems."""
 
 import functools
 import itertools
@@ -116,7 +116,7 @@ WRONG = {
     ("name", "batch_weights"), sampled([*itertools.product(WRONG, (False, True))], 3, unpack=True), ids=str
 )
 def test_wrong_values(name, batch_weights):
-    """The result and the gradient raise. With on_error="nan" the whole batch is NaN."""
+    """A wrong value in one problem raises an error in results and gradients. With on_error="nan" the batch is NaN."""
     batched, changes, *messages = WRONG[name]
     values, axes, run = case(("x", *batched, *WEIGHTS * batch_weights), offset="group_offset" in changes)
     values |= {key: np.array(x, np.int32) for key, x in changes.items()}

@@ -84,7 +84,7 @@ def test_executor(executor):
 
 @pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
 def test_no_stale_program_after_entering_or_leaving():
-    """No cache of JAX (jit, eager calls, traces, lower()) returns a program of other options."""
+    """No cache of JAX (of jit, eager calls, traces or lower()) returns a program lowered with other options."""
     jitted = fresh_gmm()
     inner = jax.jit(lambda *x: jitted(*x) + 0)
     trace = jax.jit(lambda *x: raggemm.gmm(*x)).trace(*OPERANDS)

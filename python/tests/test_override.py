@@ -21,7 +21,7 @@ from raggemm._src import versions
 SIZES = np.array([4, 0, 3], np.int32)
 BASIC = Form("mk,gkn->mn, m")
 LHS, RHS, _ = BASIC.operands()
-POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # The matrix of the last group is NaN.
+POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # NaN in the last group's matrix
 
 
 def count_by_lowering(lowerings) -> dict[str, int]:
@@ -100,7 +100,7 @@ def test_other_platforms_are_lowered_by_jax(platform):
 
 
 def test_no_stale_program_after_entering_or_leaving():
-    """No cache of JAX (jit, eager calls, traces, lower()) returns a program of the other setting."""
+    """With the override, no cache of JAX returns a program that was lowered without it, and vice versa."""
     jitted = jax.jit(lax.ragged_dot)
     inner = jax.jit(lambda *x: jitted(*x) + 0)
 

@@ -67,7 +67,7 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     (dlhs, drhs), collectives = compiled(
         lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
     )
-    assert collectives == {"all-reduce"}  # sums the gradient of the rows
+    assert collectives == {"all-reduce"}  # The all-reduce sums the gradient of the rows.
     assert dlhs.sharding.is_fully_replicated
     assert drhs.sharding.spec == along(n)
 
@@ -88,8 +88,8 @@ def test_other_shardings(transpose):
     for rows, w, spec, collectives in (
         (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # sharded along the contracted axis
         (put(LHS, P(None, "x")), put(weights, along(k)), P(), {"all-reduce"}),
-        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # both need the mesh axis
-        (put(LHS, P("x")), weights, P(), {"all-gather"}),  # groups divide the rows
+        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # cannot both be sharded
+        (put(LHS, P("x")), weights, P(), {"all-gather"}),  # Rows are gathered, because groups divide them.
         (LHS, put(weights, P("x")), P(), {"all-gather"}),
         (rows_of_all, put(weights, P(*k_and_n), square_mesh()), P(None, "y"), {"all-reduce"}),
     ):
@@ -132,7 +132,7 @@ def test_optional_operands_are_added_once(names):
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
-    """The sum 3 * (256 + 1) + 1 is 772. If partial sums were rounded to bfloat16, each 257 would be 256."""
+    """The sum 3 * (256 + 1) + 1 is 772. If the partial sums of devices were rounded to bfloat16, 257 would be 256."""
     weights = np.array([256, 1, 256, 1, 256, 1, 1, 0], ml_dtypes.bfloat16).reshape(1, 8, 1)
 
     def f(x, w):

@@ -95,7 +95,7 @@ def test_errors():
 
 
 def test_tangents_of_quantized_data_are_float0_or_zero(x64):
-    """Integer data and zero points have float0 tangents. float8 data has a gradient of zeros."""
+    """Tangents of integer elements and of zero points have dtype float0. Gradients of float8 elements are zeros."""
     w = tensor(jnp.uint4, (G, K, N), (G, 1, N), zero=True)
     tangents = np.zeros(w.shape, jax.dtypes.float0), w.scale, np.zeros(w.zero_point.shape, jax.dtypes.float0)
     value, tangent = jax.jvp(lambda w: gmm(LHS, w, SIZES), (w,), (QuantizedTensor(*tangents),))

@@ -79,7 +79,7 @@ PAIRS = [("int8", "int4"), ("int4", "int4"), ("uint4", "int2"), ("int4", "uint8"
 
 @pytest.mark.parametrize("names", sampled(PAIRS, 2), ids=str)
 def test_two_integer_operands(names):
-    """int32 results are exact in every form. The override leaves other result types to JAX."""
+    """int32 results of two integer operands are exact. With other result types, the override leaves calls to JAX."""
     for form in (FORMS[0], FORMS[-1], Form("km,kn->gmn, k")):
         *_, sizes = operands = form.operands()
         lhs, rhs = (q.elements(q.FORMATS[f], x.shape, 3)[0] for f, x in zip(names, operands, strict=False))

@@ -58,7 +58,7 @@ def test_route(name):
 
 @pytest.mark.parametrize("name", sampled(ROUTERS, 3))
 def test_gradient_of_logits(name):
-    """Only the weights have gradients, because the choice of experts is a step function."""
+    """The gradient of logits is that of the weights. The choice of experts is a step function and adds nothing."""
     options, oracle_options = ROUTERS[name]
     target = random(T, 4, seed=2)
     got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **options)[0] * target).sum()))(LOGITS)

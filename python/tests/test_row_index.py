@@ -65,8 +65,8 @@ def test_the_gradient_of_rows_is_summed_in_float32():
 
 def test_nan_stays_in_its_rows():
     x = X.copy()
-    x[3] = np.nan  # no row uses it
-    x[1] = np.nan  # row 3 uses it, in group 2
+    x[3] = np.nan  # no row of out uses this row of x
+    x[1] = np.nan  # row 3 of out, in group 2, uses this row of x
     out = np.asarray(indexed(x, RHS))
     assert np.isnan(out[3]).all() and np.isfinite(np.delete(out, 3, 0)).all()
     d_x, d_rhs = jax.grad(lambda *args: indexed(*args).sum(), (0, 1))(x, RHS)

@@ -99,14 +99,14 @@ def test_combine(sums, keep_dtype):
 
 
 def test_derivatives():
-    """First and second derivatives match numeric ones in both modes."""
+    """First and second derivatives match numeric ones in forward and in reverse mode."""
     tokens, sizes = np.array([2, 0, 2, 1, 0], np.int32), np.array([3, 0, 1], np.int32)
     f = jax.jit(lambda rows, weights: jnp.sin(raggemm.combine(rows, tokens, 4, weights, sizes)))
     check_grads(f, (random(5, H), random(5, seed=1)), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02)
 
 
 def test_without_weights_and_sizes():
-    """Rows with a token outside of [0, num_tokens) are skipped, even if NaN. Sums start at +0."""
+    """Rows whose token is outside of [0, num_tokens) are skipped, even if they are NaN. Sums start at +0."""
     rows = np.array([[1, -0.0], [np.nan, np.nan], [2, -0.0], [np.nan, 1], [4, -0.0]], np.float32)
     tokens = np.array([1, -1, 1, 3, 0], np.int32)
     for run in (jitted_combine, raggemm.combine):
@@ -150,7 +150,7 @@ def test_vmap():
 @settings(max_examples=20)
 @given(sums(), st.integers(0, 2**32 - 1))
 def test_order_of_slots(sums, seed):
-    """A token's rows are added in the order of row_slots, and in ascending order for equal slots."""
+    """A token's rows are added in the order of their row_slots. Rows with equal slots are added in ascending order."""
     rows, tokens, weights, sizes = sums
     slots = np.random.default_rng(seed).integers(-2, 3, len(rows)).astype(np.int32)
     got = jitted_combine(rows, tokens, T, weights, sizes, row_slots=slots)

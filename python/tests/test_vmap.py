@@ -47,7 +47,7 @@ def test_every_mode_and_storage(case):
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # only arrays of weights have a multiple of 13 * 17 elements
+M, K, N, G = 11, 13, 17, 4  # Only weights have a multiple of K * N elements.
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 
@@ -96,7 +96,7 @@ def test_weight_gradient_of_batched_offsets_is_rounded_once():
 
     (gradient,) = jax.vjp(f, weights)[1](jnp.full((BATCH, 1, 1), 257, jnp.float32))
     assert gradient.dtype == jnp.bfloat16
-    assert gradient.item() == 772  # the nearest to 771
+    assert gradient.item() == 772  # 772 is the bfloat16 number that is nearest to 771
 
 
 def test_empty_batch():

@@ -15,7 +15,7 @@ def root() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def build() -> pathlib.Path:
-    """Returns the build tree of ./dev."""
+    """Returns the folder of the release build of ./dev. The test fails if there is no build."""
     path = ROOT / "build" / "release"
     if not (path / "build.ninja").exists():
         pytest.fail(f"no build in {path}; run ./dev build first")

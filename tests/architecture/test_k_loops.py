@@ -39,7 +39,7 @@ def blocks(lines):
 
 
 def spills(listing):
-    """Returns the vector instructions that access the stack in each kernel's k loop, and the number of kernels.
+    """Returns the vector instructions that access the stack in the loops over k of kernels, and the number of kernels.
 
     The k loop is the basic block with the most fma instructions.
     """

@@ -40,7 +40,7 @@ def developers() -> str:
 
 
 def _section(page: str, title: str) -> str:
-    """Returns the text below the heading that contains title, up to the next heading of level 1 or 2."""
+    """Returns the text of a section: below the heading with `title`, up to the next heading of level 1 or 2."""
     match = re.search(rf"^(#+) [^\n]*{title}[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", page, re.MULTILINE | re.DOTALL | re.I)
     assert match, f"the page has no section '{title}'"
     return match[2]

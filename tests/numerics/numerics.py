@@ -28,7 +28,7 @@ from raggemm import GroupedTensor, QuantizedTensor, dequantize, gmm, grouped_gem
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUPS, ROWS, COLUMNS = 4, 16, 32
 LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (320,)
-CHAIN = 256  # Steps of one accumulation chain.
+CHAIN = 256  # Steps of k in an accumulation chain.
 F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
 PRODUCTS = {None: 1, X3: 3, X6: 6}  # Number of bf16 products that replace a product, by precision.
@@ -238,7 +238,7 @@ QUANTIZED = (
 
 
 def dequantized(x: Any) -> np.ndarray:
-    """Returns a tensor [g,rows,cols] in float64, dequantized if it is quantized."""
+    """Returns the values of a tensor [g,rows,cols], quantized or not, in float64."""
     if not isinstance(x, QuantizedTensor):
         return np.asarray(x).astype(np.float64)
 

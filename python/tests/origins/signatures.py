@@ -57,9 +57,9 @@ class Pair:
     file: str
     name: str
     ours: Callable
-    without: str = ""  # parameters that our function lacks
-    more: str = ""  # additional parameters of our function
-    defaults: str = ""  # parameters with another default
+    without: str = ""  # names of parameters that raggemm's function lacks
+    more: str = ""  # names of parameters that only raggemm's function has
+    defaults: str = ""  # names of parameters with another default value
 
     def __str__(self) -> str:
         return f"{self.package}-{self.name}"
@@ -76,7 +76,7 @@ class Pair:
 
 
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
-    """Returns a sentence for each difference that a caller would notice."""
+    """Returns a sentence for each difference of two functions' parameters that a caller would notice."""
     ours = list(inspect.signature(function).parameters.values())
     at = {p.name: i for i, p in enumerate(ours)}
     names = [p.name for p in theirs]
