@@ -21,7 +21,7 @@ from raggemm._src import versions
 SIZES = np.array([4, 0, 3], np.int32)
 BASIC = Form("mk,gkn->mn, m")
 LHS, RHS, _ = BASIC.operands()
-POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # NaN in the last group's matrix
+POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # NaN in the last group
 
 
 def count_by_lowering(lowerings) -> dict[str, int]:

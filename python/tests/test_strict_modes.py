@@ -25,7 +25,7 @@ PROMOTION = (
     functools.partial(jax.numpy_rank_promotion, "raise"),
 )
 # {mode: (context managers that enable it, True if calls in it are compiled by jit)}
-# - x64: Strict promotion finds mixtures of int32 and int64.
+# - x64: With it, the mode of strict promotion finds operations that mix int32 and int64.
 # - tracers: transfer_guard would refuse x[0] and x + 1 outside of jit, because jax.numpy moves numbers to the device.
 # - debug_nans: It checks each operation outside of jit, but only the results inside. So calls are not compiled.
 MODES = {

@@ -94,7 +94,7 @@ def cycles(loop: list[str], core: str) -> float:
 
 
 def measure(objects: pathlib.Path) -> list[list[str]]:
-    """Returns a table row of text for each kernel."""
+    """Measures each kernel. Returns the rows of the table, as text."""
     rows = []
     for kernel in KERNELS:
         products, loop = loop_over_k(kernel, objects)
