@@ -1,8 +1,8 @@
-# Lists the tests of a program when ctest starts. All instances of a test with parameters are one entry, because
-# starting a process takes longer than running most instances. With the label load each instance is an entry, because it
-# needs a new process. No name of a test has a slash, so a name can be a file name.
+# Tells ctest, when it starts, the tests of a program. All instances of a test with parameters are one entry of ctest,
+# because starting a process takes longer than most instances. With the label load, each instance is an entry, because
+# it needs a process of its own. Names of entries have no slash, so that they can be file names.
 cmake_policy(VERSION 3.25)
-# ARGN is the command of an emulator for the program, or nothing.
+# Adds the tests of `program` to ctest. ARGN is the command of an emulator that runs the program, or nothing.
 function(raggemm_list_tests program suffix label)
   if(NOT EXISTS ${program})
     get_filename_component(name ${program} NAME)
@@ -11,7 +11,7 @@ function(raggemm_list_tests program suffix label)
     return()
   endif()
   execute_process(COMMAND ${ARGN} ${program} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
-  # Removes printed parameters.
+  # Removes the values of parameters, which --gtest_list_tests prints after a #.
   string(REGEX REPLACE " +#[^\n]*" "" lines "${lines}")
   string(REPLACE "\n" ";" lines "${lines}")
   foreach(line IN LISTS lines)

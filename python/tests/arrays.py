@@ -1,4 +1,4 @@
-"""Seeded operands."""
+"""Makes random operands from seeds, and selects the parameters of tests."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,14 @@ def random(*shape, dtype=np.float32, seed=0):
 
 
 def integers(seed, *shape):
-    """Returns integers so small that sums of a few products are exact, even in bfloat16."""
+    """Returns random integers from -2 to 2 in float32. Sums of a few of their products are exact even in bfloat16."""
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
 
 
 def sampled(rows, step, unpack=False):
-    """Returns rows as test parameters. The short run has every step-th row."""
+    """Returns rows as test parameters. `./dev test` runs every step-th row. The others are marked as slow.
+
+    unpack: True if a row is a tuple with the values of several parameters.
+    """
     slow = [pytest.param(*(row if unpack else (row,)), marks=pytest.mark.slow) for row in rows]
     return [row if i % step == 0 else slow[i] for i, row in enumerate(rows)]

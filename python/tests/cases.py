@@ -1,4 +1,4 @@
-"""A table of calls with every mode and storage layout of operands."""
+"""A table of calls of grouped_gemm. They cover every mode, and in each mode every storage of the operands."""
 
 import dataclasses
 import functools
@@ -13,13 +13,13 @@ from raggemm import GroupedTensor
 
 GROUPS = 4
 SIZES = np.array([3, 0, 2, 4], np.int32)
-# Sizes for "all ragged": rows, contraction and columns of each group. An empty group has one extent of 0.
+# Sizes for the mode "all ragged": M, K and N of each group. One group has no rows, and another one no steps of k.
 M_SIZES, K_SIZES, N_SIZES = (np.array(x, np.int32) for x in ([2, 3, 0, 1], [4, 0, 2, 3], [1, 2, 3, 2]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call of grouped_gemm."""
+    """A call of grouped_gemm: its operands and its static arguments."""
 
     name: str
     lhs: GroupedTensor
@@ -34,7 +34,7 @@ class Case:
         return not self.name.startswith(("N", "all"))
 
     def operands(self) -> dict[str, Any]:
-        """Returns data, sizes, and every optional operand of the mode."""
+        """Returns the data of lhs and rhs, their sizes ("dims"), and every optional operand that the mode permits."""
         rng = np.random.default_rng(7)
         out = jax.eval_shape(functools.partial(raggemm.grouped_gemm, **self.static), self.lhs, self.rhs)
         operands = {
@@ -50,7 +50,7 @@ class Case:
         return operands
 
     def run(self, operands: dict[str, Any], function=raggemm.grouped_gemm):
-        """Calls grouped_gemm, or a function like it, with the results of operands()."""
+        """Calls `function`, which has the arguments of grouped_gemm, with operands as operands() returns them."""
         rest = {name: x for name, x in operands.items() if name not in ("lhs", "rhs", "dims")}
         lhs_dims, rhs_dims = operands["dims"]
         lhs = GroupedTensor(operands["lhs"], *lhs_dims, layout=self.lhs.layout)
@@ -62,7 +62,7 @@ class Case:
 
 
 def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
-    """Returns cases with these extents. The ragged extent must be at least the sum of SIZES."""
+    """Returns cases with these extents. `ragged` is the extent of the ragged axis, at least the sum of SIZES."""
     rng = np.random.default_rng(1)
     g = GROUPS
 
@@ -70,7 +70,7 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         return rng.normal(size=shape).astype(np.float32)
 
     def stored(shape, trans, **dims):
-        """Returns a matrix, or one per group, stored transposed if trans."""
+        """Returns a random matrix, or one per group, of this shape. If trans, stores it transposed."""
         shape = (*shape[:-2], shape[-1], shape[-2]) if trans else shape
         return GroupedTensor(data(*shape), **dims)
 
@@ -86,7 +86,8 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         lhs_groups, lhs_axis = stored((g, m, k), lt), 1 if lt else 2
         add(f"uniform-{flags}", lhs_groups, rhs_groups, lhs_axis, rhs_axis)
 
-        # The storage decides if the ragged axis is first_dims or last_dims. Only last_dims have a layout.
+        # If the ragged axis is stored first, its sizes are first_dims, otherwise last_dims. Only last_dims have
+        # layouts.
         for layout in layouts if lt else layouts[:1]:
             dims = {"last_dims": SIZES, "layout": layout} if lt else {"first_dims": SIZES}
             add(f"M-{flags}-{layout}", stored((ragged, k), lt, **dims), rhs_groups, 0 if lt else 1, rhs_axis)

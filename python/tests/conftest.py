@@ -1,4 +1,4 @@
-"""Setup before jax is imported, program caches, and random seeds."""
+"""Sets up tests: flags of XLA before jax is imported, caches of compiled programs, random seeds, and fixtures."""
 
 import ctypes
 import functools
@@ -23,16 +23,20 @@ hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, 
 hypothesis.settings.load_profile("raggemm")
 
 
-# Shares one MLIR context among a module's programs. JAX makes one per program and loads all dialects, which took 4 of
-# the 12 ms of CPU time of a small program (Zen 5).
+# Shares one MLIR context among the programs of a test module. JAX makes a context for each program and loads all
+# dialects, which took 4 of the 12 ms of CPU time of a small program (Zen 5).
 mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
 
-# Filtering a traceback takes 2 ms (Zen 5), and tests of errors raise thousands.
+# JAX removes its own frames from tracebacks. This takes 2 ms for each error (Zen 5), and tests raise thousands of
+# errors.
 jax.config.update("jax_traceback_filtering", "off")
 
 
 def stage_arrays_without_compiling():
-    """Makes jax.numpy copy NumPy arrays by device_put. jax 0.10.2 compiles a program per shape, in 10 ms (Zen 5)."""
+    """Makes jax.numpy copy NumPy arrays by device_put.
+
+    Otherwise jax 0.10.2 compiles a program for each shape, which takes 10 ms (Zen 5).
+    """
     if (stage := getattr(core, "stage_p", None)) is None:
         return
     original = stage.impl
@@ -51,7 +55,7 @@ stage_arrays_without_compiling()
 def pytest_configure(config):
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
-    # Keeps compiled programs for later runs. The key includes XLA's flags and the version of jaxlib.
+    # Keeps compiled programs on disk for later runs of the tests. Their keys include XLA's flags and jaxlib's version.
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -62,7 +66,7 @@ def pytest_report_header(config):
 
 
 def clear_caches():
-    """Drops all traces and programs, and returns free memory to the system."""
+    """Drops all traces and programs that JAX keeps, and returns free memory to the system."""
     jax.clear_caches()
     mlir.make_ir_context.cache_clear()
     gc.collect()
@@ -77,7 +81,7 @@ def no_caches_of_other_modules():
 
 @pytest.fixture(autouse=True)
 def bounded_memory():
-    """Drops programs if a worker exceeds 1 GiB. Otherwise workers grew to 4 GB."""
+    """Drops programs after a test if the process uses more than 1 GiB. Without this, processes grew to 4 GB."""
     yield
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:
@@ -86,8 +90,8 @@ def bounded_memory():
 
 @pytest.fixture(scope="module")
 def emitters():
-    """Enables XLA's emitters for a module. Without them jaxlib 0.10.2 rounds to float4_e2m1fn incorrectly."""
-    if not xla_flags.knows(xla_flags.EMITTERS):  # This jaxlib always uses them.
+    """Enables XLA's fusion emitters for a test module. Without them jaxlib 0.10.2 rounds float4_e2m1fn incorrectly."""
+    if not xla_flags.knows(xla_flags.EMITTERS):  # Without the flag, jaxlib always uses emitters.
         yield
         return
     original = compiler.get_compile_options
@@ -107,7 +111,7 @@ def x64():
 
 @pytest.fixture
 def partitioning():
-    """Enables partitioning over devices for a test."""
+    """Enables the partitioning rule of raggemm (enable_partitioning) for a test."""
     raggemm.enable_partitioning()
     yield
     raggemm.enable_partitioning(False)

@@ -1,11 +1,11 @@
-"""A check for the tests of several front ends."""
+"""Defines a check of errors that the tests of several front ends use."""
 
 import jax
 import pytest
 
 
 def check_errors(call, error, message):
-    """Checks that the call raises an error when tracing, with and without jit."""
+    """Checks that a call without arguments raises this error, both eagerly and when it is only traced."""
     for run in (call, lambda: jax.eval_shape(call)):
         with pytest.raises(error, match=message):
             run()

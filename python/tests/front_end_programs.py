@@ -1,10 +1,14 @@
-"""One program per front end for its result and both gradients, and the expected values in float64.
+"""Defines one program per front end, which computes its result and both gradients, and the expected values in float64.
 
     python front_end_programs.py FOLDER
 
-runs the programs in another process. It compiles each one through the cache in FOLDER/cache, and runs each
-NAME.exported. It writes the results for ROWS rows to NAME.ROWS.npz and NAME.exported.ROWS.npz, and prints the hits and
-misses of the cache as JSON.
+runs the programs in a process of its own:
+
+- Each program NAME is compiled through JAX's compilation cache in FOLDER/cache. Its results for 12 rows go to
+  FOLDER/NAME.12.npz.
+- Each exported program FOLDER/NAME.exported is loaded and run. Its results for 12 and for 9 rows go to
+  FOLDER/NAME.exported.12.npz and FOLDER/NAME.exported.9.npz.
+- The numbers of hits and misses of the cache for the programs NAME are printed as JSON.
 
 All values are small integers, so that every sum is exact, even in bfloat16.
 """
@@ -23,7 +27,7 @@ from arrays import integers
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
-G, K, N = 4, 8, 8  # With K == N, the result can use a donated x's memory.
+G, K, N = 4, 8, 8  # With K == N, the result has the size of x, so it can use the memory of a donated x.
 SIZES = np.array([3, 0, 2, 4], np.int32)
 ROWS = (12, 9)
 
@@ -55,7 +59,7 @@ PROGRAMS = {
 
 
 def lowering_of(name):
-    """Returns the context in which to lower a program."""
+    """Returns a context manager in which to lower a program. For OVERRIDE it enables the override of ragged_dot."""
     return raggemm.override_ragged_dot() if name == OVERRIDE else contextlib.nullcontext()
 
 
@@ -68,7 +72,7 @@ def groups(sizes):
 
 
 def expected(x, w, sizes):
-    """Returns the result, and the gradients of x and w, in float64."""
+    """Returns the expected result and gradients of x and w, in float64. The cotangent is the sign of the result."""
     x, w = x.astype(np.float64), w.astype(np.float64)
     out, dx, dw = np.zeros((len(x), w.shape[2])), np.zeros_like(x), np.zeros_like(w)
     for g, rows in enumerate(groups(sizes)):

@@ -1,4 +1,7 @@
-"""A table of kinds of products: a call, the same computation in plain JAX, and operands of two problems."""
+"""A table of kinds of products, such as "packed weights" or "moe_mlp".
+
+Each kind has a call of raggemm, the same computation in plain JAX, and the operands of two problems.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,24 +20,25 @@ from quantized_operands import dense, tensor
 from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, grouped_gemm, prepack, quantize, tgmm, unprepack
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-# No other extent equals ROWS. Two rows belong to no group.
+# ROWS and TOKENS differ from all other extents, so that tests can replace them by symbols. The last two rows belong to
+# no group, so their row indices may be invalid.
 ROWS, TOKENS, K, N, G = 11, 5, 32, 8, 4
-INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # Rows of no group may have invalid indices.
+INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of product."""
+    """A kind of product, with operands for tests."""
 
     name: str
     run: Callable[..., jax.Array]  # run(arrays, **options) calls raggemm
-    dense: Callable[..., jax.Array]  # dense(arrays) computes the definition
+    dense: Callable[..., jax.Array]  # dense(arrays) computes the same in plain JAX
     arrays: dict[str, Any]  # operands by name
-    other: dict[str, Any]  # operands of a second problem
-    rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # extents that may be symbolic
-    weights: str = "w"  # name of the weights in arrays
-    exact: bool = True  # True if a batch is one call, bit-identical to single calls
-    relative: float = 2e-5  # tolerance, relative to the largest value
+    other: dict[str, Any]  # operands of a second problem, with the same shapes and types
+    rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # {extent: name of its symbol}
+    weights: str = "w"  # key of the weights in `arrays`
+    exact: bool = True  # True if a vmap is one call, whose results have the bits of single calls
+    relative: float = 2e-5  # largest permitted error, divided by the largest magnitude of the result
 
     def __str__(self):
         return self.name
@@ -45,7 +49,7 @@ class Kind:
 
 
 def is_float(x) -> bool:
-    """Returns True if an array has a derivative, unlike the elements of a QuantizedTensor."""
+    """Returns True if an array is float32 or float64, so tests differentiate it. Quantized elements are not."""
     return x.dtype in (np.float32, np.float64)
 
 
@@ -54,7 +58,7 @@ def is_quantized(x) -> bool:
 
 
 def values(x):
-    """Dequantizes an operand with jax.numpy, so that scales have gradients."""
+    """Returns the values of an operand: dequantized with jax.numpy, so that scales have gradients."""
     if isinstance(x, PackedWeights):
         elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
         return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)
@@ -99,11 +103,11 @@ def _dense_forward(arrays, activation=None, row_index=None):
 
 
 def _reversed(arrays, **given):
-    """Returns other operands of the same types and shapes."""
+    """Returns operands of the same types and shapes: each array reversed along axis 0, or replaced by `given`."""
     return jax.tree.map(lambda a: a[::-1] if np.ndim(a) else a, arrays) | given
 
 
-BOTH = 2.0**-7  # tolerance if elements of both operands are rounded to bfloat16
+BOTH = 2.0**-7  # value of Kind.relative if elements of both operands are rounded to bfloat16
 
 
 def _ragged_rows(name, w, x=None, relative=2e-5, run=_forward, dense=_dense_forward, other=None, **more):
@@ -117,7 +121,7 @@ def _weights(dtype, scale_shape, zero=False, scale_dtype=np.float32):
 
 
 def _small(q):
-    """Scales a tensor to a largest value of about 1 / 8, like weights."""
+    """Changes the scales of a quantized tensor so that its largest value is about 1 / 8, like that of weights."""
     exponent = np.ceil(np.log2(np.abs(dense(q)).max())) + 3
     return QuantizedTensor(q.data, (np.float32(q.scale) * 2.0**-exponent).astype(q.scale.dtype), q.zero_point)
 
@@ -173,7 +177,7 @@ def _other_modes():
         kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
         kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
         kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # Summed problems have their scales in one array, so one scale of all rows becomes one per row.
+        # A vmap adds the problems to the rows. A scale that all rows share then becomes a scale for each row.
         kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
         kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),
@@ -288,7 +292,7 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Kinds of the short run. They cover each mode, zero points and each optional operand.
+# Kinds that `./dev test` runs. They cover each mode, zero points and each optional operand. The others are slow tests.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
@@ -296,6 +300,9 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Returns kinds as test parameters. The short run has every step-th kind of CORE, from index `turn`."""
+    """Returns kinds as test parameters.
+
+    Kinds are marked as slow, except every step-th kind of CORE from index `turn` on.
+    """
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Batches of moe_mlp problems: arguments, and functions that run them."""
+"""Makes the arguments of batches of moe_mlp problems, and functions that run them."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def matrices(random, kind, shape):
 
 
 def arguments(random, gate="separate", x=np.float32, w="float32", biases=True, weighted=True, offset=False, **others):
-    """Returns the array arguments of moe_mlp by name."""
+    """Returns random array arguments of moe_mlp by name. x and w: types of x and of the weights."""
     groups, columns = LOCAL if offset else GROUPS, INNER * (2 if gate in ("halves", "interleaved") else 1)
     counted = random.multinomial(random.integers(ROWS + 1), random.dirichlet(np.ones(GROUPS)))
     values = {
@@ -55,14 +55,17 @@ def transposed(w="float32", transposes=(False, False), **_):
 
 
 def runs(gate="separate", rows="output", save="inputs", **others):
-    """Returns a function that calls moe_mlp with these arguments."""
+    """Returns a function that calls moe_mlp. It takes the array arguments. The other arguments are fixed here."""
     fixed = transposed(**others) | {"save": save, "weight_on": "input" if rows == "input" else "output"}
     fixed["merged"] = gate if gate in ("halves", "interleaved") else None
     return lambda values: moe_mlp(**({"row_weights": None} | values), **fixed)
 
 
 def batch_of(problems, batched):
-    """Stacks the arguments in `batched`. Returns all arguments, and in_axes."""
+    """Returns the arguments of a batch of problems, and in_axes of its vmap.
+
+    Stacks the arguments that `batched` names. Takes the others from the first problem.
+    """
     stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}
 
@@ -77,7 +80,7 @@ def counts(f, *args):
 
 
 def gradient(run, names):
-    """Returns a function of arguments and cotangent that computes gradients of the named arguments."""
+    """Returns a function of (arguments, cotangent) that computes the gradients of the arguments in `names`."""
 
     def pull(values, ct):
         return jax.vjp(lambda moved: run(values | moved), {name: values[name] for name in names})[1](ct)[0]
@@ -86,6 +89,6 @@ def gradient(run, names):
 
 
 def case(batched=(), seed=0, **options):
-    """Returns the arguments of a batch, in_axes, and a function that runs one problem."""
+    """Returns the arguments of a random batch, in_axes of its vmap, and a function that runs one problem."""
     random = np.random.default_rng(seed)
     return *batch_of([arguments(random, **options) for _ in range(BATCH)], batched), runs(**options)

@@ -1,4 +1,4 @@
-"""Operands of moe_mlp with every kind of routing, and the comparison with the oracle."""
+"""Makes calls of moe_mlp whose routing covers every special case, and compares results with moe_oracle.py."""
 
 import functools
 
@@ -10,13 +10,17 @@ import raggemm
 TOKENS, HIDDEN, INNER, GROUPS = 9, 64, 32, 4
 SIZES = np.array([6, 0, 9, 3], np.int32)
 ROWS = 21
-# Token 0 has eight rows, some in one group. Token 8 has no row in a group. Rows of no group have arbitrary tokens.
+# Token of each row. Token 0 has eight rows, several of them in the same group. Token 8 has no row in a group. The last
+# three rows are in no group, so their tokens may be out of range.
 ROW_TOKENS = np.array([0, 0, 1, 2, 3, 5, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 8, -7, 2**31 - 1], np.int32)
 GATES = (None, "separate", "halves", "interleaved")
 
 
 class Case:
-    """A call of moe_mlp: its arguments (given), their exact values (values), and the oracle's options."""
+    """A call of moe_mlp.
+
+    `given` has its array arguments, and `values` their exact values for the oracle.
+    """
 
     def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)
@@ -44,7 +48,10 @@ class Case:
         self.given = dict(self.values)
 
     def cast(self, **dtypes):
-        """Casts arguments by name, or all biases and weights by "b" and "w". Returns self."""
+        """Casts arguments to dtypes. Names are those of arguments, or "b" for all biases or "w" for all weights.
+
+        Returns self.
+        """
         for name, x in self.given.items():
             if dtype := dtypes.get(name, dtypes.get(name[0] if "_" in name else name)):
                 self.given[name] = x.astype(dtype)
@@ -64,7 +71,10 @@ class Case:
         )
 
     def check(self, got, activation="silu", relative=3e-6, **options):
-        """Compares a result with the oracle, relative to sums of magnitudes. Tokens without rows must be +0."""
+        """Checks a result. Its error must be at most `relative` times the result for the magnitudes of the arguments.
+
+        Token 8, which has no rows, must be +0.
+        """
         got = np.asarray(got)
         values = {name: np.float64(x) for name, x in self.values.items()}
         want = self.oracle(values, activation=activation, **options)

@@ -1,4 +1,4 @@
-"""The experts' MLP in float64, from its definition. With jax.numpy in place of NumPy it has derivatives."""
+"""Computes moe_mlp in float64 by its definition. With xp=jax.numpy instead of NumPy, it can be differentiated."""
 
 import math
 
@@ -13,7 +13,7 @@ def _erf(xp, x):
 
 def activated(xp, name, gate, up):
     def sigmoid(x):
-        return (1 + xp.tanh(x / 2)) / 2  # Does not overflow.
+        return (1 + xp.tanh(x / 2)) / 2  # This form of the sigmoid does not overflow.
 
     if name == "swiglu_oai":
         gate, up = xp.minimum(gate, 7.0), xp.clip(up, -7.0, 7.0)
@@ -34,7 +34,7 @@ def activated(xp, name, gate, up):
 
 
 def largest(xp, name, gate, up):
-    """Bounds the magnitude and the propagated errors of the activation, for magnitudes of its inputs."""
+    """Returns a bound of the magnitude of activated(), given the magnitudes of gate and up."""
     return up if gate is None else gate * (up + (name == "swiglu_oai"))
 
 
@@ -69,9 +69,10 @@ def mlp(
 
     Args:
       values: float64 arrays by the names of moe_mlp's arguments.
-      row_tokens, sizes: NumPy integers.
-      first: group of the first matrix.
-      rounded: function applied to the result of the activation.
+      row_tokens, sizes: NumPy integers, as for moe_mlp.
+      first: index of the group to which the first matrix of the weights belongs.
+      activate: function with the arguments of activated().
+      rounded: function applied to the result of the activation, to round it.
       on_input: True if row_weights multiply the tokens.
     """
     x, out, start = values["x"], 0.0, 0

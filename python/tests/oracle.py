@@ -1,7 +1,7 @@
-"""Computes grouped_gemm in float64, one group at a time, and the tolerance. Follows the documentation, not the code.
+"""Computes grouped_gemm in float64, one group at a time, and its tolerance. Follows the documentation, not the code.
 
-A group's operand is an array of flat positions in `data`, in the shape of op(matrix). The positions describe storage,
-transposes and layouts, so products are plain matrix products.
+The matrix of a group is an array of flat positions in the operand's `data`, after transposing. The positions account
+for storage, transposes and layouts, so that products are plain matrix products.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ class Expected:
     """The expected result and its tolerance."""
 
     want: np.ndarray  # expected value of each element, float64
-    bound: np.ndarray  # tolerance of each element
+    bound: np.ndarray  # largest permitted error of each element
 
     def check(self, got) -> None:
         got = np.asarray(got)
@@ -30,7 +30,7 @@ class Expected:
             )
 
     def error(self, got: np.ndarray) -> np.ndarray:
-        """Returns errors in units of the tolerance. A wrong NaN or infinity gives infinity."""
+        """Returns the error of each element divided by its tolerance, or infinity for a wrong NaN or infinity."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             rounded = self.want.astype(got.dtype).astype(np.float64)
             got = got.astype(np.float64)
@@ -44,14 +44,17 @@ def compute_type(*dtypes) -> type:
 
 
 def tolerance(k, magnitude, want, compute, out, alpha=1.0):
-    """Returns the tolerance of elements with k products. magnitude: |alpha| sum |a||b| + |beta c| + |bias|."""
+    """Returns the tolerance of elements that are sums of k products.
+
+    magnitude: |alpha| * sum of |a||b| + |beta c| + |bias|. compute and out: types of sums and of the result.
+    """
     c, o = ml_dtypes.finfo(compute), ml_dtypes.finfo(out)
     bound = float(c.eps) * (258 + k / 256) * magnitude + float(o.eps) * np.abs(want)
     return bound + (abs(alpha) * k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
 
 
 def membership(sizes, rows, dtype):
-    """Returns [..., G, rows] for NumPy or JAX sizes [..., G]: 1 if a row is in a group, else 0."""
+    """Returns an array [..., G, rows] with 1 if a row is in a group, else 0. sizes: [..., G], of NumPy or JAX."""
     ends = sizes.cumsum(-1)[..., None]
     row = np.arange(rows)
     return ((ends > row) & (ends - sizes[..., None] <= row)).astype(dtype)
@@ -63,7 +66,10 @@ def _slices(sizes):
 
 
 def _packed(rows, cols, trans):
-    """Returns the positions in dense contiguous matrices rows[g] x cols[g]."""
+    """Returns the flat positions of matrices of shape (rows[g], cols[g]) that are stored one after the other.
+
+    trans: True if the returned positions are transposed.
+    """
     positions, start = [], 0
     for m, n in zip(rows, cols, strict=True):
         block = start + np.arange(m * n).reshape(m, n)
@@ -73,7 +79,7 @@ def _packed(rows, cols, trans):
 
 
 def _positions(x, axes, groups, has_group_axis):
-    """Returns the flat positions of each group's matrix, [free, contracted]."""
+    """Returns the flat positions of each group's matrix of operand x. Its second axis is the contracted one."""
     if x.first_dims is not None and x.last_dims is not None:
         return _packed(x.first_dims, x.last_dims, axes == (0,))
     position = np.arange(np.size(x.data)).reshape(np.shape(x.data))
@@ -103,7 +109,7 @@ def _free_shape(x, axes, has_group_axis):
 
 
 def _out_positions(sizes, m, n, rows_are_ragged, layout):
-    """Returns each group's flat positions in an [m,n] matrix that is ragged along one axis."""
+    """Returns the flat positions of each group in a result [m,n], whose rows or columns the groups divide."""
     matrix = np.arange(m * n).reshape(m, n)
     if rows_are_ragged:
         return [matrix[rows] for rows in _slices(sizes)]
@@ -113,7 +119,7 @@ def _out_positions(sizes, m, n, rows_are_ragged, layout):
 
 
 def _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout):
-    """Returns the shape of out, and each processed group's flat positions in lhs, rhs and out."""
+    """Returns the shape of the result, and for each processed group its flat positions in lhs, rhs and the result."""
     lhs_axes, rhs_axes = map(tuple, contracting_dims)
     lhs_dims, rhs_dims = ([d for d in (x.first_dims, x.last_dims) if d is not None] for x in (lhs, rhs))
     sizes = (lhs_dims + rhs_dims + [None])[0]
@@ -153,7 +159,10 @@ def grouped_gemm(
     out_layout="STRIDED",
     preferred_element_type=None,
 ) -> Expected:
-    """Computes raggemm.grouped_gemm of GroupedTensors. preferred_element_type defaults to the dtype of lhs."""
+    """Returns the expected result of raggemm.grouped_gemm of two GroupedTensors, which has the same arguments.
+
+    preferred_element_type defaults to the dtype of lhs.
+    """
     first = int(np.asarray(group_offset).reshape(-1)[0])
     shape, groups = _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout)
     lhs_dtype, rhs_dtype = (np.asarray(x.data).dtype for x in (lhs, rhs))

@@ -14,5 +14,5 @@ def described(*args) -> str:
 
 
 def lines(name: str, function, *operands) -> list[str]:
-    """Returns the text after "name: " in the plan of each call of a function."""
+    """Runs describe on a function. Returns the text after "name: " in the plan of each of its calls of raggemm."""
     return re.findall(rf"^{name}: (.*)$", described(function, *operands), re.MULTILINE)

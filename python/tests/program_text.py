@@ -1,4 +1,4 @@
-"""Reads jaxprs of functions, and the text of compiled programs."""
+"""Counts what jaxprs of functions and the text of compiled programs contain, such as custom calls and copies."""
 
 import re
 from collections import Counter
@@ -14,15 +14,16 @@ def custom_calls(lowered) -> int:
 
 
 def collectives(program) -> set[str]:
-    """Returns the kinds of collectives in a compiled program."""
+    """Returns the names of the collective operations in a compiled program, such as "all-reduce"."""
     kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
     return set(re.findall(kinds, program.as_text()))
 
 
 def copies_of_weights(lowered, elements: int) -> list[str]:
-    """Returns instructions that only move data and whose result has a multiple of `elements` elements.
+    """Returns the instructions of a program that copy or move weights.
 
-    Results of other instructions must not have such a size.
+    These are the instructions that only move data, if the result has a multiple of `elements` elements. So the other
+    arrays of the program must have other sizes.
     """
     moved = []
     for line in lowered.compile().as_text().splitlines():
@@ -44,11 +45,11 @@ def _equations(jaxpr):
 
 
 def primitives(f, *args) -> Counter[str]:
-    """Returns how often f binds each primitive."""
+    """Returns how often the jaxpr of f binds each primitive, by the name of the primitive."""
     return Counter(x.primitive.name for x in _equations(jax.make_jaxpr(f)(*args).jaxpr))
 
 
 def calls(f, *args) -> Counter[str]:
-    """Returns how many grouped GEMMs of each mode f binds, even in loops and branches."""
+    """Returns how many grouped GEMMs of each mode f binds. Counts those in loops and branches, too."""
     jaxpr = jax.make_jaxpr(f)(*args).jaxpr
     return Counter(x.params["call"].mode.name for x in _equations(jaxpr) if x.primitive.name == "grouped_gemm")

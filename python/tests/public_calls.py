@@ -1,7 +1,8 @@
 """Calls of every public function on small operands.
 
-FUNCTIONS has simple arguments for each function. MORE has calls that reach more code, some from front_end_programs.py
-and kinds.py. CALLS has each public name's calls in MORE, or else its call in FUNCTIONS.
+FUNCTIONS has simple arguments for each function. MORE has calls that reach more code. Some of them come from
+front_end_programs.py and kinds.py. CALLS is for tests: for each public name it has the calls in MORE, or if there are
+none, the call in FUNCTIONS.
 """
 
 import contextlib
@@ -85,7 +86,7 @@ FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A function and its arguments by name. Arrays are operands, others are static."""
+    """A function and its arguments by name. Tests trace arguments that are arrays, and keep the others fixed."""
 
     function: Callable
     arguments: dict[str, Any]
@@ -95,14 +96,17 @@ class Call:
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """Returns a program of front_end_programs.py, whose results include gradients."""
+    """Returns the call of a program of front_end_programs.py. Its results include gradients already."""
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Returns the calls of kinds.py whose names start with one of these. Sizes are uint32, which raggemm converts."""
+    """Returns calls of the kinds of kinds.py whose name starts with one of these strings.
+
+    Group sizes are uint32, a type that raggemm converts.
+    """
 
     def unsigned(name: str, x: Any) -> Any:
         return np.uint32(x) if name in ("sizes", "group_sizes", "group_offset") else x
@@ -115,8 +119,8 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# Problems of four groups and twelve rows, three of them in no group. Arrays have different types, and integers have
-# types that raggemm itself never creates.
+# Problems of four groups and twelve rows. The last three rows are in no group. Arrays of a call have different types,
+# and integers have types that raggemm itself never creates.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}
@@ -127,7 +131,7 @@ QUANTIZED = jax.tree.map(np.asarray, raggemm.quantize(WEIGHTS, "int8", block=(1,
 SCALED = {"rhs": QUANTIZED.data, "rhs_scale": QUANTIZED.scale, "rhs_bias": random(4, 1, 16)}
 RAGGED_K = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
-# A router of six tokens and six experts, two per token.
+# Logits (SCORES) and chosen experts for six tokens and six experts, two experts per token.
 SCORES, CHOSEN = random(6, 6), np.array([[0, 1], [5, 1], [2, 2], [-1, 3], [4, 6], [0, 5]], np.int32)
 ROW_TOKENS = np.array([0, 1, 1, 2, 4, 4, 8, 2, 9, 3, 0, 0], np.uint32)
 BOTH_LAYOUTS = {"x": random(12, 48), "group_sizes": COUNTS}
@@ -140,7 +144,7 @@ DEEPSEEK = {"score": "sigmoid", "num_groups": 3, "group_top_k": 2, "scaling_fact
 
 
 def quantizers(mode: str) -> te.QuantizerSet:
-    """Returns quantizers of this mode. If possible, x and kernel have more mantissa bits than gradients."""
+    """Returns quantizers of this scaling mode. If the mode permits it, gradients have fewer mantissa bits."""
     forward, _, _ = te_tensors.MODES[mode]
     backward = forward if forward == ml_dtypes.float4_e2m1fn else ml_dtypes.float8_e5m2
     scale = np.float32([2]) if mode == "DELAYED_TENSOR_SCALING" else None
@@ -162,13 +166,13 @@ ROW_ID_MAP, PAD_OFFSETS = (
 
 
 def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedScaledTensor1x:
-    """Returns a tensor of raggemm's class, which is a pytree."""
+    """Returns a random tensor of te_tensors.py as an instance of raggemm's class, which is a pytree."""
     tensor = te_tensors.tensor(mode, "N", is_colwise, *shape)[0]
     return te.GroupedScaledTensor1x(**{f.name: getattr(tensor, f.name) for f in dataclasses.fields(tensor)})
 
 
 def swizzled() -> te.GroupedScaledTensor1x:
-    """Returns an MXFP8 tensor with swizzled scales. All rows are in groups, because other scales would be NaN."""
+    """Returns an MXFP8 tensor with swizzled scales. All its rows are in groups. Scales of other rows would be NaN."""
     tensor = te_tensor("MXFP8_1D_SCALING", int(COUNTS.sum()), 64, COUNTS)
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 
@@ -177,7 +181,7 @@ LOSSY = RoutedMoE(6, load_balance_loss_weight=0.1, routed_bias_update_rate=0.1)
 
 
 def with_experts(layer: Callable, devices: int, *options: Any) -> tuple[Callable, dict[str, Any]]:
-    """Returns a layer of expert_parallel as a function of arrays on several devices, and the arrays' shardings."""
+    """Returns a layer of expert_parallel as a function of arrays on several devices, and its arguments' shardings."""
 
     def run_on_device(tokens, ids, weights, up, down):
         return layer(expert_parallel.mlp(up, down), tokens, expert_parallel.Routing(ids, weights, 4), *options)
@@ -201,7 +205,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# Calls by public name, in place of those of FUNCTIONS. A dict has the arguments of the function.
+# {public name: its calls, which tests use instead of the call in FUNCTIONS}. A dict has the arguments of a call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {
@@ -243,7 +247,7 @@ MORE: dict[str, list[Any]] = {
         {"logits": SCORES, "top_k": 2, "pre_softmax": True, "renormalize": True, "scaling_factor": 2},
         {"logits": SCORES, "top_k": 2, "expert_bias": random(6)} | DEEPSEEK,
     ],
-    # Few experts, and many experts.
+    # sort_by_expert has other code for many experts.
     "raggemm.sort_by_expert": [
         {"experts": x, "num_experts": n} for x, n in ((CHOSEN, 6), (CHOSEN.astype(np.uint32), 6000))
     ],
@@ -342,7 +346,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.transformer_engine.unswizzled": [{"tensor": swizzled()}],
 }  # fmt: skip
-# Public names without calls: classes of arguments and results, and ejkernel.register, which needs ejkernel.
+# Public names that no test calls: classes of arguments and results, and ejkernel.register, which needs ejkernel.
 NO_CALLS = {
     *(f"raggemm.{x}" for x in ("GroupedTensor", "PackedWeights", "QuantizedTensor", "RaggedDotLowering", "SortedRows")),
     *("raggemm.nn.Output", "raggemm.nn.Shape", "raggemm.expert_parallel.Routing"),
@@ -352,7 +356,7 @@ NO_CALLS = {
 
 
 def _public() -> dict[str, Any]:
-    """Returns all public objects by full name."""
+    """Returns all public objects of raggemm by their full names."""
     front_ends = [f"raggemm.compat.{m.name}" for m in pkgutil.iter_modules(compat.__path__) if m.name[0] != "_"]
     modules = map(importlib.import_module, ("raggemm", "raggemm.nn", "raggemm.expert_parallel", *front_ends))
     return {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}

@@ -1,4 +1,4 @@
-"""Elements of quantized formats, and rounding to them with NumPy in float64."""
+"""Lists the elements of quantized formats, and rounds to them with NumPy in float64."""
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +17,7 @@ def dtype_of(name):
 
 
 def codes(name):
-    """Returns every element of a format."""
+    """Returns an array with every element of a format once, NaNs and infinities included."""
     if name in INTEGERS:
         info = ml_dtypes.iinfo(dtype_of(name))
         return np.arange(info.min, info.max + 1).astype(dtype_of(name))
@@ -25,13 +25,13 @@ def codes(name):
 
 
 def magnitudes(name):
-    """Returns a format's finite nonnegative values. Even indices have even mantissas."""
+    """Returns a format's finite nonnegative values in ascending order. Values at even indices have even mantissas."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 
 
 def nearest(quotients, name):
-    """Rounds to nearest, ties to even, and saturates."""
+    """Rounds numbers to the nearest values of a format, ties to even. Larger numbers become the largest value."""
     values, x = magnitudes(name), np.abs(quotients)
     ties = (values[1:] + values[:-1]) / 2
     index = np.searchsorted(ties, x)
@@ -40,7 +40,7 @@ def nearest(quotients, name):
 
 
 def broadcast_blocks(values, shape):
-    """Repeats the value of each block for its elements."""
+    """Returns an array of this shape in which each element has the value of its block. `values` has one per block."""
     values = np.asarray(values)
     values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
     for axis, extent in enumerate(shape):
@@ -49,12 +49,12 @@ def broadcast_blocks(values, shape):
 
 
 def reduce_blocks(reduce, x, counts):
-    """Applies `reduce` to each block. counts: blocks along each axis."""
+    """Applies `reduce`, such as np.max, to each block of x. counts: number of blocks along each axis."""
     pairs = [part for n, count in zip(x.shape, counts, strict=True) for part in (count, n // count)]
     return reduce(x.reshape(pairs), axis=tuple(range(1, 2 * x.ndim, 2)))
 
 
 def flush_subnormals(exact):
-    """Converts float64 to float32 without subnormals, like XLA on CPU."""
+    """Converts float64 to float32. Subnormal results become zero, like in XLA on CPU."""
     with np.errstate(over="ignore"):
         return np.where(np.abs(exact) < TINY, 0, exact).astype(np.float32)

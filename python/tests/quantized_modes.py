@@ -1,4 +1,7 @@
-"""Quantized operands for every mode with exact float64 values, as QuantizedTensors, QArrays and other containers."""
+"""Makes quantized operands for the modes ragged M, ragged K and uniform, and computes their products in float64.
+
+Operands can be QuantizedTensors, QArrays or other containers.
+"""
 
 import dataclasses
 import functools
@@ -19,7 +22,8 @@ FORMATS = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# Per mode: the einsum of group membership, lhs and rhs, their shapes, and the axes that share a scale.
+# For each mode (M: ragged M, K: ragged K, U: uniform): the einsum of MEMBERS, lhs and rhs, then the shapes of lhs and
+# rhs, then the axes along which elements of lhs and of rhs share a scale.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
@@ -30,7 +34,7 @@ SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
 )
 @dataclasses.dataclass(frozen=True)
 class QArray:
-    """An array with the fields of qwix.QArray."""
+    """A stand-in for qwix.QArray, with the same fields."""
 
     qvalue: Any
     scale: Any
@@ -43,7 +47,7 @@ class QArray:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("value", "elements", "scale"), meta_fields=())
 @dataclasses.dataclass(frozen=True)
 class AsQArray:
-    """An array like tokamax.AsQArray, which the call quantizes. The result of quantizing it is given."""
+    """A stand-in for tokamax.AsQArray, an array that a call quantizes by as_qarray(). It holds the result already."""
 
     value: Any
     elements: Any
@@ -54,7 +58,10 @@ class AsQArray:
 
 
 def elements(dtype, shape, seed):
-    """Returns random elements of a format's symmetric or unsigned range, and the largest element."""
+    """Returns random elements of a format, and the largest element of the format.
+
+    Signed integers are from -largest to largest, floats from -4 to 4.
+    """
     random = np.random.default_rng(seed)
     if dtype.kind in "iu" or "int" in dtype.name:
         top = ml_dtypes.iinfo(dtype).max
@@ -66,10 +73,10 @@ def elements(dtype, shape, seed):
 
 
 def operand(dtype, mode, side, seed, shared=None):
-    """Returns elements, scales and float64 values, which quantize to the same elements again.
+    """Returns the elements, the scales and the float64 values of an operand. side: 0 for lhs, 1 for rhs.
 
-    Scales are powers of two from 2^-10 to 2^10, shared along the axes `shared`. The largest element occurs with each
-    scale.
+    Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared`. One element of each
+    scale is the format's largest, so that quantizing the values gives the same elements and scales again.
     """
     shape = SHAPES[mode][side]
     shared = SHARED[mode][side] if shared is None else shared
@@ -85,13 +92,13 @@ def floats(mode, side, seed=7):
 
 
 def product(mode, lhs, rhs):
-    """Returns the float64 product and the sums of magnitudes."""
+    """Returns the float64 product of lhs and rhs, and the product of their magnitudes."""
     ones = (MEMBERS,) if mode != "U" else (np.float64(1),)
     return (np.einsum(EQUATIONS[mode], *ones, *map(f, (lhs, rhs)), optimize=True) for f in (np.asarray, np.abs))
 
 
 def gradient(mode, side, other, ct):
-    """Returns the float64 gradient of sum(ct * product) for this side's operand."""
+    """Returns the float64 gradient of sum(ct * product) for lhs (side 0) or rhs (side 1). other: the other operand."""
     members, lhs, rhs, out = (*EQUATIONS[mode].replace("->", ",").split(","),)
     own_axes, other_axes = (lhs, rhs) if side == 0 else (rhs, lhs)
     ones = MEMBERS if mode != "U" else np.float64(1)
@@ -101,7 +108,7 @@ def gradient(mode, side, other, ct):
 
 
 def given_as(kind, data, scale, values):
-    """Returns an operand of a front end in this kind of container."""
+    """Returns an operand for a front end in a container of this kind, or its float32 values for any other kind."""
     if kind == "QArray":
         return QArray(data, scale, None, data.dtype)
     if kind == "AsQArray":
@@ -110,7 +117,10 @@ def given_as(kind, data, scale, values):
 
 
 def experts(dtype, blocks, seed=0):
-    """Returns elements [G,K,N], scales [G,blocks,1,N], and values. Scales of groups differ by up to 2^20."""
+    """Returns random elements [G,K,N], scales [G,blocks,1,N], and their float64 values.
+
+    Scales of different groups differ by factors of up to 2^20.
+    """
     random = np.random.default_rng(seed)
     data = elements(np.dtype(dtype), (G, K, N), seed)[0]
     scale = random.uniform(1, 2, (G, blocks, 1, N)) * 2.0 ** np.array([-10, 0, 10]).reshape(G, 1, 1, 1)

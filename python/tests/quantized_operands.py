@@ -1,4 +1,4 @@
-"""Random QuantizedTensors, their float64 values, and comparisons with products of these values."""
+"""Makes random QuantizedTensors, dequantizes them in float64, and compares results with products of these values."""
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -28,7 +28,10 @@ def tensor(dtype, shape, scale_shape, scale_dtype=np.float32, zero=False):
 
 
 def broadcast_scale(scale, shape, row_groups=None):
-    """Returns the scale of each element. row_groups: group of each row, for scales (G,)."""
+    """Returns an array of this shape with the scale of each element.
+
+    row_groups: index of each row's group, or G for rows of no group. Needed for scales of shape (G,).
+    """
     if row_groups is not None and np.ndim(scale) == 1:
         return np.append(np.float64(scale), 0)[row_groups][:, None]
     return quantized_formats.broadcast_blocks(np.float64(scale), shape)
@@ -47,9 +50,9 @@ def close(got, want, magnitude, relative):
 
 
 def values_and_magnitudes(lhs, rhs, sizes, axes=((1,), (1,)), **options):
-    """Returns the product of lhs and rhs, and of their magnitudes.
+    """Returns the float64 product of lhs and rhs, and the product of their magnitudes.
 
-    sizes, if any, divide the first axis of lhs, and the first axis of rhs if rhs has two axes.
+    sizes: sizes of the groups that divide the first axis of lhs, and of rhs if rhs has two axes. None: no ragged axis.
     """
     dims = [sizes, sizes if rhs.ndim == 2 else None]
 

@@ -1,7 +1,7 @@
-"""Provides ragged_dot_general for all kinds of dimension numbers in an einsum-like notation, with a float64 reference.
+"""Lists dimension numbers of jax.lax.ragged_dot_general in an einsum-like notation, with a float64 reference.
 
-In "bmk,gbkn->bmn, m" axis m of lhs is ragged, and g is the group axis. Axes of both operands are batch axes if the
-result has them, else contracted. The reference multiplies by a mask of the groups.
+In "bmk,gbkn->bmn, m", m is the ragged axis, and g is the group axis. An axis of both operands is a batch axis if the
+result has it, otherwise it is contracted. The reference multiplies lhs by a mask of the groups.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class Form:
 
     @property
     def letters(self) -> tuple[str, str, str, str]:
-        """Returns the axes of lhs, rhs and result, and the ragged axis."""
+        """Returns the letters of the axes of lhs, of rhs and of the result, and the letter of the ragged axis."""
         product, ragged = self.text.split(", ")
         operands, out = product.split("->")
         return (*operands.split(","), out, ragged)
@@ -42,7 +42,7 @@ class Form:
 
     @property
     def _outer(self) -> str:
-        """Returns the axes that group_sizes may have before the group axis."""
+        """Returns the letters of the axes that group_sizes may have before the group axis."""
         lhs, rhs, out, ragged = self.letters
         batch = [a for a in lhs if a in rhs and a in out]
         if ragged in batch:
@@ -51,7 +51,10 @@ class Form:
         return "".join([*batch, *same_kind[: same_kind.index(ragged)]])
 
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
-        """Returns lhs, rhs and group_sizes with sums up to the ragged extent. Groups may be empty."""
+        """Returns random lhs, rhs and group_sizes. Sums of sizes are at most the extent of the ragged axis.
+
+        sizes_per_batch: True if group_sizes has an axis for each axis of _outer.
+        """
         rng = np.random.default_rng(3)
         lhs, rhs, _, ragged = self.letters
         lead = [EXTENTS[a] for a in self._outer] if sizes_per_batch else []
@@ -60,9 +63,9 @@ class Form:
         return [*(rng.normal(size=[EXTENTS[a] for a in x]).astype(dtype) for x in (lhs, rhs)), sizes]
 
     def einsum(self, lhs, rhs, sizes, einsum=np.einsum):
-        """Computes the definition. einsum: np.einsum or jnp.einsum."""
+        """Computes the product by its definition, with a mask of the groups. einsum: np.einsum or jnp.einsum."""
         left, right, out, ragged = self.letters
-        if ragged in right and ragged in out:  # Groups have no effect on a ragged batch axis.
+        if ragged in right and ragged in out:  # If a batch axis is ragged, group sizes have no effect.
             return einsum(f"{left},{right}->{out}", lhs, rhs)
         mask = oracle.membership(sizes, EXTENTS[ragged], lhs.dtype)
         outer = self._outer if sizes.ndim > 1 else ""

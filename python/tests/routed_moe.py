@@ -1,4 +1,4 @@
-"""A fake of MaxText's RoutedMoE, with the attributes that permute and unpermute use."""
+"""A stand-in for MaxText's RoutedMoE, with the attributes that permute and unpermute of compat.maxtext use."""
 
 import types
 
@@ -8,7 +8,7 @@ from raggemm.compat import maxtext
 
 
 class RoutedMoE:
-    """A layer that selects experts as MaxText does without a routed bias."""
+    """A layer that selects experts by top_k of the logits, like MaxText's layer without a routed bias."""
 
     permute, unpermute = maxtext.permute, maxtext.unpermute
     is_hash_routing = False

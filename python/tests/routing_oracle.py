@@ -1,4 +1,7 @@
-"""The router in float64, one token at a time from the definitions, and gradients by central differences."""
+"""Computes the router and combine in float64 by their definitions, one token at a time.
+
+Also computes gradients by central differences.
+"""
 
 import numpy as np
 
@@ -13,12 +16,12 @@ def sigmoid(x):
 
 
 def best(scores, count):
-    """Returns the indices of the largest scores, lower index first for ties."""
+    """Returns the indices of the `count` largest scores, the largest first. Among equals, the lower index is first."""
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
 
 
 def allowed(scores, num_groups, group_top_k, count):
-    """Returns the experts of the best groups, ranked by the sum of their `count` largest scores."""
+    """Returns the experts of the group_top_k best groups. A group's rank is the sum of its `count` largest scores."""
     size = len(scores) // num_groups
     groups = [range(g * size, (g + 1) * size) for g in range(num_groups)]
     sums = [sum(sorted((scores[e] for e in group), reverse=True)[:count]) for group in groups]
@@ -26,7 +29,10 @@ def allowed(scores, num_groups, group_top_k, count):
 
 
 def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renormalize=False, scaling_factor=1.0):
-    """Returns float64 weights and experts [T,k]. groups: (num_groups, group_top_k, summed scores) or None."""
+    """Returns the weights, in float64, and the experts of each token, both [T,k].
+
+    groups: None, or the arguments of allowed() after the scores.
+    """
     weights, chosen = [], []
     for token_logits in np.asarray(logits).astype(np.float64):
         scores = token_logits
@@ -46,7 +52,7 @@ def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renor
 
 
 def gradient(f, x, step=1e-5):
-    """Returns the gradient at a float64 array, by central differences."""
+    """Returns the gradient of a scalar function f at x in float64, by central differences."""
     x = np.asarray(x, np.float64)
     out = np.zeros_like(x)
     for i in np.ndindex(x.shape):
@@ -57,7 +63,7 @@ def gradient(f, x, step=1e-5):
 
 
 def combine(rows, row_tokens, num_tokens, row_weights=None, group_sizes=None):
-    """Computes raggemm.combine in float64, [T,H]."""
+    """Returns the result of raggemm.combine in float64, [T,H]."""
     count = len(rows) if group_sizes is None else int(np.sum(group_sizes))
     out = np.zeros((num_tokens, rows.shape[1]))
     for r, t in enumerate(np.asarray(row_tokens).tolist()[:count]):

@@ -1,4 +1,4 @@
-"""Tensors in TransformerEngine's layout, made by NumPy one group at a time, and their float64 matrices."""
+"""Makes scaled tensors in TransformerEngine's layout with NumPy, one group at a time, and their float64 matrices."""
 
 import dataclasses
 import enum
@@ -9,7 +9,8 @@ import numpy as np
 from quantized_formats import codes, nearest
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-# Type of the elements, type of the scales, and shape of a block.
+# For each scaling mode: type of the elements, type of the scales, and shape of a block that shares a scale. None: the
+# mode has no scales, or one scale per group.
 MODES = {
     "NO_SCALING": (ml_dtypes.bfloat16, None, None),
     "DELAYED_TENSOR_SCALING": (E4M3, np.float32, None),
@@ -20,19 +21,22 @@ MODES = {
 }
 ScalingMode = enum.Enum("ScalingMode", [(name, i) for i, name in enumerate(MODES)])
 
-# Groups of rows. The last five of M rows belong to no group.
+# Number of groups, and number of rows. The last five rows belong to no group.
 G, M = 5, 70
 SIZES = np.array([5, 0, 37, 3, 20], np.int32)
 ROWS = [slice(end - size, end) for end, size in zip(np.cumsum(SIZES), SIZES, strict=True)]
 
 
 def parts(x):
-    """Returns the rows of each group."""
+    """Returns a list with the rows of x that belong to each group."""
     return [x[rows] for rows in ROWS]
 
 
 def close(got, lhs, rhs, out=None, bias=None):
-    """Compares with products of lists of matrices. out: indices of products in the result, by default 0, 1, ..."""
+    """Checks that `got` holds the products lhs[g] @ rhs[g] + bias[g], and zeros elsewhere.
+
+    out: index in `got` of each product. Default: 0, 1, and so on.
+    """
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
     for g, index in enumerate(range(len(lhs)) if out is None else out):
@@ -44,7 +48,10 @@ def close(got, lhs, rhs, out=None, bias=None):
 
 @dataclasses.dataclass
 class Tensor:
-    """A tensor with the attributes of TransformerEngine's class, but not of raggemm's class."""
+    """A stand-in for TransformerEngine's class of scaled tensors, with the same attributes.
+
+    It is not an instance of raggemm's own class, so tests see if raggemm needs only the attributes.
+    """
 
     data: Any
     scale_inv: Any
@@ -65,7 +72,10 @@ def blocks(n, size):
 
 
 def most(n, groups, size):
-    """Returns the largest number of blocks that n rows in groups can have. Tries all numbers of single-row groups."""
+    """Returns the largest number of blocks of `size` rows that n rows in this many groups can need.
+
+    Each group begins a new block. Tries each number k of groups with a single row, and one group with the others.
+    """
     return max(k + blocks(n - k, size) for k in range(min(groups - 1, n) + 1)) if n else 0
 
 
@@ -82,20 +92,23 @@ def broadcast_scale(scale, block, shape):
 
 
 def padded(parts, length, fill, dtype):
-    """Concatenates all parts in a flat array, padded with `fill`."""
+    """Returns a flat array of this length: all parts, one after the other, and then `fill`."""
     x = np.concatenate([np.zeros(0, dtype), *(np.ravel(part).astype(dtype) for part in parts)])
     return np.concatenate([x, np.full(length - x.size, fill, dtype)])
 
 
 def matrices(rows, columns, sizes, axis):
-    """Returns the shapes of the groups' matrices. sizes: along a ragged axis, or the number of whole matrices."""
+    """Returns the shape of each group's matrix.
+
+    sizes: sizes of the groups along the ragged axis, or a number of groups that all have the shape (rows, columns).
+    """
     if np.ndim(sizes) == 0:
         return [(rows, columns)] * sizes
     return [(s, columns) if axis == 0 else (rows, s) for s in sizes.tolist()]
 
 
 def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype=None):
-    """Returns a tensor, and the matrix of each group in float64. Scales of groups differ by up to 2^20."""
+    """Returns a random tensor and the float64 matrix of each group. Scales of groups differ by up to a factor 2^20."""
     random = np.random.default_rng(seed)
     element_dtype, scale_dtype, block = MODES[mode]
     dtype = dtype or element_dtype
@@ -143,13 +156,16 @@ def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype
 
 
 def _nearest(x, name):
-    """Rounds float32 to elements, ties to even. Finite values saturate, others follow the format."""
+    """Rounds float32 numbers to elements of a format, ties to even.
+
+    Finite numbers saturate. NaN and infinity become what the format has for them. In float4_e2m1fn they become 0.
+    """
     out = nearest(np.where(np.isfinite(x), x, 0).astype(np.float64), name).astype(getattr(ml_dtypes, name))
     return out if name == "float4_e2m1fn" else np.where(np.isfinite(x), out, x.astype(out.dtype))
 
 
 def _scale(absmax, largest, scale_dtype):
-    """Returns a block's scale, as raggemm.quantize documents it."""
+    """Returns the scale of a block with this largest magnitude, by the rule that raggemm.quantize documents."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = np.float32(absmax) * np.float32(1 / largest)
     if scale_dtype != ml_dtypes.float8_e8m0fnu:
@@ -161,7 +177,10 @@ def _scale(absmax, largest, scale_dtype):
 
 
 def quantized(mode, dtype, x, is_colwise, given=None):
-    """Quantizes a group, float32 [rows,columns]. Returns elements, scales, amax and values."""
+    """Quantizes the matrix x of a group. Returns its elements, scales, largest magnitude (amax) and float64 values.
+
+    given: the scale, for modes with one scale per group. Default: computed from amax.
+    """
     name, (_, scale_dtype, block) = np.dtype(dtype).name, MODES[mode]
     largest = float(ml_dtypes.finfo(dtype).max)
     amax = np.abs(x).max(initial=0)

@@ -1,4 +1,4 @@
-"""Tests activation and gate of grouped_gemm against float64 and moe_mlp."""
+"""Tests the arguments activation and gate of grouped_gemm against float64 and moe_mlp."""
 
 import functools
 import itertools
@@ -32,7 +32,7 @@ def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **opti
 
 @pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Cases take activations and dtypes in turn. Every third has no optional operands."""
+    """Successive cases have different activations and dtypes. Every third case has no optional operands."""
     number = CASES.index(case)
     activation, gated = PAIRS[number % len(PAIRS)]
     operands = case.operands()
@@ -58,7 +58,7 @@ def test_every_mode_and_storage(case):
     ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 7, unpack=True)
 )
 def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
-    """Products for gate, up and down, then combine, have the bits of one moe_mlp call."""
+    """Separate calls for the gate, up and down products and combine have the bits of one call of moe_mlp."""
     activation, gated = pair
     tokens, hidden, inner = 7, 40, 24
     rng = np.random.default_rng(3)
@@ -89,7 +89,7 @@ def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
 
 @pytest.mark.parametrize("name", sampled(["silu", "gelu", "gelu_tanh", "quick_gelu"], 2))
 def test_small_derivatives_are_accurate(name):
-    """Left of all zeros, derivatives are accurate although 1 + tanh(x) cancels in float32."""
+    """For x from -5 to -2.5, derivatives are accurate, although digits of 1 + tanh(x) cancel there in float32."""
     x = np.linspace(-5, -2.5, 61, dtype=np.float32)
     got = jax.jit(jax.vmap(jax.grad(functools.partial(apply_activation, name.upper(), None))))(x)
     with jax.enable_x64(True):
@@ -98,7 +98,7 @@ def test_small_derivatives_are_accurate(name):
 
 
 def test_forward_pass_of_a_gradient_has_one_product():
-    """A second call, with K = 0, applies the activation to the results."""
+    """The forward pass of a gradient has one product. Another call, with K = 0, applies the activation to it."""
     found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
     assert found == {"RAGGED_M": 1, "UNIFORM": 1}
 
@@ -107,7 +107,7 @@ def test_forward_pass_of_a_gradient_has_one_product():
 
 
 def test_nan_and_infinity_do_not_spread():
-    """A NaN of the gate stays in its element, and an infinity in its row. Rows of no group ignore the gate."""
+    """A NaN in the gate stays in its element, an infinity in lhs in its row. Rows of no group ignore the gate."""
     gate, lhs = GATE.copy(), LHS.copy()
     gate[9:] = np.nan  # in no group
     gate[4, 2] = np.nan

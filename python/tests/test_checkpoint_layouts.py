@@ -1,4 +1,4 @@
-"""Tests int4_from_awq, int4_from_gptq and fp8_from_blocks on matrices in checkpoint layouts."""
+"""Tests int4_from_awq, int4_from_gptq and fp8_from_blocks on matrices in the layouts of checkpoints."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,11 @@ import pytest
 import raggemm
 
 E, K, N, SIZE = 2, 64, 24, 16
-AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # order of eight columns in a word, from the lowest bits
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # columns of the eight elements of a 32-bit word, from its lowest bits on
 
 
 def pack(elements, order=range(8)):
-    """Packs the last axis into words of eight elements."""
+    """Packs each eight 4-bit elements of the last axis into a 32-bit word. order: element of each position."""
     eight = elements.reshape(*elements.shape[:-1], -1, 8).astype(np.uint32)[..., list(order)]
     return np.bitwise_or.reduce(eight << np.arange(0, 32, 4, dtype=np.uint32), -1).view(np.int32)
 

@@ -27,7 +27,7 @@ def expected(**options):
 
 
 def test_existing_out_is_added():
-    """existing_out is added in the result's dtype, like in ejkernel's CPU kernel."""
+    """existing_out is converted to the result's dtype and added to the result, like in ejkernel's CPU kernel."""
     got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT)
     expected(c=OUT, beta=np.ones(G)).check(got)
     np.testing.assert_allclose(got, jax.lax.ragged_dot(LHS, RHS, SIZES) + OUT, rtol=1e-5, atol=1e-5)
@@ -41,7 +41,7 @@ def test_existing_out_is_added():
 
 
 def test_group_offset_of_v3():
-    """Results match ejkernel, except for the last three rows, which are in no group."""
+    """Results with a group_offset are those of ejkernel, except for rows that are in no group."""
     lhs, rhs = np.ones((8, 4), np.float32), np.ones((2, 4, 6), np.float32) * np.array([1, 2], np.float32)[:, None, None]
     bias = np.full((2, 1, 6), 0.5, np.float32)
     sizes, offset = np.array([2, 3, 2, 1], np.int32), np.array([1], np.int32)
@@ -73,7 +73,7 @@ def test_shard_map():
     got = ejkernel.grouped_matmul(LHS, RHS, sizes, mesh=mesh, **specs)
     want = np.concatenate([ejkernel.grouped_matmul(part, RHS, sizes) for part in np.split(LHS, 4)])
     np.testing.assert_array_equal(got, want)
-    # The contracted axis is sharded, and the callback sums the partial results.
+    # If the contracted axis is sharded, the callback of shard_map sums the partial results.
     lhs, rhs = random(M, 8), random(G, 8, N)
     got = ejkernel.grouped_matmul(
         lhs,
@@ -88,7 +88,7 @@ def test_shard_map():
 
 
 class Registry:
-    """Stand-in for ejkernel's kernel_registry, in which the highest priority wins."""
+    """A stand-in for ejkernel's kernel_registry. Of several kernels, it returns the one with the highest priority."""
 
     def __init__(self, **kernels):
         self.kernels = {name: [(0, function)] for name, function in kernels.items()}

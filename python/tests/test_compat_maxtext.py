@@ -28,7 +28,7 @@ def test_gmm():
     got = maxtext.gmm(LHS, RHS, SIZES)
     assert got.dtype == np.float32
     expected().check(got)
-    # Arguments are positional, as in ops.gmm. Rows outside of groups keep existing_out.
+    # MaxText passes these arguments by position. Rows that are in no group keep existing_out.
     got = maxtext.gmm(LHS, RHS.swapaxes(1, 2), SIZES, jnp.float32, (8,) * 9, None, OUT, True, True, None, None, False)
     expected().check(np.where(np.arange(M)[:, None] < 9, got, 0))
     np.testing.assert_array_equal(got[9:], OUT[9:])
@@ -53,7 +53,7 @@ def test_partial_sum_is_added():
 
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 def test_result_varies_along_the_named_axes(check_vma):
-    """shard_map takes the result as varying, although it is the same on all devices."""
+    """shard_map treats a result as different on each device along the named axes, although it is the same on all."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
 
     def gmm_and_tgmm(lhs, rhs, sizes):

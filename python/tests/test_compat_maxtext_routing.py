@@ -36,7 +36,7 @@ def test_permute(dtype, roll):
 
 
 def test_gradients():
-    """Gradients flow through permute, experts that double their input, unpermute and weights."""
+    """Gradients of inputs and logits are right through permute, experts that double their input, and unpermute."""
     layer, target = RoutedMoE(E), random(BATCH, SEQUENCE, H, seed=3)
 
     def loss(x, logits):
@@ -54,7 +54,7 @@ def test_gradients():
 
 
 def test_llama4():
-    """The sigmoid score of the one expert scales its input, not its output."""
+    """Each token has one expert. Its score, a sigmoid, multiplies the input of the expert, not the output."""
     layer = RoutedMoE(E, 1, block="llama4")
     rows, order, weights, *_ = jax.jit(lambda *x: layer.permute(*x, None))(X, LOGITS)
     scores = oracle.sigmoid(LOGITS.reshape(T, E).max(1).astype(np.float64))

@@ -1,4 +1,4 @@
-"""Tests raggemm.compat.megablox against megablox: metadata, signatures and additional arguments."""
+"""Tests raggemm.compat.megablox against megablox: metadata, signatures, and arguments that only raggemm takes."""
 
 import functools
 import importlib
@@ -12,11 +12,11 @@ import pytest
 from arrays import random, sampled
 from raggemm.compat import megablox
 
-# The package exports the function gmm, which hides its module.
+# `from ... import gmm` would give the function gmm of the package, which hides the module gmm.
 original = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
 
 SIZES = np.array([9, 0, 4, 7], np.int32)
-CASES = 130  # for each shape
+CASES = 130  # random routings for each shape
 
 
 LHS, RHS, OUT = random(24, 8), random(4, 8, 8, seed=1), random(24, 8, seed=2)
@@ -24,7 +24,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def random_routing(groups, m, seed):
-    """Returns sizes, first groups and numbers of groups. A third of the routings have every row in a group."""
+    """Returns random group sizes, first groups and numbers of groups. In a third of them each row is in a group."""
     rng = np.random.default_rng(seed)
     sizes = np.zeros((CASES, groups), np.int32)
     for i in range(CASES):
@@ -36,7 +36,7 @@ def random_routing(groups, m, seed):
 
 
 def assert_equal_metadata(sizes, start, count, batched=False, **static):
-    """Compares the metadata of raggemm and megablox in one program."""
+    """Checks that make_group_metadata of raggemm and of megablox return the same. One program computes both."""
 
     def both(sizes, start, count):
         args = {"group_sizes": sizes, "start_group": start, "num_nonzero_groups": count}
@@ -83,7 +83,7 @@ def test_signatures(name):
 
 
 def test_group_offset_defaults_to_0():
-    """megablox has this default, unlike raggemm.gmm and raggemm.tgmm."""
+    """Without group_offset, groups begin at 0, also if rhs has fewer. raggemm.gmm and raggemm.tgmm raise an error."""
     got = megablox.gmm(LHS, RHS[:2], SIZES, existing_out=OUT)
     close(got, np.concatenate([LHS[:9] @ RHS[0], OUT[9:]]))
     two_groups = megablox.tgmm(LHS.T, OUT, SIZES, num_actual_groups=2)
@@ -91,7 +91,7 @@ def test_group_offset_defaults_to_0():
 
 
 def test_arguments_that_only_raggemm_takes():
-    """A tile need not divide m, tiling may be None or a function, and an offset may have shape (1,)."""
+    """Tiles need not divide m. tiling may be None or a function that returns None. group_offset may have shape (1,)."""
     want = megablox.gmm(LHS, RHS, SIZES)
     for tiling in ((7, 128, 128), None, lambda m, k, n: None, lambda m, k, n: (m, k, n)):
         np.testing.assert_array_equal(megablox.gmm(LHS, RHS, SIZES, tiling=tiling), want)

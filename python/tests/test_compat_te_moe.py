@@ -21,7 +21,7 @@ WI, WO = random(E, H, 2 * INNER, seed=2) / 3, random(E, INNER, H, seed=3) / 2
 BIASES = random(E, INNER, seed=4), random(E, INNER, seed=5), random(E, H, seed=6)
 EXPERT_BIAS = random(E, seed=7)
 TARGET = random(B, S, H, seed=8)
-# Options of moe, and the same options for the router's oracle.
+# {name: (router options of moe, the same options for routing_oracle.route)}
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "softmax first, scaled": ({"use_pre_softmax": True, "scaling_factor": 2.5},
@@ -50,7 +50,7 @@ def expected(arrays, activation="silu", early=False, dtype=np.float64, **router)
 
     Args:
       arrays: x, gate, wi, wo and optionally three biases.
-      early: True if weights scale activations, and so not the second layer's bias.
+      early: True if the router's weights multiply the activations, and therefore not the bias of the second layer.
       dtype: dtype of the router's weights.
     """
     x, gate, wi, wo, *biases = (np.asarray(a, np.float64) for a in arrays)
@@ -95,12 +95,12 @@ def test_activations_and_early_weights(activation, early, biases):
     close(run()[0], expected((X, GATE, WI, WO, *biases), activation, early)[0])
     is_fused = activation not in ("linear", "tanh") and not (early and biases)
     products = custom_calls(run.lower())
-    assert products == (0 if is_fused else 3)  # two dense layers and the sum of each token's rows
+    assert products == (0 if is_fused else 3)  # unfused: two dense layers, and the sums of the rows of each token
 
 
 @pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])
 def test_gradients(early):
-    """Gradients match central differences, and that of expert_bias is 0."""
+    """Gradients match central differences. The gradient of expert_bias is 0."""
     router = ROUTERS["sigmoid with a bias"]
     arrays = (X, GATE, WI, WO, *BIASES)
 
@@ -173,7 +173,7 @@ def test_loss_and_dtypes():
     scores, counts = routing_oracle.softmax(logits.astype(np.float64)), np.bincount(chosen.reshape(-1), minlength=E)
     close(loss, E * 0.5 / (TOP_K * (B * S) ** 2) * (scores.sum(0) * counts).sum(), 1e-3)
     assert (out.dtype, loss.dtype, loss.shape) == (jnp.bfloat16, np.float16, ())
-    close(out, expected(half)[0], 2**-5)  # logits are rounded to bfloat16
+    close(out, expected(half)[0], 2**-5)  # bfloat16 logits: large tolerance
     exact = run(*half, dtype=jnp.float32)[0]
     np.testing.assert_array_equal(exact, run(half[0], GATE, WI, WO)[0])  # moe rounds matrices to the dtype of x
     close(run(dtype=jnp.bfloat16)[0], expected((X, GATE, WI, WO), dtype=ml_dtypes.bfloat16)[0])

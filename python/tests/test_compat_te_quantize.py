@@ -8,7 +8,7 @@ from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, ROWS, SIZES, G, M, blocks, close, most, padded, parts, quantized
 
-pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
+pytestmark = pytest.mark.usefixtures("emitters")  # to round to float4_e2m1fn correctly
 
 K, N = 40, 24
 RNG = np.random.default_rng(7)
@@ -23,7 +23,7 @@ X, KERNEL, CT, BIAS = random(M, K), random(G, K, N), random(M, N), random(G, N)
 X[: SIZES.sum()] *= np.repeat(MAGNITUDES, SIZES)[:, None]
 X[SIZES.sum() :] = np.nan
 KERNEL *= MAGNITUDES[::-1, None, None]
-SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # for delayed scaling
+SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # scale of each group for delayed scaling
 
 CASES = [(mode, dtype) for mode in list(MODES)[1:4] for dtype in (E4M3, E5M2)]
 CASES += [("NVFP4_1D_SCALING", E2M1), ("NVFP4_2D_SCALING", E2M1)]
@@ -44,7 +44,7 @@ quantize = jax.jit(te.grouped_quantize, static_argnames="flatten_axis")
 
 
 def check(got, mode, dtype, groups, rows, columns, is_ragged):
-    """Checks that a tensor consists of the reference's groups, one after the other."""
+    """Checks that the tensor `got` holds the quantized groups of the reference, one after the other."""
     parts = reference(mode, dtype, groups, got.is_colwise)
     is_transposed = got.is_colwise and not mode.startswith("MXFP8")
     assert got.data_layout == ("T" if is_transposed else "N")
@@ -81,7 +81,7 @@ def test_grouped_quantize(mode, dtype):
 
 
 def test_given_amax():
-    """Values beyond a given amax saturate."""
+    """If amax is given, it determines the scales, and larger values saturate."""
     mode, amax = "CURRENT_TENSOR_SCALING", np.arange(1, 1 + G, dtype=np.float32)
     got = te.grouped_quantize(KERNEL, quantizer(mode, E4M3, "ROWWISE"), amax=amax)
     want = [quantized(mode, E4M3, x, False, np.float32(448) / a) for x, a in zip(KERNEL, amax, strict=True)]
@@ -114,13 +114,13 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# The short run has MX and delayed scaling. Other tests multiply NVFP4.
+# `./dev test` runs MX and delayed scaling. Other tests multiply NVFP4.
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 
 @pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[2:] + LAYERS[:2], 3, unpack=True))
 def test_dense(name, is_transposed):
-    """Results and gradients are products of operands quantized along the contraction."""
+    """The result and each gradient are products of operands that are quantized along the contracted axis."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
     kernel, dims = (KERNEL.swapaxes(1, 2), ((1,), (2,))) if is_transposed else (KERNEL, ((1,), (1,)))
 

@@ -16,7 +16,7 @@ from raggemm.compat import transformer_engine as te
 from te_tensors import E4M3, E5M2, MODES, ROWS, SIZES, G, M, Tensor, blocks, close, parts, tensor
 
 RNG = np.random.default_rng(11)
-# Values of K and N: multiples of the blocks of 32 and 16, and extents with partial blocks.
+# Values of (K, N). The first pair has only whole blocks of 32 and 16, and the second pair has partial blocks.
 EXTENTS = [(64, 32), (40, 24)]
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -38,7 +38,10 @@ def as_ragged_tensor(x):
 
 @jax.jit
 def compute_products(x, kernel, grad, plain):
-    """Computes a layer's products with one and with two scaled tensors."""
+    """Computes the three products of a layer, each with one and with two scaled tensors.
+
+    x, kernel and grad are scaled tensors. `plain` has arrays in place of them. Keys name the scaled operand.
+    """
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
     return {
         "x": (gemm(x, kernel0, FORWARD), gemm(x, grad0, WGRAD)),
@@ -81,7 +84,7 @@ def test_products_of_a_layer(case, layout, is_colwise):
 
 
 def swizzle(x, is_colwise):
-    """Pads a matrix of scales to tiles and swizzles it, element by element."""
+    """Pads a matrix of scales to whole tiles of 128 x 4, and reorders it to TransformerEngine's swizzled layout."""
     x = x.T if is_colwise else x
     rows, columns = blocks(x.shape[0], 128) * 128, blocks(x.shape[1], 4) * 4
     out = np.full(rows * columns, 7, np.uint8)
@@ -171,7 +174,7 @@ COLUMN_CASES = [*itertools.product(COLUMN_MODES, "NT", (False, True))]
 
 @pytest.mark.parametrize("mode, layout, is_colwise", sampled(COLUMN_CASES, 5, unpack=True), ids=str)
 def test_groups_of_columns(mode, layout, is_colwise):
-    """Tensors with last_dims are lhs of ragged M and K, and rhs of ragged N with a scaled lhs."""
+    """A tensor with last_dims can be lhs in modes ragged M and ragged K, and rhs of a scaled lhs in mode ragged N."""
     x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
     shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
     shared = dataclasses.replace(shared, first_dims=None)
@@ -189,7 +192,7 @@ def test_groups_of_columns(mode, layout, is_colwise):
 
 @pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "NVFP4_1D_SCALING"])
 def test_group_offset(mode):
-    """A group_offset selects the scales of x for the processed groups."""
+    """With a group_offset, the processed groups use their own scales of x."""
     x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
     kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
     out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))

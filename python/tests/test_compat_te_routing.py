@@ -21,7 +21,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 
 
 class ScoreFunction(enum.IntEnum):
-    """Stand-in for TransformerEngine's enumeration."""
+    """A stand-in for TransformerEngine's enumeration ScoreFunction."""
 
     SIGMOID = 0
     SOFTMAX = 1
@@ -35,7 +35,7 @@ def to_dense(weights, experts):
     return probs, mask
 
 
-# Options of the router, and of the oracle, with four experts per token.
+# {name: (options of TransformerEngine's router, the same options for routing_oracle.route)}
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "pre_softmax": ({"use_pre_softmax": True, "scaling_factor": 2.0}, {"pre_softmax": True, "scaling_factor": 2.0}),
@@ -81,7 +81,10 @@ def test_fused_moe_aux_loss():
 
 
 def expected_dispatch(x, routing_map, count, probs=None, align=1):
-    """Returns rows, their probabilities, {row: (token, expert)} and expert sizes, by definition."""
+    """Computes token_dispatch by its definition.
+
+    Returns `count` rows, their probabilities, {row: (token, expert)}, and the padded number of rows of each expert.
+    """
     rows, row_probs, pair_of_row, sizes = np.zeros((count, x.shape[1])), np.zeros(count), {}, []
     row = 0
     for e in range(routing_map.shape[1]):
@@ -99,7 +102,7 @@ def expected_dispatch(x, routing_map, count, probs=None, align=1):
 
 @st.composite
 def routing_maps(draw):
-    """Draws a routing map with at least one pair, probabilities and tokens."""
+    """Draws a routing map with at least one pair of token and expert, probabilities, and tokens."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     routing_map = (rng.random((T, 5)) < draw(st.sampled_from((0.15, 0.5, 0.9)))).astype(np.int32)
     routing_map[rng.integers(T), rng.integers(5)] = 1
@@ -115,7 +118,7 @@ combine = jax.jit(te.token_combine)
 @given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
 def test_dispatch_and_combine(case, align, with_probs):
     routing_map, probs, x = case
-    count = 40  # above the number of pairs, so all examples share one program
+    count = 40  # at least the number of pairs of token and expert, so that all examples share one program
     got = dispatch(x, routing_map, count, probs if with_probs else None, align_size=align)
     rows, row_probs, row_id_map, pad_offsets, sizes = got
     length = count if align is None else (count + 5 * (align - 1)) // align * align
@@ -134,7 +137,7 @@ def test_dispatch_and_combine(case, align, with_probs):
         assert (np.asarray(row_id_map[t, :n]) + offsets).tolist() == own_rows
         assert experts.tolist() == [pair_of_row[r][1] for r in own_rows]
 
-    # token_combine does not read rows of no token.
+    # token_combine must not read the rows that belong to no token, so they are NaN.
     results = random(length, H, seed=3)
     results[[r for r in range(length) if r not in pair_of_row]] = np.nan
     got = combine(results, row_id_map, probs if with_probs else None, pad_offsets)
@@ -145,7 +148,7 @@ def test_dispatch_and_combine(case, align, with_probs):
 
 
 def test_gradients():
-    """Gradients of rows and probabilities match the definition."""
+    """Gradients of token_dispatch for tokens and probabilities match central differences of its definition."""
     rng = np.random.default_rng(5)
     routing_map = (rng.random((T, 5)) < 0.5).astype(np.int32)
     x, probs, count = random(T, H), (rng.random((T, 5)) + 0.1).astype(np.float32), int(routing_map.sum())
@@ -221,7 +224,10 @@ def test_errors():
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("topk", [1, 3])
 def test_compute_aux_scores(score, topk):
-    """Scores cover all experts without bias, groups and factor. Sigmoids are normalized unless topk is 1."""
+    """Auxiliary scores exist for all experts, and ignore bias, groups and factor.
+
+    Sigmoids are divided by their sum unless topk is 1.
+    """
     ignored = {"expert_bias": BIAS, "num_groups": 5, "group_topk": 9, "scaling_factor": 3.0, "use_pre_softmax": True}
     options = {"score_function": score, "compute_aux_scores": True} | ignored
     scores, mask = jax.jit(lambda x: te.fused_topk_with_score_function(x, topk, **options))(LOGITS)

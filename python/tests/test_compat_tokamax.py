@@ -1,7 +1,7 @@
-"""Tests raggemm.compat.tokamax as one of tokamax' implementations.
+"""Tests raggemm.compat.tokamax with the arguments that tokamax passes to an implementation.
 
-tokamax calls the next implementation only after a NotImplementedError. `./dev test --origins` runs the same function in
-tokamax, which these tests do not need.
+For calls that raggemm cannot compute, the implementation must raise NotImplementedError. Only then tokamax tries the
+next one. These tests do not need tokamax. `./dev test --origins` runs the implementation inside tokamax.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ SIZES = np.array([4, 0, 3], np.int32)
 
 @dataclasses.dataclass
 class GroupSizes:
-    """Stand-in for tokamax' class with sizes and unrelated representative sizes."""
+    """A stand-in for tokamax' class GroupSizes. The representative sizes have no relation to the sizes."""
 
     value: Any
     representative_value: tuple[int, ...] = (3, 3, 3)
 
 
 class QuantizedArray:
-    """Class with an array's attributes that is no array."""
+    """A class that has the attributes of an array, but is not an array."""
 
     dtype, shape, ndim = RHS.dtype, RHS.shape, RHS.ndim
 
@@ -51,12 +51,12 @@ def test_activation_is_applied_before_the_result_is_rounded():
     got = dot(lhs, rhs, SIZES, activation=activation)
     assert (got.dtype, dtypes) == (jnp.bfloat16, [jnp.float32])
     exact = FORM.einsum(lhs.astype(np.float64), rhs.astype(np.float64), SIZES)
-    # If products were first rounded to bfloat16, the sine would be off by up to 2.
+    # If products were rounded to bfloat16 before the sine, its error would be up to 2.
     np.testing.assert_allclose(np.asarray(got).astype(np.float64), np.sin(100 * exact), atol=2e-2)
 
 
 def test_group_offset():
-    """Rows of groups before group_offset are zero."""
+    """Rows of groups before group_offset and after the groups of rhs are zero."""
     offset = np.array([1], np.int32)
     kept = np.concatenate([np.zeros(4), np.ones(3), np.zeros(2)])[:, None]
     exact = FORM.expected(LHS, RHS, SIZES)
@@ -73,7 +73,7 @@ def test_group_offset():
         tokamax.ragged_dot(LHS, RHS[1:], group_sizes=SIZES, group_offset=np.array([1, 1]))
 
 
-# tokamax' names and raggemm's. Both gelu and gelu_tanh are the tanh approximation.
+# {tokamax' name of an activation: raggemm's name}. tokamax' gelu is the tanh approximation, too.
 GATED = {"silu": "silu", "gelu": "gelu_tanh", "gelu_tanh": "gelu_tanh", "swigluoai": "swiglu_oai"}
 
 

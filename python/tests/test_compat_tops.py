@@ -38,7 +38,7 @@ def test_gmm(dtype, transpose):
     )
     stored = rhs.swapaxes(1, 2) if transpose else rhs
     for f in (tops.gmm, tops.gmm_ref):
-        got = f(lhs, stored, SIZES, transpose)  # positional, as in tops
+        got = f(lhs, stored, SIZES, transpose)  # tops has these arguments in this order
         assert got.dtype == np.float32
         want.check(got)
 
@@ -63,7 +63,7 @@ def test_devices_sum_gradients_in_the_dtype_of_the_weights(function):
     specs = {"mesh": mesh, "in_specs": (rows, PartitionSpec()), "out_specs": rows}
     product = jax.shard_map(lambda x, w: function(x, w, one), **specs)
     gradient = jax.jit(jax.grad(lambda w: product(x, w).sum()))(np.ones((1, 1, 1), np.float32))
-    np.testing.assert_array_equal(gradient, 259)  # not a bfloat16 number
+    np.testing.assert_array_equal(gradient, 259)  # 259 is not a bfloat16 number, so the sum was not rounded to bfloat16
 
 
 def sizes(*values):
@@ -89,7 +89,7 @@ def test_wrong_partitions(wrong, error, message):
 
 
 def test_traced_sizes():
-    """Traced sizes with a smaller sum give zero rows. Impossible sizes raise at run time."""
+    """If the sum of traced sizes is below the number of rows, the last rows are zero. Wrong sizes raise at run time."""
     compiled = jax.jit(tops.gmm)
     got = compiled(LHS, RHS, sizes(9, 0, 4, 3))
     assert (got[16:] == 0).all()

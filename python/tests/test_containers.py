@@ -1,4 +1,4 @@
-"""Tests repr of QuantizedTensor, PackedWeights and GroupedTensor, and indices of a QuantizedTensor."""
+"""Tests repr() of QuantizedTensor, PackedWeights and GroupedTensor, and indexing of a QuantizedTensor."""
 
 import itertools
 
@@ -52,12 +52,12 @@ SHAPES = [None, (), (G,), (1, 1, 1), (1, 2, N), (G, 1, N), (G, K, 1)]
 
 
 def numbers(shape, dtype, first=1):
-    """Returns an array of different numbers."""
+    """Returns an array with the numbers first, first + 1, and so on, or None if shape is None."""
     return None if shape is None else np.arange(first, np.prod(shape) + first).reshape(shape).astype(dtype)
 
 
 def values(tensor):
-    """Returns (data - zero_point) * scale in float64."""
+    """Returns the values of a QuantizedTensor in float64: (data - zero_point) * scale."""
     zero, scale = (
         np.full((), default) if x is None else broadcast_blocks(np.float64(x), tensor.shape)
         for x, default in ((tensor.zero_point, 0), (tensor.scale, 1))

@@ -1,4 +1,4 @@
-"""Tests raggemm.describe on the library and on the plans of a program."""
+"""Tests the two uses of raggemm.describe: facts about the library, and plans of the calls of a function."""
 
 import pathlib
 import re

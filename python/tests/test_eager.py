@@ -1,4 +1,4 @@
-"""Tests that eager calls have one program per signature, with the bits and jaxprs of calls in jit."""
+"""Tests that eager calls compile one program per signature, and have the bits and jaxprs of calls inside jit."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Tests that run-time errors have the front end's argument names, also under transforms."""
+"""Tests that run-time errors use the argument names of the called function, also under transforms."""
 
 import functools
 
@@ -21,7 +21,7 @@ def rows(x, sizes):
     return GroupedTensor(x, first_dims=sizes)
 
 
-# Functions of (lhs, rhs, sizes), and their name for the sizes.
+# {name: (function of lhs, rhs and sizes, name of its argument for the sizes)}
 FORWARDS = {
     "gmm": (gmm, "group_sizes"),
     "ragged_dot": (ragged_dot, "group_sizes"),
@@ -47,7 +47,7 @@ def check_error(call, *args, message):
 def test_sizes_of_every_front_end(name):
     call, sizes = FORWARDS[name]
     check_error(call, LHS, RHS, WRONG, message=f"{sizes}: group 0")
-    # Transposes run without a forward call, which would fail first.
+    # The transpose of a linear function runs without the forward call, which would raise first.
     check_error(jax.linear_transpose(lambda x: call(x, RHS, WRONG), LHS), OTHER, message=f"{sizes}: group 0")
     check_error(jax.linear_transpose(lambda w: call(LHS, w, WRONG), RHS), OTHER, message=f"{sizes}: group 0")
     both = np.stack([[8, 0], WRONG]).astype(np.int32)
@@ -75,7 +75,7 @@ def lowered_text(call, *args):
 
 
 def test_names_attribute():
-    """The custom call has an attribute with the names that differ from its own."""
+    """The custom call has an attribute `names` with the argument names that differ from its own names."""
     sizes = np.array([3, 4], np.int32)
     assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in lowered_text(gmm, LHS, RHS, sizes)
     accumulated = lowered_text(functools.partial(tgmm, existing_out=RHS), LHS.T, OTHER, sizes)
@@ -95,5 +95,5 @@ def test_names_of_a_partitioned_call(partitioning):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     weights = jax.device_put(RHS, NamedSharding(mesh, P(None, None, "x")))
     program = jax.jit(gmm).lower(LHS, weights, np.array([3, 4], np.int32)).compile().as_text()
-    assert "f32[8,3]" in program  # one device's part
+    assert "f32[8,3]" in program  # the columns of one device
     assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in program

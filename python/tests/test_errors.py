@@ -1,4 +1,4 @@
-"""Tests that wrong shapes and dtypes raise when tracing, and wrong values at run time."""
+"""Tests that wrong shapes and dtypes raise an error when tracing, and that wrong values raise one at run time."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ TRACING = [
     (lambda: forward(c=C, beta=False), TypeError, "beta: dtype is bool"),
     (lambda: forward(bias=np.ones((2, 3), np.int32)), TypeError, "bias: dtype is int32"),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=LHS[0])), TypeError, "lhs.first_dims: dtype is float32"),
-    # megablox raises ValueError for these two.
+    # These two raise ValueError instead of TypeError, as in megablox.
     (lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)), ValueError,
      "existing_out: dtype is float16, must be preferred_element_type float32"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, np.float16, existing_out=RHS), ValueError, "existing_out: dtype is float32"),
@@ -158,12 +158,12 @@ def gradient_of_ragged_n(sizes, offset=0):
 
 
 def gradient_of_c(lhs, rhs, c, **options):
-    """Returns the gradient of c for packed results. The call counts each group's elements."""
+    """Returns the gradient of c for packed results, whose call counts the elements of each group."""
     options |= {"contracting_dims": ((1,), (0,)), "out_layout": "PACKED", "beta": 2.0}
     return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
 
 
-# In 32 bits 2^16 times itself is 0, and 6 times 715827883 is 2.
+# Sizes whose product overflows 32 bits to a valid number: 2^16 times 2^16 is 0, and 6 times 715827883 is 2.
 WRAPPING = GroupedTensor(np.ones(9, np.float32), sizes(2**16, 1), sizes(2**16, 1), "PACKED")
 RUNTIME = [
     (lambda: gmm(LHS, RHS, sizes(-1, 3)), "group_sizes: group 0 has size -1, must be at least 0"),
@@ -175,7 +175,7 @@ RUNTIME = [
     (lambda: tgmm(LHS.T, OTHER, SIZES, group_offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
      "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3"),
-    # Gradients without a forward call, which take all groups as one.
+    # Gradients that run without the forward call. They treat all groups as one group.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "rhs.last_dims: group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
      "rhs.last_dims: group 0 has size -1, must be at least 0"),
@@ -213,7 +213,7 @@ def test_errors_at_run_time(call, message):
 
 @pytest.mark.parametrize("has_succeeded", [False, True])
 def test_class_of_a_run_time_error(has_succeeded):
-    """JAX chooses the class: ValueError if the program has succeeded before (see raggemm.ops)."""
+    """JAX chooses the class of a run-time error: ValueError if the program has succeeded before, else its own class."""
     program = jax.jit(lambda *args: gmm(*args))
     if has_succeeded:
         program(LHS, RHS, SIZES)

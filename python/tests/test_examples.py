@@ -1,4 +1,4 @@
-"""Runs each example briefly, and the demo on tiny layers with right and wrong products."""
+"""Runs each example briefly. Runs the demo on tiny layers, with right products and with wrong ones."""
 
 import dataclasses
 import functools
@@ -24,13 +24,13 @@ import moe_lm  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# The first, the last and a middle expert have no rows. The demo pads the largest size by 3.
+# A layer for the demo, which has 19 rows. The first, the last and a middle expert have no rows.
 TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, sizes=(0, 5, 13, 0, 1, 0))
 
 
 @pytest.fixture
 def run_demo(monkeypatch, capsys):
-    """Returns a function that runs the demo and returns exit code and output lines."""
+    """Returns a function that runs the demo on a layer, and returns its exit code and the lines of its output."""
     monkeypatch.setattr(demo, "wait_until_quiet", lambda: None)
 
     def run(layer, *flags):
@@ -42,7 +42,7 @@ def run_demo(monkeypatch, capsys):
 
 def test_demo(run_demo):
     code, lines = run_demo(TINY)
-    # A block has 8 checks, for 3 products and 5 contenders. Gradients have 15, for 5 results of 3 contenders.
+    # The forward pass has 8 checks: 3 products and 5 contenders. The gradient has 15: 5 results of 3 contenders.
     assert (code, lines[-1]) == (0, "raggemm demo: OK (23 checks)")
     assert [line.split()[:3] for line in lines[2:4]] == [[TINY.model, phase, "19"] for phase in ("prefill", "grad")]
 
@@ -72,7 +72,10 @@ def test_moe_lm(monkeypatch, capsys):
 
 
 def logits_of(folder, parts=(12,)):
-    """Returns the logits of twelve tokens. `parts` has the number of tokens per step."""
+    """Returns the logits that the model of a checkpoint gives for twelve tokens.
+
+    parts: number of tokens in each call of the model. Later calls use the cache of the earlier ones.
+    """
     files = Checkpoint(folder)
     model_config = config.parse_config(files.config)
     loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1))

@@ -1,4 +1,4 @@
-"""Tests experts sharded over devices and processes against one device and against float64."""
+"""Tests raggemm.expert_parallel, which spreads experts over devices or processes, against one device and float64."""
 
 import functools
 import os
@@ -29,11 +29,14 @@ from raggemm.expert_parallel import (
 )
 
 EXAMPLE = str(pathlib.Path(__file__).parents[1] / "examples/expert_processes.py")
-T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T counts the tokens of all devices
+T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T is the number of tokens on all devices together
 
 
 def operands(dtype=np.float32):
-    """Returns tokens, ids, weights, up and down. The first device's tokens choose expert 2. Some ids are invalid."""
+    """Returns tokens, ids of experts, weights, up and down.
+
+    All tokens of the first device choose expert 2, except for some with invalid ids.
+    """
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
     ids[: T // 4] = (2, 3, 2)
@@ -44,7 +47,7 @@ def operands(dtype=np.float32):
 
 
 def products(up, down):
-    """Returns a user's experts function, which calls gmm for each product."""
+    """Returns a function for the experts as a user may write it. It calls gmm for each product."""
 
     def experts(rows, sizes, offset):
         hidden = jax.nn.silu(gmm(rows, up, sizes, group_offset=offset))
@@ -81,7 +84,10 @@ def sharded(f, check_vma=True):
 
 
 def with_gradients(f, args):
-    """Returns [out, gradients]. The loss is linear in out, because XLA may compute others from unrounded results."""
+    """Returns the result of f, followed by the gradients of tokens, weights, up and down.
+
+    The loss is linear in the result. XLA may compute the gradient of another loss from a result before its rounding.
+    """
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
     def loss(*args):
@@ -111,7 +117,7 @@ def test_all_gather(check_vma):
 
 
 def test_rows_of_other_devices_are_not_used():
-    """A user's experts function may return NaN for rows of other devices."""
+    """A user's function for the experts may return NaN for rows of experts on other devices."""
 
     def with_nan(up, down):
         def experts(rows, sizes, offset):
@@ -136,7 +142,7 @@ def test_all_reduce_of_replicated_tokens():
     ("experts_of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
 )
 def test_all_to_all_has_the_bits_of_one_device(experts_of, capacity):
-    """The bits do not depend on the capacity, even if the popular expert exceeds it."""
+    """The bits do not depend on the capacity, even if one expert gets more rows than the capacity."""
     got = with_gradients(
         sharded(make_layer(by_all_to_all, "expert", capacity, experts_of=experts_of), capacity is None), operands()
     )
@@ -183,7 +189,7 @@ def test_wrong_arguments():
 @pytest.mark.slow
 @pytest.mark.parametrize("process_count", [4])  # the next test has two processes
 def test_processes_over_loopback(process_count):
-    """Processes compute all rows, send the necessary bytes, and get the bits of one device."""
+    """Processes compute each row once, send about the least possible bytes, and get the bits of one device."""
     command = [sys.executable, EXAMPLE, f"--processes={process_count}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -197,11 +203,11 @@ def test_processes_over_loopback(process_count):
         assert [row[0] for row in rows] == list(range(process_count))
         assert sum(row[1] for row in rows) == tokens * top_k
         others = (process_count - 1) / process_count  # share of the data that other processes hold
-        # Results and gradients each go to the experts and back.
+        # Data goes to the experts and back in the forward pass, and again in the gradient: four times.
         least = 4 * others * mebibyte_of_tokens * (1 if algorithm == "all_gather" else top_k / process_count)
         assert all(least * 0.6 < row[2] < least * 3 for row in rows), (algorithm, least, rows)
         assert all(row[3] > 0 for row in rows)
-    # XLA rounds its sums of gradients differently in jaxlib 0.9.2: by 1.1e-7.
+    # With jaxlib 0.9.2, gradients differ by 1.1e-7, because XLA adds and rounds them in another way.
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 

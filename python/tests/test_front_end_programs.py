@@ -1,4 +1,4 @@
-"""Tests each front end's programs: lowered, with donated operands, exported and cached."""
+"""Tests a program of each front end: lowered ahead of time, with donated operands, exported, and cached on disk."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def check(got, *args):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lowered_ahead_of_time_with_a_donated_operand(name):
-    """Donated rows become the result only after their last use."""
+    """If lhs is donated, XLA may overwrite its memory by a result only after the last use of lhs."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (X, W, SIZES)]
     with lowering_of(name):
         compiled = jax.jit(PROGRAMS[name], donate_argnums=0).lower(*shapes).compile()
@@ -64,7 +64,7 @@ def add_rows(c):
     return c + expected(X, W, SIZES)[0]
 
 
-# Calls that may write their result into an operand, with the expected result.
+# {name: (call that may write its result into the memory of c, function that computes the expected result)}
 ACCUMULATING = {
     "megablox.gmm": (lambda c: megablox.gmm(X, W, SIZES, existing_out=c), overwrite_rows),
     "megablox.tgmm": (lambda c: megablox.tgmm(X.T, Y, SIZES, existing_out=c), add_weights),
@@ -89,7 +89,7 @@ def test_donated_operands_are_overwritten(name):
 
 
 def run(folder):
-    """Runs front_end_programs.py on a folder in another process and returns its output."""
+    """Runs front_end_programs.py on a folder in another process. Returns the hits and misses of the cache."""
     command = [sys.executable, front_end_programs.__file__, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Tests result dtypes and errors of all front ends in two tables."""
+"""Tests all front ends by two tables: one of result dtypes, and one of errors."""
 
 import functools
 import inspect
@@ -20,7 +20,7 @@ from raggemm.compat import transformer_engine as te
 
 
 def test_sglang_has_the_argument_order_of_the_original():
-    """The tests in origins/ compare other front ends' signatures."""
+    """sglang's arguments are listed here. The tests in origins/ compare the signatures of the other front ends."""
     names = "lhs rhs group_sizes preferred_element_type rhs_scale rhs_bias tiling group_offset existing_out"
     assert list(inspect.signature(sglang.gmm).parameters)[:9] == names.split()
 
@@ -29,7 +29,7 @@ def tokamax_dot(lhs, rhs, sizes, **options):
     return tokamax.ragged_dot(lhs, rhs, group_sizes=sizes, **options)
 
 
-# Functions and their default result dtype for bfloat16 operands.
+# {front end: (function, dtype of its result for bfloat16 operands by default)}
 RESULTS = {
     "ejkernel": (ejkernel.grouped_matmul, np.float32),
     "lax": (lax.ragged_dot, jnp.bfloat16),

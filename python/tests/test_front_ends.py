@@ -1,4 +1,4 @@
-"""Tests result dtypes: float64 without jax_enable_x64, and the rule of jax.lax.ragged_dot."""
+"""Tests result dtypes: float64 if jax_enable_x64 is not set, and the dtype that jax.lax.ragged_dot would choose."""
 
 import functools
 import warnings

@@ -1,4 +1,4 @@
-"""Tests derivatives against numeric ones in float64, and their dtypes and products."""
+"""Tests derivatives against numeric derivatives in float64, and which dtypes and how many products they have."""
 
 import functools
 
@@ -31,7 +31,7 @@ def assert_close(got, want):
 
 
 def float64_case(case):
-    """Returns a case's operands in float64, and the call as a function of them."""
+    """Returns the operands of a case in float64, and a function that calls grouped_gemm with such operands."""
     operands = case.operands()
     dims = operands.pop("dims")
     operands = {name: x.astype(np.float64) for name, x in operands.items()}
@@ -54,7 +54,7 @@ def test_second_order(name):
 
 
 def test_group_offset():
-    """Shards of the groups have their part of the gradient, and zero for other rows."""
+    """Gradients of calls with a group_offset, which process a part of the groups, add up to the whole gradient."""
     whole = jax.jit(jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1)))(LHS, RHS)
     dlhs, drhs = [], []
     for offset in (0, 2):
@@ -64,7 +64,7 @@ def test_group_offset():
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
-    # With last_dims the gradient of lhs is column slices, for which the library has no offset.
+    # With last_dims, groups divide the columns of the gradient of lhs. That mode, ragged N, has no group_offset.
     for layout in ("STRIDED", "PACKED"):
 
         def columns(x, w, layout=layout):
@@ -77,7 +77,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """gmm overwrites existing_out in processed rows, so their gradient is zero. tgmm adds to existing_out."""
+    """gmm overwrites processed rows of existing_out, so these rows have a zero gradient. tgmm adds to existing_out."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 SOAKING = "RAGGEMM_SOAK" in os.environ
 CALLS = 20_000 if SOAKING else 4_000
-# (rows, K, N, sizes), from one tile to many per thread. Each is compiled once per device.
+# (rows, K, N, sizes) of each call. The smallest call is one tile, and the largest has many tiles per thread.
 SHAPES = [
     (5, 7, 3, (2, 0, 3)),
     (64, 40, 48, (1, 30, 12)),
@@ -31,7 +31,7 @@ forward_and_backward = jax.jit(with_gradients(raggemm.gmm))
 
 
 def cases():
-    """Returns, per device and shape, the operands on the device and the three expected results."""
+    """Returns a list with one entry per device and shape: operands on the device, and three expected results."""
     made = []
     for device in jax.devices():
         for rows, k, n, sizes in SHAPES:
@@ -46,7 +46,7 @@ def resident_mib():
 
 
 def resident_while_calling():
-    """Calls from 8 threads on all devices. Returns the resident MiB after each tenth of the calls."""
+    """Makes CALLS calls from 8 threads on all devices. Returns the MiB of resident memory after each tenth of them."""
     made = cases()
 
     def call(i):
@@ -63,12 +63,12 @@ def resident_while_calling():
 
 
 def test_calls_on_all_devices_at_once(capsys):
-    # Uses a new process, because one that ran other tests had 2.8 GiB and reuses freed memory at random.
+    # Uses a new process. A process that ran other tests has much freed memory (2.8 GiB), which hides a leak.
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # Results of the second half take 870 MiB. Threads' heaps grew by at most 10 MiB.
+    # Without freeing, results of the second half would take 870 MiB. The heaps of threads grew by at most 10 MiB.
     assert resident[-1] < max(resident[:5]) + 32
 
 
@@ -90,6 +90,6 @@ sys.exit(status)
 
 
 def test_a_forked_child_can_call():
-    """A compiled call needs none of JAX' threads, which the child lacks."""
+    """After a fork, the child has none of JAX' threads. A compiled call must not need them."""
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], timeout=120, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""Tests the contract of grouped_gemm: values, zeros, c, sizes, dtypes and group_offset."""
+"""Tests what grouped_gemm promises about values, rows of no group, c, group sizes, dtypes and group_offset."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.flo
 
 
 def expected_gmm(lhs, rhs, sizes, **options):
-    """Returns the oracle's result for the operands of gmm."""
+    """Returns the expected result of gmm for these operands."""
     return oracle.grouped_gemm(
         GroupedTensor(lhs, first_dims=sizes), GroupedTensor(rhs), contracting_dims=((1,), (1,)), **options
     )
@@ -39,7 +39,7 @@ def test_several_axes_collapse():
     got = grouped_gemm(x, w, contracting_dims=dims)
     assert got.shape == (3, 4, 3, 2)
     oracle.grouped_gemm(x, w, contracting_dims=dims).check(got)
-    # Axes may be negative, and the contracted axis split in one operand only.
+    # Axes may be negative. The contracted axis of one operand may be several axes of the other operand.
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs, contracting_dims=((-2, -1), (-4, -3))))
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs.reshape(2, 10, 3, 2), contracting_dims=((2, 3), (1,))))
     bias = random(2, 3, 2)

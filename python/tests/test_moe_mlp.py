@@ -1,4 +1,4 @@
-"""Tests moe_mlp against float64, its roundings and errors."""
+"""Tests the results of moe_mlp against float64, where it rounds, and its errors."""
 
 import itertools
 
@@ -21,7 +21,7 @@ PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(ACTIVATIONS, 1) for j in 
 
 @pytest.mark.parametrize(("activation", "gate"), PAIRS)
 def test_activations_gates_and_layouts(activation, gate):
-    """Cases also vary transposes and biases. Some gates and ups exceed swiglu_oai's limit."""
+    """Cases have different transposes and biases, too. Some values of gate and up exceed the limit of swiglu_oai."""
     number = PAIRS.index((activation, gate))
     case = Case(gate, TRANSPOSES[number // 2 % 4], biases=number % 3 != 2, seed=number, large=4)
     case.check(case(activation=activation), activation)
@@ -85,7 +85,7 @@ def test_the_activation_and_the_result_are_rounded_once(x, w, out):
 
 @pytest.mark.parametrize("empty", ["groups are empty", "no rows", "no tokens", "no inner columns", "no groups"])
 def test_empty_extents(empty):
-    """The result is zero, or the sum of the biases if there are no inner columns."""
+    """If an extent is zero, the result is zero. Only without inner columns it is the sum of the rows' biases b_down."""
     shapes = {"x": (TOKENS, 4), "w_up": (3, 4, 6), "w_down": (3, 6, 4), "b_up": (3, 6), "b_down": (3, 4)}
     row_tokens, sizes = np.zeros(5, np.int32), np.array([2, 0, 3], np.int32)
     match empty:

@@ -29,7 +29,10 @@ def test_weights_on_the_input(gate):
 
 @pytest.mark.parametrize("out", [np.float32, jnp.bfloat16])
 def test_weighted_inputs_and_sums_are_rounded_once(out):
-    """Weighted rows and sums are rounded once: 255 * 3.007 is 768 in bfloat16, but 255 * 3 is 764."""
+    """Rows times weights, and sums, are rounded once.
+
+    255 * 3.007 is 768 in bfloat16. If the weight were rounded to 3 first, it would be 764.
+    """
     x = np.array([[255], [131], [3]], jnp.bfloat16)
     weights, tokens = np.float32([3.007, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
     ones = np.ones((2, 1, 1), np.float32)
@@ -53,7 +56,7 @@ def sum_in_order(weights, values):
 
 @pytest.mark.parametrize("rows", [80, 600])
 def test_order_of_a_tokens_rows(rows):
-    """A token's rows are one accumulation chain, in row_slots order or else ascending."""
+    """The rows of a token are added in one accumulation chain, in the order of row_slots, or else of the rows."""
     random = np.random.default_rng(0)
     down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (rows // 2, rows))
     sizes, ones, tokens = np.full(rows // 2, 2, np.int32), np.ones((rows // 2, 1, 1), np.float32), np.zeros(rows, int)
@@ -101,7 +104,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Allowance for a call's pieces and chunk and for 24 bytes per row.
+# Allowance for other temporary memory of a call, which does not grow with the rows, and for 24 bytes per row.
 FIXED_BYTES = 25 << 20
 
 
@@ -114,9 +117,9 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """A call takes at most float32 sums of the tokens and, with row_slots, 8192 rows.
+    """The temporary memory of a call is at most the float32 sums of the tokens and, with row_slots, 8192 rows.
 
-    A gradient adds the cotangent (docs/concepts/memory.md).
+    A gradient has the cotangent in addition (docs/concepts/memory.md).
     """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
@@ -134,5 +137,5 @@ def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
     for argnums in (0, (0, 2, 4, 5), (4, 5)):
         gradient = jax.grad(lambda *x: (mlp(*x).astype(np.float32) ** 2).sum(), argnums)
         cotangent = tokens * hidden * np.dtype(dtype).itemsize
-        cotangent_bytes = 2 * cotangent + (sum_bytes if dtype != np.float32 else 0)  # the value is squared
+        cotangent_bytes = 2 * cotangent + (sum_bytes if dtype != np.float32 else 0)  # the loss squares the result
         assert temporary_bytes(gradient, *operands) <= max(value_bytes, cotangent_bytes + FIXED_BYTES)

@@ -1,4 +1,4 @@
-"""Tests derivatives of moe_mlp, and batches that become separate grouped GEMMs."""
+"""Tests derivatives of moe_mlp, and batches for which vmap makes a sequence of grouped GEMMs."""
 
 import functools
 
@@ -18,7 +18,7 @@ def close(got, want, relative=2e-5):
 
 
 def loss_of(case, oracle=False, curve=jnp.sin, **options):
-    """Returns the loss as a function of a dict of arrays, by raggemm or by the oracle in float64."""
+    """Returns a loss as a function of the array arguments by name. Computes moe_mlp by raggemm or by the oracle."""
     weights = np.linspace(-1, 1, TOKENS * HIDDEN).reshape(TOKENS, HIDDEN)
 
     def loss(values):
@@ -43,7 +43,7 @@ def test_gradients_have_the_dtypes_of_the_arrays():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_gradient_of_x_is_summed_in_float32(gated):
-    """Gradients of 256 and 1, of different rows or of gate and up, are added in float32."""
+    """The gradient of x is the sum of 256 and 1, from different rows or from gate and up. It is added in float32."""
     up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
     ones = np.ones_like(up)
     gate = {"w_gate": ones, "b_gate": np.full(up.shape[:2], 255, np.float32)} if gated else {}
@@ -57,7 +57,7 @@ def test_the_gradient_of_x_is_summed_in_float32(gated):
 
 
 def test_residuals_of_a_gradient():
-    """A gradient keeps the rows' intermediate results only with save="activations"."""
+    """The forward pass of a gradient keeps intermediate results of rows only with save="activations"."""
     case = Case()
 
     def residual_sizes(save):
@@ -88,7 +88,7 @@ def test_gradients_have_the_same_bits_with_every_save(gate):
 )
 @pytest.mark.parametrize("offset", [None, 1])
 def test_grouped_gemms_round_like_one_call(x, w, down, offset):
-    """A vmap over w_up is a sequence of grouped GEMMs. Exact integer sums show that it rounds like one call."""
+    """A vmap over w_up alone is a sequence of grouped GEMMs. It rounds like one call, as exact integer sums show."""
     random = np.random.default_rng(0)
     sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
     shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 8, 6), "b_down": (groups, 8)}

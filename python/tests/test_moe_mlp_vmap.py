@@ -1,4 +1,4 @@
-"""Tests vmap of moe_mlp: one call with the bits of a loop, and errors of single problems."""
+"""Tests that a vmap of moe_mlp is one call with the bits of a loop, and reports errors of single problems."""
 
 import functools
 import itertools
@@ -46,7 +46,7 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=3)
 @given(OPTIONS, st.integers(0, 2**32 - 1), st.sets(st.sampled_from(ROUTED)), st.booleans())
 def test_any_batch_is_one_call(options, seed, batched, batch_weights):
-    """A vmap over any arguments is one call, and so is its gradient. All or no weights are batched."""
+    """A vmap over any arguments is one call, and its gradient, too, if all weights are batched or none."""
     random = np.random.default_rng(seed)
     problems, run = [arguments(random, **options) for _ in range(BATCH)], runs(**options)
     names = problems[0].keys()
@@ -76,7 +76,7 @@ def test_any_batch_is_one_call(options, seed, batched, batch_weights):
 
 
 def test_batches_beyond_int32_are_grouped_gemms():
-    """A batch of more than 2^31 rows or tokens becomes grouped GEMMs. It is only traced, for lack of memory."""
+    """A batch of more than 2^31 rows or tokens becomes grouped GEMMs. The test only traces it, to save memory."""
     values, axes, run = case(ROUTING)
     for rows, calls in ((2**31 // BATCH - 1, 1), (2**31 // BATCH, 1), (2**31 // BATCH + 1, 0), (2**30, 0)):
         row_tokens = jax.ShapeDtypeStruct((BATCH, rows), np.int32)
@@ -88,7 +88,7 @@ def test_batches_beyond_int32_are_grouped_gemms():
 
 INT32_MAX = 2**31 - 1
 ALL_IN_ONE, IS_ROW_7 = [0, 0, 30, 0, 0], np.arange(ROWS) == 7
-# Values: batched arguments, changed values, and errors with shared and with batched weights.
+# {name: (batched arguments, wrong values, error with shared weights, error with batched weights)}
 WRONG = {
     "a size": (("group_sizes",), {"group_sizes": [[9, 0, 1, 0, 0], [0, 5, -1, 2, 0], [0, 0, 3, 0, 0]]},
         "group_sizes: group 2 has size -1", "group_sizes: group 7 has size -1"),
@@ -116,7 +116,7 @@ WRONG = {
     ("name", "batch_weights"), sampled([*itertools.product(WRONG, (False, True))], 3, unpack=True), ids=str
 )
 def test_wrong_values(name, batch_weights):
-    """The result and the gradient raise. With on_error="nan" the whole batch is NaN."""
+    """A wrong value in one problem raises an error in results and gradients. With on_error="nan" the batch is NaN."""
     batched, changes, *messages = WRONG[name]
     values, axes, run = case(("x", *batched, *WEIGHTS * batch_weights), offset="group_offset" in changes)
     values |= {key: np.array(x, np.int32) for key, x in changes.items()}

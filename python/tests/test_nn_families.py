@@ -1,4 +1,4 @@
-"""Tests raggemm.nn as layers of known models against their formulas in float64."""
+"""Tests raggemm.nn with the options of known models against the formulas of their layers in float64."""
 
 import functools
 
@@ -24,7 +24,7 @@ def silu(x):
 
 
 def arrays(*names, experts=E):
-    """Returns the required and the named arrays, random in float32."""
+    """Returns random float32 arrays for nn.apply: the required ones, and those in `names`."""
     shapes = {
         "router": (H, experts),
         "w_gate": (experts, H, INNER),
@@ -47,7 +47,7 @@ SHARED = ("shared_gate", "shared_up", "shared_down")
 
 
 def expert(p, x, e=None):
-    """Computes expert e, or the shared expert if e is None."""
+    """Returns the result of expert e for a token x, or of the shared expert if e is None. p: arrays by name."""
     gate, up, down = (p[f"w_{w}"][e] if e is not None else p[f"shared_{w}"] for w in ("gate", "up", "down"))
     return (silu(x @ gate) * (x @ up)) @ down
 
@@ -69,7 +69,7 @@ def qwen2(p, x, top_k=3):
 
 
 def deepseek_v3(p, x, top_k=3, groups=4, group_top_k=2, factor=2.5):
-    """Computes a token with the routing method noaux_tc."""
+    """Returns the layer's result for a token x, with the routing method noaux_tc. p: arrays by name."""
     scores = sigmoid(x @ p["router"])
     biased = (scores + p["expert_bias"]).reshape(groups, -1)
     kept = best(np.sort(biased, 1)[:, -2:].sum(1), group_top_k)
@@ -85,7 +85,7 @@ def llama_4(p, x):
 
 
 def gpt_oss(p, x, top_k=3):
-    """Computes a token. w_up and b_up hold gate and up interleaved."""
+    """Returns the layer's result for a token x. Columns of gate and up alternate in w_up and b_up."""
     logits = x @ p["router"] + p["router_bias"]
     chosen = best(logits, top_k)
     out = np.zeros(H)
@@ -97,7 +97,7 @@ def gpt_oss(p, x, top_k=3):
 
 
 def gpt_oss_arrays():
-    """Returns arrays with interleaved gate and up, some above the limit of 7."""
+    """Returns arrays in which columns of gate and up alternate in w_up. Some of their results exceed the limit of 7."""
     params = arrays("b_up", "b_down", "router_bias")
     gate_up = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
     return params | {"w_up": 3 * gate_up}
@@ -105,7 +105,7 @@ def gpt_oss_arrays():
 
 shared_arrays = functools.partial(arrays, *SHARED)
 GROUPS = {"num_groups": 4, "group_top_k": 2}
-# Per model: arrays, arguments and options of apply, and the formula for one token.
+# {model: (function that makes arrays, arguments of nn.apply, its options, formula for one token)}
 FAMILIES = {
     "Qwen3-MoE": (arrays, (4,), {"pre_softmax": True, "renormalize": True}, qwen3),
     "Qwen2-MoE": (functools.partial(shared_arrays, "shared_router"), (3,), {"pre_softmax": True}, qwen2),
@@ -122,7 +122,7 @@ def reference_layer(formula, params, x):
 
 
 def family(name):
-    """Returns a model's arrays, its layer by apply, and its layer by the formula."""
+    """Returns a model's arrays, and two functions of (arrays, x): its layer by nn.apply, and by the formula."""
     make, arguments, options, formula = FAMILIES[name]
     run = lambda params, x: nn.apply(params, x, *arguments, **options)  # noqa: E731
     return make(), run, functools.partial(reference_layer, formula)
@@ -165,7 +165,7 @@ def transpose(w):
 
 
 def merge_gates(params, layout):
-    """Returns the arrays with each gate merged into its up matrix."""
+    """Returns the arrays, with the gate of the experts and of the shared expert merged into up."""
     out = {key: w for key, w in params.items() if not key.endswith("gate")}
     for kind in ("w", "shared"):
         gate, up = params[f"{kind}_gate"], params[f"{kind}_up"]
@@ -257,7 +257,7 @@ LAYERS = sampled([PARAMS | NN_SHARED, PARAMS], 2)
 
 @pytest.mark.parametrize("params", LAYERS, ids=["shared", "routed"])
 def test_explicit_mesh_axes(params):
-    """Sharded tokens are gathered for sorting. Their gradient has their sharding."""
+    """With explicit mesh axes, sharded tokens are gathered for sorting, and their gradient has their sharding."""
     x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
     gradient = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))
     want_gradient = gradient(params, x)

@@ -17,20 +17,20 @@ LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 OPERANDS = LHS, RHS, SIZES
 WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
 MESSAGE = "group 2 has size 99"
-# Instruction sets of this CPU, best first. `./dev test` prints the missing ones.
+# Names of the instruction sets that raggemm can use on this CPU, the preferred one first.
 USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
 OTHER_DESCRIPTIONS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}
 
 
 def isa_of(function, *operands) -> str:
-    """Returns the instruction set of all calls of a function."""
+    """Returns the instruction set of the calls of raggemm in a function. It must be the same for all of them."""
     (isa,) = set(plans.lines("isa", function, *operands))
     return isa.upper()
 
 
 def attributes(lowered) -> dict[str, str]:
-    """Returns the custom calls' attributes that come from options."""
+    """Returns the attributes of the custom calls of a program that come from raggemm.options."""
     (config,) = set(re.findall(r"raggemm_grouped_gemm_v1.*backend_config=\{([^}]*)\}", lowered.compile().as_text()))
     found = re.findall(r'\b(isa|executor|threads|on_error) = "?(\w+)', config)
     return dict(found)
@@ -84,7 +84,7 @@ def test_executor(executor):
 
 @pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
 def test_no_stale_program_after_entering_or_leaving():
-    """No cache of JAX (jit, eager calls, traces, lower()) returns a program of other options."""
+    """No cache of JAX (of jit, eager calls, traces or lower()) returns a program lowered with other options."""
     jitted = fresh_gmm()
     inner = jax.jit(lambda *x: jitted(*x) + 0)
     trace = jax.jit(lambda *x: raggemm.gmm(*x)).trace(*OPERANDS)
@@ -158,7 +158,7 @@ def test_a_backward_pass_has_the_options_of_its_lowering():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_partitioned_calls_have_the_options_of_their_lowering(axis):
-    """The partitioner divides a call at compilation, after the context has ended."""
+    """The partitioner divides a call when the program is compiled, after raggemm.options has ended."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     spec = [None, None, None]
     spec[axis] = "x"

@@ -1,4 +1,4 @@
-"""Tests the override of jax.lax.ragged_dot: results, who lowers a call, and fallback to JAX."""
+"""Tests the override of jax.lax.ragged_dot: results, whether raggemm or JAX lowers a call, and caches of programs."""
 
 import collections
 import functools
@@ -21,7 +21,7 @@ from raggemm._src import versions
 SIZES = np.array([4, 0, 3], np.int32)
 BASIC = Form("mk,gkn->mn, m")
 LHS, RHS, _ = BASIC.operands()
-POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # NaN in the last group only
+POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # NaN in the last group
 
 
 def count_by_lowering(lowerings) -> dict[str, int]:
@@ -29,7 +29,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Returns True if raggemm computed this product of POISONED. JAX spreads the NaN over all rows."""
+    """Returns True if raggemm computed `out`, a product with POISONED. JAX spreads the NaN of POISONED to all rows."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()
@@ -100,7 +100,7 @@ def test_other_platforms_are_lowered_by_jax(platform):
 
 
 def test_no_stale_program_after_entering_or_leaving():
-    """No cache of JAX (jit, eager calls, traces, lower()) returns a program of the other setting."""
+    """With the override, no cache of JAX returns a program that was lowered without it, and vice versa."""
     jitted = jax.jit(lax.ragged_dot)
     inner = jax.jit(lambda *x: jitted(*x) + 0)
 

@@ -29,7 +29,7 @@ def test_import_after_the_backend_has_started(tmp_path):
 
 
 def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
-    """The plugin's FFI version is compared with the one in jaxlib's header."""
+    """The import compares the FFI version of raggemm's library with the version in jaxlib's header."""
     built = library._built_ffi_version(library._library)
     monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
     assert library._runtime_ffi_version() is None

@@ -39,7 +39,7 @@ def put(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Returns the result, checked against one device, and the collectives of the program."""
+    """Returns the result of f, and the collectives of its program. Checks that one device has the same result."""
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
@@ -47,7 +47,7 @@ def compiled(f, *operands):
 
 
 def gmm_with_weights(transpose):
-    """Returns gmm, its weights, and the indices of their axes K and N."""
+    """Returns gmm, with transpose_rhs or without, its weights, and the indices of the weights' axes K and N."""
     f = functools.partial(gmm, transpose_rhs=transpose)
     return f, RHS.swapaxes(1, 2) if transpose else RHS, *((2, 1) if transpose else (1, 2))
 
@@ -67,7 +67,7 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     (dlhs, drhs), collectives = compiled(
         lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
     )
-    assert collectives == {"all-reduce"}  # sums the gradient of the rows
+    assert collectives == {"all-reduce"}  # The all-reduce sums the gradient of the rows.
     assert dlhs.sharding.is_fully_replicated
     assert drhs.sharding.spec == along(n)
 
@@ -88,8 +88,8 @@ def test_other_shardings(transpose):
     for rows, w, spec, collectives in (
         (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # sharded along the contracted axis
         (put(LHS, P(None, "x")), put(weights, along(k)), P(), {"all-reduce"}),
-        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # both need the mesh axis
-        (put(LHS, P("x")), weights, P(), {"all-gather"}),  # groups divide the rows
+        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # cannot both be sharded
+        (put(LHS, P("x")), weights, P(), {"all-gather"}),  # Rows are gathered, because groups divide them.
         (LHS, put(weights, P("x")), P(), {"all-gather"}),
         (rows_of_all, put(weights, P(*k_and_n), square_mesh()), P(None, "y"), {"all-reduce"}),
     ):
@@ -99,7 +99,10 @@ def test_other_shardings(transpose):
 
 
 def test_programs_of_different_calls_differ():
-    """The pointer to a call is not enough, because a later call may get it while its program is cached on disk."""
+    """Programs of different calls differ in more than the address of a callback.
+
+    A later process may have the same address for another call, and find the wrong program in the cache on disk.
+    """
 
     def program(activation, options):
         def f(x, w):
@@ -129,7 +132,7 @@ def test_optional_operands_are_added_once(names):
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
-    """The sum 3 * (256 + 1) + 1 is 772. If partial sums were rounded to bfloat16, each 257 would be 256."""
+    """The sum 3 * (256 + 1) + 1 is 772. If the partial sums of devices were rounded to bfloat16, 257 would be 256."""
     weights = np.array([256, 1, 256, 1, 256, 1, 1, 0], ml_dtypes.bfloat16).reshape(1, 8, 1)
 
     def f(x, w):
@@ -142,7 +145,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """The partitioner shards a slice of six elements over four devices."""
+    """An axis of six elements, a slice of a sharded axis, may be sharded over four devices."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
@@ -172,7 +175,7 @@ def test_inside_loops_shard_map_and_export():
 
 
 def shard_randomly(x, rng):
-    """Shards x over the square mesh along random axes with even extents."""
+    """Returns x sharded over the square mesh, along random axes whose extents are even."""
     spec = [None] * x.ndim
     for name in ("x", "y"):
         axes = [axis for axis in range(x.ndim) if x.shape[axis] % 2 == 0 and spec[axis] is None]

@@ -20,7 +20,7 @@ M, K, G = 14, 64, 4
 LHS = random(M, K)
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 QUANTIZED = ("int8", "uint8", "int4", "uint4", "int2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
-# One column, one block, an extent with much padding, several block widths, and none.
+# Numbers of columns: a single one, one block, much padding in the last block, others with different block widths, none.
 COLUMNS = (1, 64, 100, 704, 2880, 0)
 
 
@@ -36,7 +36,7 @@ def weights(columns, dtype=np.float32, transpose=False, seed=1):
 
 
 def quantized(name, columns, transpose=False, blocks=2, has_zero=False):
-    """Returns a QuantizedTensor of random finite elements."""
+    """Returns a QuantizedTensor of random finite elements of the format `name`, with random scales."""
     seed = np.random.default_rng(zlib.crc32(f"{name} {columns}".encode()))
     shape = (G, columns, K) if transpose else (G, K, columns)
     elements = codes(name)
@@ -62,7 +62,7 @@ def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
             same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
 
 
-# The short run has every format except one, each with one width.
+# `./dev test` runs every format except one, each with one number of columns.
 @pytest.mark.parametrize(("name", "columns"), sampled([*itertools.product(QUANTIZED, COLUMNS)], 7, unpack=True))
 def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
     transpose = QUANTIZED.index(name) % 2 == 1

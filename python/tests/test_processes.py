@@ -1,4 +1,4 @@
-"""Tests programs in other processes: a failing device, the override's launcher and its trial."""
+"""Tests programs in other processes: a device that fails, the launcher of the override, and its trial at start."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_with_nan_the_program_continues():
 
 @pytest.mark.parametrize("seconds", [60])
 def test_by_default_the_message_precedes_xlas_timeout(seconds):
-    """The message comes at once. XLA of jaxlib 0.10.2 warns 20 seconds after the failure and exits after 60."""
+    """raggemm prints its message at once, before XLA's. XLA (jaxlib 0.10.2) warns after 20 s and exits after 60 s."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True) as process:
         watchdog = threading.Timer(seconds, process.kill)
         watchdog.start()
@@ -148,7 +148,10 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_override_is_tried_with_an_untested_jax(change):
-    """The override warns if the trial passes, else raises. jax.lax stays right either way."""
+    """With an untested jax, enabling the override makes a trial first. If it fails, an error is raised.
+
+    If it passes, a warning is printed. jax.lax works in both cases.
+    """
     code, message = CHANGES[change]
     done = subprocess.run([sys.executable, "-c", UNTESTED_JAX.format(change=code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

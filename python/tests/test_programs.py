@@ -32,7 +32,7 @@ def test_jit_is_one_custom_call_with_traced_sizes():
 
 
 def test_jaxpr_and_hlo_are_readable():
-    """Modes and attributes have the same readable names in jaxpr and HLO."""
+    """Jaxprs and the HLO of compiled programs show modes and attributes by readable names."""
     gradient = jax.jit(jax.grad(loss, 1))
     jaxpr = str(jax.make_jaxpr(gradient)(LHS, RHS))
     assert "Storage(" not in jaxpr
@@ -48,7 +48,7 @@ def test_jaxpr_and_hlo_are_readable():
 
 
 def test_checkpoint_policy():
-    """grouped_gemm_saveable saves only results of grouped GEMMs, so dots are recomputed."""
+    """The policy grouped_gemm_saveable saves only results of grouped GEMMs, so the backward pass recomputes dots."""
     square = random(K, K)
 
     def loss_of_rows(x, w):

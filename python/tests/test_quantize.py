@@ -29,7 +29,7 @@ from quantized_formats import (
 )
 from raggemm import dequantize, fake_quantize, quantize, quantize_nvfp4
 
-pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
+pytestmark = pytest.mark.usefixtures("emitters")  # to round to float4_e2m1fn correctly
 
 CASES = [
     ({}, (3, 1, 5), None),
@@ -40,12 +40,12 @@ CASES = [
     ({"block": (1, 16)}, (3, 4, 5), None),
     ({"block": (-2, 32), "axes": 2}, (3, 2, 1), None),
 ]
-# jit takes a third of the time of eager operations, which compile per shape.
+# With jit, tests take a third of the time. Eager operations are compiled one by one for each shape.
 jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dtype", "zero_point", "bound"))
 
 
 def check_elements(x, q, name):
-    """Checks that elements are nearest to x / scale, or to this quotient in float32."""
+    """Checks that each element of q is nearest to x / scale, or to this quotient rounded to float32."""
     quotients = np.float64(x) / broadcast_blocks(np.float64(q.scale), x.shape)
     got = np.asarray(q.data, np.float64)
     if q.zero_point is None:
@@ -106,7 +106,7 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
 
 @pytest.mark.parametrize("name", [n for n in (*INTEGERS, *FLOATS) if n not in UNSIGNED])
 def test_ties_and_their_neighbours(name):
-    """Ties and their float32 neighbours are not rounded twice, through another type."""
+    """Ties between two elements, and the float32 numbers next to ties, are rounded once, not through another type."""
     values = magnitudes(name)
     ties = np.float32((values[1:] + values[:-1]) / 2)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), values])
@@ -117,7 +117,10 @@ def test_ties_and_their_neighbours(name):
 
 
 def mx_scale_code(absmax, largest):
-    """Returns the code of an MX scale by TransformerEngine's rule."""
+    """Returns the 8 bits of the MX scale of a block by TransformerEngine's rule.
+
+    absmax: largest magnitude of the block. largest: largest element of the format.
+    """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         product = float(np.float32(absmax) * np.float32(1 / largest))
     if math.isnan(product):

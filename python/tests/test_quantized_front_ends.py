@@ -15,7 +15,7 @@ from quantized_modes import SIZES
 from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 
-# docs/ is in the checkout, and in the folder where `./dev test --wheel` copies the tests.
+# docs/ is a folder of the checkout. `./dev test --wheel` copies the tests elsewhere, and docs/ with them.
 PAGE = next(page for folder in pathlib.Path(__file__).parents if (page := folder / "docs/quantized.md").exists())
 CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
@@ -24,7 +24,7 @@ F32 = {"preferred_element_type": jnp.float32}
 
 
 def table_rows():
-    """Yields each table row as (front end, kinds, operands, {format: modes}, gradients)."""
+    """Yields each row of the table in docs/quantized.md: (front end, kinds, operands, {format: modes}, gradients)."""
     text = PAGE.read_text().splitlines()
     lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text if line[:1] == "|"]
     start = next(i for i, cells in enumerate(lines) if cells[:3] == ["front end", "given as", "operands"])
@@ -43,7 +43,7 @@ CELLS = [(name, kinds, operands, f, modes[f]) for name, kinds, operands, modes, 
 
 
 def transpose(x):
-    """Transposes the arrays of an operand."""
+    """Returns an operand with each of its arrays transposed."""
     return jax.tree.map(lambda leaf: leaf.T, x)
 
 
@@ -74,7 +74,7 @@ def call_tokamax(mode, lhs, rhs):
 
 
 def with_rhs_scale(function, **options):
-    """Returns a function that passes rhs as elements and rhs_scale [G,1,1,N]."""
+    """Returns a function of (mode, lhs, rhs) that calls `function` with rhs as elements and rhs_scale [G,1,1,N]."""
 
     def call(_, lhs, rhs):
         lhs_dtype = {}
@@ -102,16 +102,17 @@ def run_moe_mlp(x, **weights):
 
 
 def run_nn(x, **weights):
-    """Computes nn.apply with a router that sends each row to the expert of its group."""
+    """Calls nn.apply with a router that sends each row to the expert of its group. Zeroes rows of no group."""
     to_groups = 8 * jnp.linalg.pinv(jax.lax.stop_gradient(x)) @ jax.nn.one_hot(q.GROUP_OF_ROW, q.G)
     out = nn.apply({"router": to_groups, **weights}, x, 1, activation="relu").out
     return out * (q.GROUP_OF_ROW < q.G)[:, None]
 
 
 def product_by_mlps(run, is_gated):
-    """Returns a function that computes lhs @ rhs by MLPs, because relu(y) - relu(-y) is y.
+    """Returns a function of (mode, lhs, rhs) that computes the grouped product lhs @ rhs by MLPs.
 
-    The result is the mean over MLPs with rhs as up, as down and, if is_gated, as gate.
+    An MLP gives relu(y), and relu(y) - relu(-y) is y. The result is the mean of the products by an MLP with rhs as
+    w_up, one with rhs as w_down and, if is_gated, one with rhs as w_gate.
     """
 
     def call(_, lhs, rhs):
@@ -131,7 +132,7 @@ def product_by_mlps(run, is_gated):
 
 
 def front_end(name, kind):
-    """Returns a function of (mode, lhs, rhs) that calls the front end."""
+    """Returns a function of (mode, lhs, rhs) that calls the front end with operands of this kind."""
     if (name, kind) == ("compat.ejkernel", "rhs_scale"):
         return with_rhs_scale(
             lambda lhs, rhs, sizes, **options: ejkernel.grouped_matmul(lhs, rhs, sizes, **options), use_v3=True
@@ -159,7 +160,10 @@ def front_end(name, kind):
 
 
 def operands(kind, quantized_sides, dtype, mode):
-    """Returns lhs and rhs in the front end's form, and their float64 values."""
+    """Returns lhs and rhs in containers of this kind, and their float64 values.
+
+    quantized_sides: "lhs", "rhs" or "both".
+    """
     e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
     dtypes = (e5m2, e4m3) if quantized_sides == "both" and dtype == e5m2 else (dtype, dtype)
     given, values = [], []
@@ -168,7 +172,7 @@ def operands(kind, quantized_sides, dtype, mode):
             given.append(q.floats(mode, side))
             values.append(given[-1].astype(np.float64))
             continue
-        # With a dtype or a rule, all experts share a column's scale.
+        # Front ends that quantize by a dtype or a rule compute one scale per column of rhs for all experts.
         shared = (0, 1) if kind in ("dtype", "rule") and side == 1 else None
         data, scale, value = q.operand(dtypes[side], mode, side, seed=3 + side, shared=shared)
         if kind in ("dtype", "rule") or (kind == "rhs_scale" and side == 0):
@@ -180,7 +184,7 @@ def operands(kind, quantized_sides, dtype, mode):
 
 
 def configurations(kinds, names, f, modes):
-    """Yields (kind, operands, mode) for every kind and mode, with operands in turn."""
+    """Yields (kind, operands, mode) for every kind and mode. Successive ones take the next of `names` as operands."""
     turn = list(q.FORMATS).index(f)
     for mode in modes:
         for kind in kinds:

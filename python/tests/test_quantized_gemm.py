@@ -1,4 +1,4 @@
-"""Tests quantized operands of gmm, lhs_quantize and the scales of ejkernel against float64."""
+"""Tests quantized operands of gmm, its lhs_quantize, and rhs_scale of ejkernel against float64."""
 
 import itertools
 
@@ -95,7 +95,7 @@ def test_errors():
 
 
 def test_tangents_of_quantized_data_are_float0_or_zero(x64):
-    """Integer data and zero points have float0 tangents. float8 data has a gradient of zeros."""
+    """Tangents of integer elements and of zero points have dtype float0. Gradients of float8 elements are zeros."""
     w = tensor(jnp.uint4, (G, K, N), (G, 1, N), zero=True)
     tangents = np.zeros(w.shape, jax.dtypes.float0), w.scale, np.zeros(w.zero_point.shape, jax.dtypes.float0)
     value, tangent = jax.jvp(lambda w: gmm(LHS, w, SIZES), (w,), (QuantizedTensor(*tangents),))
@@ -109,7 +109,7 @@ def test_tangents_of_quantized_data_are_float0_or_zero(x64):
 
 
 def test_float8_e8m0fnu_scales_are_constants():
-    """JAX's zero tangent of such a scale is NaN, because the format has no zero. The result has no NaN."""
+    """Scales in float8_e8m0fnu have no derivative. JAX's zero tangent is NaN in this format, which has no zero."""
     w = tensor(jnp.float4_e2m1fn, (G, K, N), (G, 1, N), jnp.float8_e8m0fnu)
     tangents = LHS, jnp.zeros_like(w.scale)
     value, tangent = jax.jvp(lambda x, s: gmm(x, QuantizedTensor(w.data, s), SIZES), (LHS, w.scale), tangents)
@@ -141,7 +141,7 @@ def test_ejkernel_scales(dtype, blocks):
         want, magnitude = q.product("M", LHS, values)
         bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
         near(out, want + bias, magnitude + np.abs(bias))
-        # A scale of 4 steps of k is applied to elements.
+        # In the gradient of lhs, each scale covers 4 steps of k. So it multiplies elements, which are then rounded.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
         products, magnitudes = (
             f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs)

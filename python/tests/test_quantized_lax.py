@@ -1,4 +1,4 @@
-"""Tests quantized operands and unscaled elements in compat.lax and the overridden jax.lax."""
+"""Tests QuantizedTensors, and arrays of quantized types without scales, in compat.lax and in overridden jax.lax."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ LHS = q.floats("M", 0)
 
 
 def tensor(shape, dtype, seed, with_zero):
-    """Returns a QuantizedTensor with random blocks, and its exact float32 values."""
+    """Returns a random QuantizedTensor with blocks of random shape, and its exact float32 values."""
     random = np.random.default_rng(seed)
     info = ml_dtypes.iinfo(dtype)
     data = random.integers(info.min, info.max + 1, shape).astype(dtype)
@@ -54,7 +54,10 @@ UNSCALED_CASES = [*itertools.product((ml_dtypes.bfloat16, np.float32), DTYPES)]
 
 @pytest.mark.parametrize(("lhs_dtype", "dtype"), sampled(UNSCALED_CASES, 5, unpack=True), ids=str)
 def test_unscaled_elements_with_floats(lhs_dtype, dtype):
-    """Results have the bits of QuantizedTensor(data) and the dtype of jax.lax. Rows of 31 are not whole bytes."""
+    """An array of quantized elements gives the bits of QuantizedTensor(array), in the dtype of jax.lax.
+
+    Rows of 31 elements of 4 bits do not fill whole bytes.
+    """
     lhs, rhs = LHS.astype(lhs_dtype), q.elements(dtype, (G, K, N - 1), 1)[0]
     jax_result = jax.lax.ragged_dot(lhs, rhs, SIZES)
     compat_result = lax.ragged_dot(lhs, rhs, SIZES)
@@ -76,7 +79,7 @@ PAIRS = [("int8", "int4"), ("int4", "int4"), ("uint4", "int2"), ("int4", "uint8"
 
 @pytest.mark.parametrize("names", sampled(PAIRS, 2), ids=str)
 def test_two_integer_operands(names):
-    """int32 results are exact in every form. The override leaves other result types to JAX."""
+    """int32 results of two integer operands are exact. With other result types, the override leaves calls to JAX."""
     for form in (FORMS[0], FORMS[-1], Form("km,kn->gmn, k")):
         *_, sizes = operands = form.operands()
         lhs, rhs = (q.elements(q.FORMATS[f], x.shape, 3)[0] for f, x in zip(names, operands, strict=False))

@@ -26,7 +26,10 @@ sys.modules.pop("qwix.pallas", None)
 
 
 def fake_quantized(x, name, axes, bound=None):
-    """Returns x quantized and dequantized in float64, with a float32 scale."""
+    """Returns the values of x after quantization to the format `name`, in float64.
+
+    axes: axes along which elements share a scale. bound: largest magnitude, if it is fixed.
+    """
     if name is None:
         return x.astype(np.float64)
     largest = np.abs(x).max(axes, keepdims=True) if bound is None else np.float32(bound)
@@ -36,7 +39,7 @@ def fake_quantized(x, name, axes, bound=None):
     return codes * scale
 
 
-# Elements whose quotient is close to a tie may be rounded the other way.
+# A large tolerance, because raggemm may round a quotient that is close to a tie to the other neighbor.
 near = functools.partial(q.near, relative=2e-3)
 
 
@@ -113,7 +116,10 @@ def test_other_calibrations(method, factor):
 
 
 def test_quantized_weights_are_gathered():
-    """Each of two devices has half of the columns. A half's gradient is the sum over both devices."""
+    """Each of two devices has half of the columns of rhs, and gathers the others.
+
+    The gradient of a half is the sum of the gradients of both devices.
+    """
     rule = Rule(act_qtype="int8", weight_qtype="int8", bwd_qtype="int8", weight_calibration_method="fixed,-4,4")
     options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_tokamax_backend": True}
 

@@ -26,7 +26,10 @@ def mesh(*shape, kind=AxisType.Auto):
 
 
 def shard(x, spec, on=None):
-    """Shards x by the spec, except axes that the devices do not divide and arrays of other ranks."""
+    """Returns an operand with each of its arrays sharded by `spec`.
+
+    Does not shard axes that the devices do not divide evenly, and arrays of another rank.
+    """
     on = on or mesh()
 
     def place_array(a):
@@ -39,7 +42,7 @@ def shard(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Returns the result and the collectives of the program."""
+    """Returns the result of f, and the collectives of its compiled program."""
     jitted = jax.jit(f)
     return jitted(*operands), collectives_of(jitted.lower(*operands).compile())
 
@@ -73,7 +76,7 @@ def test_scales_and_zero_points_are_sharded_with_their_weights(shape, partitioni
 
 @pytest.mark.parametrize("shape, axis", [((G, 2, N), "k"), ((G, 1, 2), "n"), ((G, 4, 2), "n"), ((1, 2, 2), "k")])
 def test_blocks_are_not_split(shape, axis, partitioning):
-    """Two blocks over four devices are gathered, and the result has the bits of one device."""
+    """Two blocks of scales cannot be divided over four devices. They are gathered, and the result has the same bits."""
     w = weights(shape, jnp.uint8, zero=True)
     out, collectives = compiled(product, LHS, shard(w, SPECS[axis]))
     assert "all-gather" in collectives
@@ -81,7 +84,7 @@ def test_blocks_are_not_split(shape, axis, partitioning):
 
 
 def test_bytes_are_not_split(partitioning):
-    """Columns are gathered, because each of four devices would have three 4-bit elements."""
+    """Columns are gathered if each of four devices would have three 4-bit elements per row, one and a half bytes."""
     w = tensor(jnp.int4, (G, K, 12), (G, 1, 12))
     for axis, collectives in (("n", {"all-gather"}), ("k", {"all-reduce"})):
         out, found = compiled(product, LHS, shard(w, SPECS[axis]))

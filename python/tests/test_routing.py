@@ -18,7 +18,7 @@ LOGITS = random(T, E)
 BIAS = random(E, seed=1)
 close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
 
-# Options of route, and of the oracle.
+# {name: (options of raggemm.route, the same options for routing_oracle.route)}
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "pre_softmax": ({"pre_softmax": True}, {"score": "softmax", "pre_softmax": True}),
@@ -40,7 +40,7 @@ ROUTERS = {
 
 @functools.cache
 def router(name):
-    """Returns route, compiled for logits and an optional bias."""
+    """Returns raggemm.route in jit, with the options of this name, as a function of logits and an optional bias."""
     options = {key: x for key, x in ROUTERS[name][0].items() if key != "expert_bias"}
     return jax.jit(functools.partial(raggemm.route, top_k=4, **options))
 
@@ -58,7 +58,7 @@ def test_route(name):
 
 @pytest.mark.parametrize("name", sampled(ROUTERS, 3))
 def test_gradient_of_logits(name):
-    """Only the weights have gradients, because the choice of experts is a step function."""
+    """The gradient of logits is that of the weights. The choice of experts is a step function and adds nothing."""
     options, oracle_options = ROUTERS[name]
     target = random(T, 4, seed=2)
     got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **options)[0] * target).sum()))(LOGITS)
@@ -69,9 +69,10 @@ def test_gradient_of_logits(name):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """Ties of scores and of sums of groups go to the lower index.
+    """Of experts with equal scores, and of groups with equal sums, the one with the lower index is chosen.
 
-    Logits are not negative, because the sigmoids of x and -x add up to 1 in exact arithmetic only.
+    Logits are not negative. Otherwise sums could be equal in exact arithmetic, but not in float32: the sigmoids of x
+    and -x add up to 1.
     """
     oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)
@@ -86,7 +87,7 @@ def test_ties_go_to_the_lower_index(seed, name):
 
 
 def test_experts_of_other_groups_are_never_chosen():
-    """An expert with a logit of -infinity in a chosen group precedes all experts of other groups."""
+    """An expert in a chosen group precedes all experts of other groups, even if its logit is -infinity."""
     logits = np.full((1, 6), -np.inf, np.float32)
     logits[0, [2, 4]] = 3.0, 2.0
     weights, experts = raggemm.route(logits, 3, num_groups=3, group_top_k=2)
@@ -95,7 +96,7 @@ def test_experts_of_other_groups_are_never_chosen():
 
 
 def test_extreme_logits():
-    """Sigmoids that are all 0 give weights of 0. A NaN stays with its token."""
+    """If all sigmoids of a token are 0, its weights are 0. A NaN in the logits of a token affects no other token."""
     route = jax.jit(raggemm.route, static_argnames=("top_k", "score", "pre_softmax"))
     weights, experts = route(np.full((1, 4), -200.0, np.float32), 2, score="sigmoid")
     assert weights.tolist() == [[0, 0]] and experts.tolist() == [[0, 1]]
@@ -116,7 +117,10 @@ def test_no_tokens():
 
 
 def loss_in_float64(logits, experts, score):
-    """Returns E * sum of (share of the tokens) * (mean probability), equation 4 of the Switch Transformer."""
+    """Computes the loss by equation 4 of the Switch Transformer: E * sum over experts of share * mean probability.
+
+    E is the number of experts, and share is the share of the tokens that an expert gets.
+    """
     tokens, k = np.shape(experts)
     scores = oracle.softmax(logits) if score == "softmax" else oracle.sigmoid(logits)
     if score == "sigmoid" and k > 1:

@@ -20,7 +20,7 @@ def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
 
 
 def gathered(x, rhs, index=INDEX, sizes=SIZES, **options):
-    """Computes the product of gathered rows."""
+    """Returns the product that indexed() must compute: gathers the rows of x first, and uses no row_index."""
     return grouped_gemm(GroupedTensor(x[np.clip(index, 0, len(x) - 1)], sizes), rhs, **FORWARD, **options)
 
 
@@ -65,8 +65,8 @@ def test_the_gradient_of_rows_is_summed_in_float32():
 
 def test_nan_stays_in_its_rows():
     x = X.copy()
-    x[3] = np.nan  # no row uses it
-    x[1] = np.nan  # row 3 uses it, in group 2
+    x[3] = np.nan  # no row of out uses this row of x
+    x[1] = np.nan  # row 3 of out, in group 2, uses this row of x
     out = np.asarray(indexed(x, RHS))
     assert np.isnan(out[3]).all() and np.isfinite(np.delete(out, 3, 0)).all()
     d_x, d_rhs = jax.grad(lambda *args: indexed(*args).sum(), (0, 1))(x, RHS)
@@ -101,7 +101,7 @@ def test_wrong_indices(value):
 @pytest.mark.parametrize("value", [-1, T])
 @pytest.mark.parametrize("argnum", [0, 1], ids=["lhs", "rhs"])
 def test_wrong_indices_of_gradients(argnum, value):
-    """A gradient checks the indices of rows in groups, even if XLA drops the product."""
+    """A gradient raises an error for a wrong index of a row in a group, even if XLA drops the forward product."""
     gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), argnum))
     index = INDEX.copy()
     index[[4, -1]] = value

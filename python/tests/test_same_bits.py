@@ -33,7 +33,7 @@ def operands():
     [("float16", 2595295062), ("bfloat16", 2535334273), ("float32", 3464670629), ("float64", 249861554)],
 )
 def test_checksums_match_the_recorded_ones(dtype, recorded, x64):
-    """Checksums are the recorded ones on every CPU, with every jaxlib and in every release."""
+    """The checksums of results are the recorded ones on every CPU, with every jaxlib, in every release."""
     numbers = np.arange(K * 64, dtype=np.int64) * 2654435761 % 2**32 / 2.0**31 - 1
     lhs, rhs = (
         numbers[: 40 * K].reshape(40, K).astype(dtype),
@@ -83,7 +83,7 @@ def sharded(f, in_specs, out_specs):
 
 
 def test_experts_on_four_devices(operands):
-    """Four devices with two experts each give the results and gradients of one device."""
+    """Four devices with two experts each have the bits of one device, in results and gradients."""
     lhs, rhs = operands
     cotangent = random(*(M, N), seed=3)
 

@@ -22,7 +22,7 @@ jitted_combine = jax.jit(raggemm.combine, static_argnums=2, static_argnames="pre
 
 
 def python_sort(experts, num_experts):
-    """Returns (tokens, slots, sizes) by Python's sort."""
+    """Returns the expected row_tokens, row_slots and group_sizes of sort_by_expert, computed by sorted()."""
     pairs = [(t, slot) for t, slot in np.ndindex(experts.shape)]
     sort_key = lambda pair: e if 0 <= (e := experts[pair]) < num_experts else num_experts  # noqa: E731
     tokens, slots = zip(*sorted(pairs, key=sort_key), strict=True)
@@ -45,7 +45,10 @@ def test_sort_by_expert(experts):
 
 @pytest.mark.parametrize("tokens, num_experts", [(40, 7), (512, 600), (1 << 14, 1 << 16)])
 def test_sort_strategies(tokens, num_experts):
-    """Cases count experts by comparison or by search, or have no room for expert and position in one key."""
+    """Cases take each way of sort_by_expert.
+
+    It counts experts by comparison or by search. It sorts by a single key of expert and position if the key has room.
+    """
     experts = np.random.default_rng(tokens).integers(0, num_experts + 1, (tokens, 2), np.int32)
     rows = sort(experts, num_experts)
     np.testing.assert_array_equal(rows.order, np.argsort(experts.reshape(-1), kind="stable"))
@@ -61,7 +64,7 @@ def test_no_pairs(shape):
 
 
 def combine_in_float32(rows, tokens, num_tokens, weights, count):
-    """Computes combine with one fma per row, in order. Products are exact in float64."""
+    """Returns the result of combine, computed with one float32 fma per row, in order. Products are exact in float64."""
     out = np.zeros((num_tokens, rows.shape[1]), np.float32)
     for r in range(count):
         out[tokens[r]] = (out[tokens[r]] + float(weights[r]) * rows[r].astype(np.float64)).astype(np.float32)
@@ -70,7 +73,7 @@ def combine_in_float32(rows, tokens, num_tokens, weights, count):
 
 @st.composite
 def sums(draw):
-    """Draws rows, tokens, weights and sizes. Rows after the groups are NaN."""
+    """Draws rows, their tokens and weights, and group sizes. Rows that are in no group are NaN."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = rng.multinomial(draw(st.integers(0, 18)), np.ones(G) / G).astype(np.int32)
     tokens = rng.integers(0, T, 18).astype(np.int32)
@@ -96,14 +99,14 @@ def test_combine(sums, keep_dtype):
 
 
 def test_derivatives():
-    """First and second derivatives match numeric ones in both modes."""
+    """First and second derivatives match numeric ones in forward and in reverse mode."""
     tokens, sizes = np.array([2, 0, 2, 1, 0], np.int32), np.array([3, 0, 1], np.int32)
     f = jax.jit(lambda rows, weights: jnp.sin(raggemm.combine(rows, tokens, 4, weights, sizes)))
     check_grads(f, (random(5, H), random(5, seed=1)), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02)
 
 
 def test_without_weights_and_sizes():
-    """Rows with a token outside of [0, num_tokens) are skipped, even if NaN. Sums start at +0."""
+    """Rows whose token is outside of [0, num_tokens) are skipped, even if they are NaN. Sums start at +0."""
     rows = np.array([[1, -0.0], [np.nan, np.nan], [2, -0.0], [np.nan, 1], [4, -0.0]], np.float32)
     tokens = np.array([1, -1, 1, 3, 0], np.int32)
     for run in (jitted_combine, raggemm.combine):
@@ -147,7 +150,7 @@ def test_vmap():
 @settings(max_examples=20)
 @given(sums(), st.integers(0, 2**32 - 1))
 def test_order_of_slots(sums, seed):
-    """A token's rows are added in the order of row_slots, and in ascending order for equal slots."""
+    """A token's rows are added in the order of their row_slots. Rows with equal slots are added in ascending order."""
     rows, tokens, weights, sizes = sums
     slots = np.random.default_rng(seed).integers(-2, 3, len(rows)).astype(np.int32)
     got = jitted_combine(rows, tokens, T, weights, sizes, row_slots=slots)

@@ -1,4 +1,4 @@
-"""Tests that every public function has the same bits in JAX's strict modes, forward and backward."""
+"""Tests that results and gradients of every public function have the same bits in JAX's strict modes as without."""
 
 import contextlib
 import functools
@@ -24,17 +24,17 @@ PROMOTION = (
     functools.partial(jax.numpy_dtype_promotion, "strict"),
     functools.partial(jax.numpy_rank_promotion, "raise"),
 )
-# For each mode: its contexts, and whether calls are compiled in it.
-# - x64: Strict promotion finds mixtures of int32 and int64.
+# {mode: (context managers that enable it, True if calls in it are compiled by jit)}
+# - x64: With it, the mode of strict promotion finds operations that mix int32 and int64.
 # - tracers: transfer_guard would refuse x[0] and x + 1 outside of jit, because jax.numpy moves numbers to the device.
-# - debug_nans: Outside of jit it checks each operation, inside only the results.
+# - debug_nans: It checks each operation outside of jit, but only the results inside. So calls are not compiled.
 MODES = {
     "promotion": (PROMOTION, True),
     "x64": ((functools.partial(jax.enable_x64, True), *PROMOTION), True),
     "tracers": ((jax.checking_leaks, functools.partial(jax.transfer_guard, "disallow")), True),
     "debug_nans": ((functools.partial(jax.debug_nans, True),), False),
 }
-# Functions with 64-bit results under x64, like the originals.
+# Functions whose integer results have 64 bits if jax_enable_x64 is set, like those of the functions that they replace.
 WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
 
 
@@ -43,7 +43,10 @@ def is_array(x) -> bool:
 
 
 class Program:
-    """A call as a function of two dicts of device arrays: differentiated ones and others."""
+    """A call of public_calls.py as a function of two dicts of device arrays.
+
+    `primals` has the arrays that are differentiated, and `others` the other arrays.
+    """
 
     def __init__(self, call: Call):
         self.call = call
@@ -54,7 +57,7 @@ class Program:
         self.others = {i: x for i, x in arrays.items() if i not in self.primals}
 
     def results(self, primals, others):
-        """Returns the results with gradients, and all others."""
+        """Calls the function. Returns two dicts: the results that are differentiated, and the other results."""
         given = self.fixed | others | primals
         out = self.call.function(**jax.tree.unflatten(self.tree, [given[i] for i in range(len(given))]))
         leaves = dict(enumerate(jax.tree.leaves(out)))
@@ -62,7 +65,7 @@ class Program:
         return differentiable, {i: x for i, x in leaves.items() if i not in differentiable}
 
     def run(self, primals, others):
-        """Returns all results, and the gradients for irregular cotangents."""
+        """Returns all results of the call, and the gradients of `primals`. Cotangents differ in each element."""
         if not primals:
             return self.results(primals, others)
         out, pull, other_results = jax.vjp(lambda primals: self.results(primals, others), primals, has_aux=True)
@@ -94,9 +97,10 @@ def same_bits(got, want):
 
 
 def call_and_mode_pairs():
-    """Returns each function's first call with every mode, and each other call with one mode.
+    """Returns pairs of a call and a mode: each function's first call with every mode, each other call with one mode.
 
-    The short run has raggemm's own functions in one compiled mode each, and one call in debug_nans, which is slow.
+    `./dev test` runs the functions of the module raggemm in one compiled mode each, and one call in debug_nans, which
+    is slow. The other pairs are marked as slow.
     """
     first = [name for name in CALLS if name.endswith("-0")]
     others = [name for name in CALLS if name not in first]

@@ -1,4 +1,4 @@
-"""Tests each transform of JAX on each kind of operands, against float64 or single calls."""
+"""Tests each transform of JAX with each kind of product (kinds.py), against float64 or against single calls."""
 
 import functools
 
@@ -17,7 +17,7 @@ DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
 
 
 def parametrize_kinds(step=1, turn=0, selected=KINDS):
-    """Parametrizes a test with kinds. In the short run, each test has every step-th one."""
+    """Parametrizes a test with kinds. `./dev test` runs every step-th kind of CORE, from index `turn` on."""
     return pytest.mark.parametrize("kind", parameters(selected, step, turn), ids=str)
 
 
@@ -41,7 +41,7 @@ def comparison(kind: Kind):
 
 
 def split_leaves(arrays):
-    """Returns the leaves with derivatives, and a function that puts them back."""
+    """Returns the arrays of a pytree that have derivatives, and a function that puts such arrays back into it."""
     leaves, tree = jax.tree.flatten(arrays)
 
     def rebuild(primals):
@@ -52,7 +52,7 @@ def split_leaves(arrays):
 
 
 def nonlinear_function(run, arrays):
-    """Returns a nonlinear function of the leaves with derivatives."""
+    """Returns a nonlinear function of the result of run(arrays), as a function of the arrays that have derivatives."""
     _, rebuild = split_leaves(arrays)
 
     def function(primals):
@@ -76,7 +76,7 @@ def select(i, tree):
 
 @functools.cache
 def gradients(kind, use_other=False):
-    """Returns the gradients of a kind's first or other problem."""
+    """Returns the gradients of the first problem of a kind, or with use_other of its second problem."""
     arrays = kind.other if use_other else kind.arrays
     return jax.jit(jax.grad(loss_of(kind.run, arrays)))(split_leaves(arrays)[0])
 
@@ -104,7 +104,7 @@ def test_without_jit(kind):
 
 
 def derivatives(function, primals, tangents):
-    """Returns derivatives of a function and of the sum of its result, by the name of the transform."""
+    """Returns first and second derivatives of a function or of the sum of its result, by the name of the transform."""
 
     def directional(primals):
         return jax.jvp(function, (primals,), (tangents,))[1]
@@ -143,14 +143,14 @@ def test_derivatives(kind):
 
 
 def batched_subsets(arrays):
-    """Yields masks of batched leaves: one leaf at a time, then all."""
+    """Yields lists that say for each array of a pytree if it is batched: first one array at a time, then all."""
     count = len(jax.tree.leaves(arrays))
     yield from ([i == j for j in range(count)] for i in range(count))
     yield [True] * count
 
 
 def choose_leaves(is_batched, batched_tree, unbatched_tree):
-    """Takes batched leaves if `is_batched`, else unbatched ones."""
+    """Returns a pytree that has, for each True of `is_batched`, an array of batched_tree, else of unbatched_tree."""
     leaves = zip(is_batched, jax.tree.leaves(batched_tree), jax.tree.leaves(unbatched_tree), strict=True)
     return jax.tree.unflatten(jax.tree.structure(unbatched_tree), [a if one else b for one, a, b in leaves])
 
@@ -181,7 +181,7 @@ def test_vmap_over_rows_copies_no_weights(name):
 
 @parametrize_kinds(2, 1)
 def test_nested_vmap(kind):
-    """The inner vmap batches rows and sizes, the outer one weights."""
+    """The inner vmap batches rows and sizes. The outer vmap batches weights."""
     batch = stack_problems(kind.arrays, kind.other)
     inner = {name: None if name.startswith("w") else jax.tree.map(lambda _: 0, x) for name, x in kind.arrays.items()}
     outer = {name: jax.tree.map(lambda _: 0, x) if name.startswith("w") else None for name, x in kind.arrays.items()}
@@ -194,7 +194,7 @@ def test_nested_vmap(kind):
 
 @parametrize_kinds(3, 0, DIFFERENTIABLE)
 def test_gradients_of_batches(kind):
-    """A batch has the gradients of its problems. Shared weights have their sum."""
+    """The gradients of a batch are those of its problems. The gradient of shared weights is the sum over problems."""
     batch = stack_problems(kind.arrays, kind.other)
     primals, rebuild = split_leaves(batch)
     want = stack_problems(gradients(kind), gradients(kind, use_other=True))
@@ -223,7 +223,7 @@ def test_gradients_of_batches(kind):
 
 @parametrize_kinds(3, 1)
 def test_scan_fori_loop_and_cond(kind):
-    """Loops and branches pass on whole problems, even leaves that are None."""
+    """Loops and branches work with whole problems as operands, even if some operands are None."""
     batch, one = stack_problems(kind.arrays, kind.other), jax.jit(kind.run)
     want = [one(kind.arrays), one(kind.other)]
     same(
@@ -291,7 +291,7 @@ def mesh(kind=AxisType.Auto):
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 @parametrize_kinds(3, 0)
 def test_data_parallel(kind, check_vma):
-    """Each device has a problem. The gradient of shared weights is summed once."""
+    """Each device computes a problem. The gradient of shared weights is summed over the devices once."""
     shared, rebuild = split_leaves({name: x for name, x in kind.arrays.items() if name.startswith("w")})
     batch = {name: x for name, x in stack_problems(kind.arrays, kind.other).items() if not name.startswith("w")}
 
@@ -316,7 +316,7 @@ def test_data_parallel(kind, check_vma):
 
 
 def shard(x, axis, devices):
-    """Shards x along the axis, except PackedWeights and leaves of another rank or odd extent."""
+    """Returns x with its arrays sharded along the axis. Does not shard PackedWeights, other ranks, and odd extents."""
 
     def place(a):
         is_sharded = np.ndim(a) == x.ndim and a.shape[axis] % 2 == 0 and not isinstance(x, PackedWeights)
@@ -332,7 +332,7 @@ def weight_axes(kind):
 
 @parametrize_kinds(3, 2)
 def test_partitioning(kind, partitioning):
-    """Weights sharded along any axis give one device's results and gradients."""
+    """Weights that are sharded along any axis give the results and gradients of one device."""
     want = jax.jit(kind.run)(kind.arrays)
     for axis in weight_axes(kind):
         sharded = kind.arrays | {kind.weights: shard(kind.arrays[kind.weights], axis, mesh())}
@@ -344,7 +344,7 @@ def test_partitioning(kind, partitioning):
 
 @parametrize_kinds(3, 1)
 def test_explicit_mesh(kind):
-    """Results have the bits of one device. Each gradient has its operand's sharding."""
+    """With explicit axes, results have the bits of one device. Each gradient has the sharding of its operand."""
     want, devices = jax.jit(kind.run)(kind.arrays), mesh(AxisType.Explicit)
     for axis in weight_axes(kind):
         with jax.set_mesh(devices):

@@ -1,4 +1,4 @@
-"""Tests that a vmap is one call with a loop's results and copies no weights."""
+"""Tests that a vmap is one call, has the results of a loop over the problems, and copies no weights."""
 
 import itertools
 
@@ -18,7 +18,7 @@ ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # order
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Each case batches one of lhs, rhs and sizes, then optional or random operands."""
+    """Batches first one of lhs, rhs and sizes, and then all optional operands or three random operands."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))
@@ -47,7 +47,7 @@ def test_every_mode_and_storage(case):
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # only arrays of weights have a multiple of 13 * 17 elements
+M, K, N, G = 11, 13, 17, 4  # Only weights have a multiple of K * N elements.
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 
@@ -70,7 +70,7 @@ def test_tgmm_in_every_combination(is_batched):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_vmap_copies_no_weights(transpose):
-    """Batches of rows or weights move no array as large as the weights, forward and backward."""
+    """Programs of batches of rows or weights, and of their gradients, move no array as large as the weights."""
     weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
 
     def loss(lhs, rhs, sizes):
@@ -96,7 +96,7 @@ def test_weight_gradient_of_batched_offsets_is_rounded_once():
 
     (gradient,) = jax.vjp(f, weights)[1](jnp.full((BATCH, 1, 1), 257, jnp.float32))
     assert gradient.dtype == jnp.bfloat16
-    assert gradient.item() == 772  # the nearest to 771
+    assert gradient.item() == 772  # 772 is the bfloat16 number that is nearest to 771
 
 
 def test_empty_batch():

@@ -1,4 +1,4 @@
-"""Tests that errors for wrong arguments name the argument, its value and its limit when tracing."""
+"""Tests that wrong arguments raise an error when tracing, which names the argument, its value and its limit."""
 
 import inspect
 import re
@@ -98,7 +98,7 @@ ODD_VALUES = {
     "quantized": QuantizedTensor(BYTES),
     "packed": PACKED,
 }
-# Arguments whose error may name another argument, which does not fit.
+# {argument: another argument that its error may name instead, because the two do not fit together}
 OTHER_NAMES = {"row_tokens": "row_weights", "x": "block", "num_groups": "groups", "experts": "function"}
 UNUSED = ("tiling", "interpret", "maybe_quantize_lhs", "zero_initialize", "acc_dtype", "v2_tile_info")
 
@@ -120,7 +120,7 @@ def test_errors_name_the_argument(function):
             assert kind != "object" or name in UNUSED, name
 
 
-# Packed data has two 4-bit elements per byte, which errors recognize by its shape.
+# Data with two 4-bit elements in each byte, which is not supported. Errors recognize it by half of the expected extent.
 
 SCALE = np.ones((1, 1, 8), np.float32)
 HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)

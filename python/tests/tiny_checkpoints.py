@@ -1,4 +1,7 @@
-"""Tiny checkpoints of each family with random weights, in its names and layouts, and their dequantization."""
+"""Writes tiny checkpoints with random weights, with the names and layouts of each family of models.
+
+Also dequantizes such checkpoints.
+"""
 
 import json
 import pathlib
@@ -107,7 +110,7 @@ CONFIGS = {
 
 
 def random_tensors(configuration: dict, seed: int) -> dict[str, np.ndarray]:
-    """Returns random values of all tensors that the loader reads."""
+    """Returns a random value for each tensor that the example's loader reads for this configuration."""
     files = RandomFiles("F32", seed, keep=True)
     loader = Loader(files, config.parse_config(configuration), np.float32)
     loader.embedding_and_head()
@@ -141,7 +144,7 @@ def write(folder: pathlib.Path, configuration: dict, tensors: dict[str, np.ndarr
 
 
 def _nibbles(words: np.ndarray) -> np.ndarray:
-    """Splits int32 [...] into 4-bit values [...,8], lowest bits first."""
+    """Splits each int32 of an array [...] into eight 4-bit values [...,8], lowest bits first."""
     return words.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
 
 
@@ -152,13 +155,13 @@ def _awq(words: np.ndarray) -> np.ndarray:
 
 
 def _dequantize(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Dequantizes elements [K,N]. Returns [N,K], torch's Linear layout."""
+    """Dequantizes elements [K,N]. Returns values [N,K], the layout of torch.nn.Linear."""
     size = len(elements) // len(scales)
     return ((elements - np.repeat(zeros, size, 0)) * np.repeat(scales.astype(np.float64), size, 0)).T
 
 
 def _dequantize_matrix(name: str, tensors: dict[str, np.ndarray], stored: dict) -> np.ndarray:
-    """Returns the matrix with this name in float64."""
+    """Returns the matrix with this name, dequantized to float64. stored: the checkpoint's quantization_config."""
     method, part = stored["quant_method"], tensors.get
     if method == "awq":
         return _dequantize(_awq(part(f"{name}.qweight")), _awq(part(f"{name}.qzeros")), part(f"{name}.scales"))
@@ -175,14 +178,14 @@ def _dequantize_matrix(name: str, tensors: dict[str, np.ndarray], stored: dict) 
 
 
 def _dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Dequantizes MXFP4 [E,N,K/32,16] to float64 [E,N,K]."""
+    """Dequantizes MXFP4 blocks of shape [E,N,K/32,16] to float64 values [E,N,K]."""
     values = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
     elements = np.stack((values[blocks & 15], values[blocks >> 4]), -1).reshape(*blocks.shape[:3], 32)
     return (elements * 2.0 ** (scales.astype(np.float64) - 127)[..., None]).reshape(*blocks.shape[:2], -1)
 
 
 def dequantized(configuration: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
-    """Returns the configuration and tensors of the same model in float32."""
+    """Returns the configuration and the tensors of the same model without quantization, with weights in float32."""
     stored, out = configuration["quantization_config"], {}
     parts = (".qzeros", ".scales", ".weight_scale_inv", "_scales")
     for name, x in tensors.items():

@@ -1,4 +1,4 @@
-"""XLA flags for tests, limited to the installed jaxlib. Unknown flags abort the process."""
+"""Chooses the XLA flags for tests. Omits flags that the installed jaxlib does not know, as they abort the process."""
 
 import functools
 import importlib.metadata
@@ -11,7 +11,7 @@ EMITTERS = "xla_cpu_use_fusion_emitters"
 
 @functools.cache
 def knows(flag: str) -> bool:
-    """Returns True if jaxlib knows a boolean flag. Takes a tenth of a second, in another process."""
+    """Returns True if jaxlib knows a boolean flag. Tries it in another process, which takes a tenth of a second."""
     program = "from jaxlib import xla_client; xla_client.make_cpu_client()"
     environment = os.environ | {"XLA_FLAGS": f"--{flag}=true"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -21,13 +21,13 @@ def knows(flag: str) -> bool:
 
 
 def flags_for_tests() -> list[str]:
-    """Returns flags that reduce the compilation time of XLA. The kernels of raggemm are not compiled by XLA.
+    """Returns flags for four devices and for short compilation times. XLA does not compile the kernels of raggemm.
 
     - Optimization level 0, and one LLVM module per program. Compiling products and derivatives takes a quarter less
       CPU time: 0.37 instead of 0.48 s for twelve programs (Zen 5). Tests that compare bits compile all programs with
       these flags.
-    - No emitters: their MLIR passes take more than half of a compilation. jaxlib 0.8 and 0.9 need emitters, because
-      they round to float8 incorrectly without them.
+    - No fusion emitters: their MLIR passes take more than half of a compilation. jaxlib 0.8 and 0.9 keep them, because
+      these versions round to float8 incorrectly without them.
     """
     flags = ["--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0"]
     flags.append("--xla_cpu_parallel_codegen_split_count=1")

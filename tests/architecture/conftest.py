@@ -1,4 +1,4 @@
-"""Fixtures of the architecture tests: the checkout, and the build of ./dev."""
+"""Fixtures of the architecture tests: the folders of the checkout and of the build tree."""
 
 import pathlib
 
@@ -15,7 +15,7 @@ def root() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def build() -> pathlib.Path:
-    """Returns the build tree of ./dev."""
+    """Returns the folder of the release build of ./dev. The test fails if there is no build."""
     path = ROOT / "build" / "release"
     if not (path / "build.ninja").exists():
         pytest.fail(f"no build in {path}; run ./dev build first")

@@ -25,13 +25,14 @@ EXPORTS = {
     "raggemm_version",
     "raggemm_ffi_version",
 }
-# Functions that GCC calls by itself. Scalar code also calls libm's fma and libgcc's f16 conversions.
+# Functions that code may call because GCC adds calls of them. Scalar code may also call fma of libm and the conversions
+# of f16 in libgcc.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]
 OTHER_TARGETS = {"neon", "neon_bf16", "neon_dotprod", "neon_i8mm"}
 LIBRARIES = ["libraggemm_ffi.so", "libraggemm_proto.so"]
-# Allowed libraries. DEPENDENCIES.md lists them.
+# Pattern of the libraries that raggemm's libraries may link. DEPENDENCIES.md lists them.
 NEEDED = r"lib(?:raggemm_proto|absl_\w+|protobuf|gomp|stdc\+\+|gcc_s|m|c)\.so[.\d]*|ld-linux-x86-64\.so\.2"
 
 
@@ -84,7 +85,8 @@ def test_libraries_read_little_of_the_environment(build, library):
     assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
 
 
-# Strings may share memory with the end of longer ones, like OMP_STACKSIZE with GOMP_STACKSIZE.
+# Environment variables whose names must be in the library. A name may share memory with the end of a longer one, so
+# OMP_STACKSIZE is not listed beside GOMP_STACKSIZE.
 VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS")}
 VARIABLES |= {"GOMP_STACKSIZE", "OMP_STACKSIZE_ALL"}
 
@@ -112,7 +114,7 @@ def test_isa_object_leaks_nothing(build, isa):
         re.sub(r"^_ZN7raggemm\d+k(?i:" + isa.replace("_", "") + r")(\w+)E$", r"\1", name) for name in exported
     )
     assert tables in (["Kernels"], ["Dequantizers", "Kernels"])
-    assert [name for kind, name in symbols if kind in "uvVwW"] == []  # The linker could merge weak symbols of ISAs.
+    assert [name for kind, name in symbols if kind in "uvVwW"] == []  # The linker could merge weak symbols of two ISAs.
     assert {name for kind, name in symbols if kind == "U"} <= RUNTIME | (SCALAR_RUNTIME if isa == "scalar" else set())
     sections = _run("readelf", "-SW", _isa_object(build, isa))
     assert ".init_array" not in sections and ".ctors" not in sections
@@ -127,7 +129,8 @@ def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert instructions and re.findall(forbidden, instructions) == []
 
 
-# Instructions per type of rhs, with all types of lhs. Other tests replace the instructions by C++.
+# The matrix instructions that kernels must have for each type of rhs, with all types of lhs. Tests with software units
+# replace these instructions by C++, so they do not notice a missing one.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

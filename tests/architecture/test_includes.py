@@ -1,4 +1,4 @@
-"""Tests that each part of the C++ code includes only the headers that its rule lists.
+"""Tests that each folder of the C++ code includes only the headers that its rule lists, as in this picture:
 
 python --loads .so--> ffi --> include <-- kernels    ffi --> proto    bench, tests --> everything
                                                          tests/oracle --> include
@@ -31,12 +31,13 @@ MLP = r'"kernels/mlp/\w+\.h"'
 MACHINE = [STD, ABSL, API, MICROKERNEL, TARGET]
 PLANNED = [*MACHINE, CHECK, r'"kernels/threads/team\.h"', PLAN]
 
-# (pattern of files, patterns of allowed includes). A file follows the first matching rule.
+# (pattern of files, patterns of allowed includes). For each file, the first rule whose pattern matches applies.
 RULES = [
     (r"include/raggemm/(types|arithmetic|activation)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
     (r"kernels/isa/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
-    # Kernels are compiled for one instruction set. The linker could use their inline functions on every CPU.
+    # Kernels are compiled for one instruction set. If they included inline functions of other headers, the linker could
+    # use the versions for this instruction set in all code.
     (
         r"kernels/isa/.*",
         [
@@ -144,7 +145,7 @@ def test_public_headers_have_no_conditions(root):
 
 
 def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
-    """Returns the package's modules that each module imports. A package stands for its __init__.py."""
+    """Returns the modules of raggemm that each of its modules imports. The name of a package means its __init__.py."""
     sources = {path.relative_to(root / "python").with_suffix(""): path for path in (root / PYTHON).rglob("*.py")}
     names = {".".join(path.parts).removesuffix(".__init__"): source for path, source in sources.items()}
     imports: dict[str, set[str]] = {}
@@ -156,7 +157,7 @@ def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def test_python_modules_import_one_way(root):
-    """Private modules import only private modules, and those of _src in the order in its docstring."""
+    """Private modules import only private modules. Modules of _src import only those before them in its docstring."""
     imports = _python_imports(root)
     assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(
         imports
@@ -177,7 +178,7 @@ def test_python_loads_the_library_and_nothing_else(root):
 
 
 def test_only_targets_and_kernels_know_an_architecture(root):
-    """In kernels/ only isa and target name instruction sets, CPUs or vendors, except in comments."""
+    """In kernels/, only the folders isa and target name instruction sets, CPUs or vendors. Comments may."""
     named = re.compile(r"avx|amx|vnni|sse\d|ia32|x86|neon|aarch64|zen\d|intel|amd\b|immintrin|MXCSR", re.IGNORECASE)
     folders = [root / "kernels" / name for name in ("check", "plan", "run", "mlp", "threads")]
     for path in [file for folder in folders for file in folder.iterdir()]:

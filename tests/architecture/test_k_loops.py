@@ -1,6 +1,6 @@
-"""Tests in the disassembly that the k loops of kernels have no spills.
+"""Tests in the disassembly that loops over k of kernels do not spill: they keep all their vectors in registers.
 
-A spilling register tile halves the speed, and tests of results do not notice.
+A register tile that spills to the stack halves the speed, and tests of results do not notice.
 """
 
 import re
@@ -11,8 +11,8 @@ import pytest
 VECTOR = re.compile(r"%[xyz]mm")
 FMA = re.compile(r"vfn?madd|vpdpbus|vpmaddwd|vdpbf16ps|vpdpwss")
 STACK = re.compile(r"\(%rsp")
-# Kernels of plain elements and packed words. Kernels with lookup tables for quantized elements may spill, because the
-# tables do not fit into registers.
+# Names of the tested kernels: those of float elements and of packed words. Kernels with lookup tables for quantized
+# elements may spill, because the tables do not fit into registers.
 KERNEL = re.compile(r"TileGemm<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|float|double), |WordSteps<.*\)2>)")
 
 
@@ -23,7 +23,7 @@ def functions(listing):
 
 
 def blocks(lines):
-    """Yields the basic blocks of a function: the instructions between jumps and targets of jumps."""
+    """Yields the basic blocks of a function: sequences of instructions without a jump out of them or into them."""
     jump = re.compile(r"j\w+\s+([0-9a-f]+)")
     targets = {int(found[1], 16) for _, text in lines if (found := jump.match(text))}
     block = []
@@ -39,7 +39,7 @@ def blocks(lines):
 
 
 def spills(listing):
-    """Returns the vector instructions that access the stack in each kernel's k loop, and the number of kernels.
+    """Returns the vector instructions that access the stack in the loops over k of kernels, and the number of kernels.
 
     The k loop is the basic block with the most fma instructions.
     """

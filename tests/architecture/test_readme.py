@@ -1,4 +1,4 @@
-"""Tests the pages: links lead somewhere, examples run, and the listed frames of a call exist."""
+"""Tests the pages of the repository: links lead to something, examples run, and the functions that they list exist."""
 
 import itertools
 import pathlib
@@ -14,7 +14,7 @@ FOLDERS = ("bench", "docs", "ffi", "include", "kernels", "proto", "python", "tes
 
 
 def _pages(root: pathlib.Path) -> dict[str, str]:
-    """Returns the text of each page of the repository, by path."""
+    """Returns the text of each page of the repository. Keys are paths."""
     found = [*root.glob("*.md"), *(page for folder in FOLDERS for page in (root / folder).rglob("*.md"))]
     return {str(page.relative_to(root)): page.read_text() for page in sorted(found)}
 
@@ -23,7 +23,7 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-# Pages whose examples need packages that .venv lacks. `./dev test --origins` runs them.
+# Pages whose examples need packages that .venv lacks. `./dev test --origins` runs these examples.
 OF_ORIGINS = {"docs/saving.md"}
 PAGES = _pages(pathlib.Path(__file__).resolve().parents[2])
 EXAMPLES = [
@@ -40,7 +40,7 @@ def developers() -> str:
 
 
 def _section(page: str, title: str) -> str:
-    """Returns the text below the heading that contains title, up to the next heading of level 1 or 2."""
+    """Returns the text of a section: below the heading with `title`, up to the next heading of level 1 or 2."""
     match = re.search(rf"^(#+) [^\n]*{title}[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", page, re.MULTILINE | re.DOTALL | re.I)
     assert match, f"the page has no section '{title}'"
     return match[2]
@@ -59,7 +59,7 @@ def _body(source: str, function: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def frames(root, developers) -> list[tuple[str, str]]:
-    """Returns (function, definition) of each C++ frame of a call that the page lists as `name` (`file`)."""
+    """Returns (name, definition) of each C++ function of a call that docs/developers.md lists as `name` (`file`)."""
     section = _section(developers, "From JAX to the fma loop")
     named = re.findall(r"^\d+\. `([\w:]+)` \(`((?:ffi|kernels)/[\w./]+)`\)", section, re.MULTILINE)
     return [(function, "\n".join(_body((root / path).read_text(), function))) for function, path in named]
@@ -75,7 +75,7 @@ def test_each_frame_calls_the_next(frames):
     for (caller, definition), (callee, _) in itertools.pairwise(frames[:7]):
         name = callee.split("::")[-1]
         assert re.search(rf"\b{name}\(", definition.partition("{")[2]), f"{caller} does not call {name}"
-    assert "RunTile" in frames[3][1]  # Team::Work calls the body of the loop, which Run names.
+    assert "RunTile" in frames[3][1]  # Team::Work calls RunTile through a parameter. Run passes it.
     assert "MicrokernelArgs" in frames[7][1] and "MicrokernelArgs" in frames[8][1]
 
 
@@ -97,7 +97,7 @@ def test_guide_names_every_folder(root, developers):
 
 
 def _anchors(page: str) -> set[str]:
-    """Returns the targets of links into a page: headings, as GitHub spells them, and explicit anchors."""
+    """Returns the anchors of a page: those that GitHub makes from headings, and explicit ones."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'<a id="([^"]+)">', page))

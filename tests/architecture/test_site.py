@@ -1,4 +1,7 @@
-"""Tests the site: every public name appears once, other pages are included, links converted, and pictures titled."""
+"""Tests the site of the documentation.
+
+Every public name appears once, pages of other folders are included, links are converted, and pictures have titles.
+"""
 
 import importlib
 import pkgutil
@@ -11,7 +14,7 @@ import raggemm
 
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", re.MULTILINE)
 WHOLE_MODULE = re.compile(r"^\.\. automodule:: ([\w.]+)\n   :members:$", re.MULTILINE)
-# Public modules, including those that raggemm does not import.
+# Public modules. `import raggemm` does not import all of them.
 MODULES = ["raggemm", "raggemm.nn", "raggemm.expert_parallel"]
 
 
@@ -71,7 +74,7 @@ def test_every_page_outside_of_docs_is_included(root, docs):
 
 
 def test_links_name_the_file_and_not_the_page_that_includes_it(root, docs):
-    """On a repository host a page that only includes another file looks empty."""
+    """Links name a file itself, because on a repository host a page that only includes the file looks empty."""
     import outside
 
     including_pages = set(outside.includes(docs).values())

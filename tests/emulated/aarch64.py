@@ -1,4 +1,4 @@
-"""Tests the library on aarch64, built by Debian's cross compiler and run by qemu on an x86-64 host."""
+"""Tests the library for aarch64 on an x86-64 host. Debian's cross compiler builds it, and qemu runs it."""
 
 import pathlib
 import re
@@ -10,7 +10,7 @@ import checksums
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD, FOLDER = ROOT / "build/aarch64", ROOT / "build/aarch64-python"
 CPUS = ("max", "neoverse-n1", "cortex-a72")
-# Regexes of tests that ctest excludes under qemu, with reasons.
+# {regular expression for names of tests that do not run under qemu: reason}
 EXCLUDED = {
     "DeathTest": "qemu cannot start a program again",
     "^AdviseHugePages": "qemu does not pass madvise to the kernel",
@@ -18,7 +18,7 @@ EXCLUDED = {
     "ThreadFailures": "qemu does not work with the resource limits of this test",
     "^Soak": "qemu uses more memory with each new thread",
 }
-# Python tests that run under qemu, in ten minutes.
+# Python tests that run under qemu. Together they take ten minutes.
 PYTHON_TESTS = (
     "test_package.py",
     "test_modes.py -k every_pattern",
@@ -36,7 +36,7 @@ exec qemu-aarch64-static -cpu max -0 "$0" {0}/system/usr/bin/python3.11 "$@"
 
 
 def make_python(session, python: pathlib.Path, wheel: pathlib.Path) -> None:
-    """Unpacks Debian's Python for aarch64, the wheel, and the packages of .venv into build/aarch64-python."""
+    """Unpacks Debian's Python for aarch64, the wheel of raggemm, and the packages it needs to build/aarch64-python."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "system").mkdir(parents=True)
     packages = ("python3.11-minimal:arm64", "libpython3.11-minimal:arm64", "libpython3.11-stdlib:arm64")
@@ -50,13 +50,13 @@ def make_python(session, python: pathlib.Path, wheel: pathlib.Path) -> None:
     command = f"{python} -m pip install --quiet --no-deps --only-binary=:all: --python-version 3.11".split()
     command += [f"--platform={tag}_aarch64" for tag in tags]
     session.run(*command, "--target", f"{FOLDER}/site", "-r", f"{FOLDER}/requirements.txt", str(wheel), external=True)
-    # The script is called python, so that Python can start itself.
+    # The script that runs Python in qemu is called python, so that tests can start Python again.
     (FOLDER / "python").write_text(SCRIPT.format(FOLDER))
     (FOLDER / "python").chmod(0o755)
 
 
 def run_python_tests(session, steps) -> None:
-    """Runs the Python tests in a separate folder."""
+    """Runs the Python tests under qemu, in a copy of the folder of tests."""
     run = FOLDER / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(ROOT / "python/tests", run / "tests")
@@ -67,7 +67,7 @@ def run_python_tests(session, steps) -> None:
 
 
 def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
-    """Builds the library, and runs all tests except Python's."""
+    """Builds the library for aarch64, and runs all tests except the Python tests."""
     session.run("cmake", "--preset", "aarch64", silent=True)
     session.run("cmake", "--build", "--preset", "aarch64")
     steps.run("counted", str(python), "tests/emulated/counted.py", f"{BUILD}/kernels/CMakeFiles/raggemm.dir/isa")
@@ -78,7 +78,7 @@ def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
     excluded = "|".join(EXCLUDED)
     assert all(re.compile(pattern) for pattern in EXCLUDED)
     steps.run("ctest", "ctest", "--preset", "aarch64", "-E", excluded, env={"RAGGEMM_TESTS_SLOWER": "10"})
-    # About 2,100 problems on two cores of Zen 4.
+    # Computes about 2,100 problems on two cores of Zen 4.
     fuzz = ["qemu-aarch64-static", "-cpu", "max", f"{BUILD}/bin/fuzz_problems", "--seconds=180"]
     steps.run("random problems", *fuzz)
     for pattern, reason in EXCLUDED.items():

@@ -14,7 +14,7 @@ BUILD, FOLDER, HERE = ROOT / "build/release", ROOT / "build/amx", ROOT / "tests/
 PACKAGES = ("bochs", "bochs-term", "bochsbios", "busybox-static", "cpio", "isolinux", "linux-headers-cloud-amd64")
 PACKAGES += ("linux-image-cloud-amd64", "lz4", "make", "syslinux-common", "xorriso")
 ISAS = ("amx", "avx512_bf16", "avx512_vnni", "avx512")
-MINUTES = 90  # time limit of an emulated machine
+MINUTES = 90  # time limit of an emulated machine, by the clock of the host
 
 
 def read_excluded() -> list[list[str]]:
@@ -24,12 +24,12 @@ def read_excluded() -> list[list[str]]:
 
 
 def write_tasks(files: pathlib.Path) -> list[str]:
-    """Writes the emulated machine's tasks as files in its root. Returns the test programs."""
+    """Writes files that say what the emulated machine runs, to its root folder. Returns the names of the programs."""
     rows = read_excluded()
     missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
     assert not missing, f"{HERE}/left_out.txt: {missing} do not exist"
-    # Adds products of unsigned bytes to the runs with checksums. Two of these cases have fractional scales and end with
-    # an error.
+    # Adds products of unsigned bytes to the checksums to compare. Two of these cases end with an error, because they
+    # have fractional scales, and are left out.
     unsigned = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
     driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *unsigned]
     found = subprocess.run(driver, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -59,7 +59,7 @@ def write_tasks(files: pathlib.Path) -> list[str]:
 
 
 def make_image(root: debian.Root, image: pathlib.Path) -> None:
-    """Makes the CD with Linux. Its root has the tested programs and libraries at the same paths as here."""
+    """Makes the CD with Linux. Programs and libraries of the build have the same paths on it as on this system."""
     shutil.rmtree(image, ignore_errors=True)
     files, boot, module = image / "root", image / "cd/isolinux", image / "module"
     for folder in (files / "bin", boot, module, *(files / (BUILD / name).relative_to("/") for name in ("bin", "lib"))):
@@ -99,7 +99,10 @@ BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
 
 
 def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
-    """Boots the CD and logs the serial port. Bochs gets a network namespace, because its display listens on a port."""
+    """Starts Bochs, which boots the CD. Its serial port is written to a log.
+
+    Bochs gets a network namespace of its own, because its display listens on a port.
+    """
     bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
     # The serial port is file descriptor 3.
     shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'
@@ -107,10 +110,10 @@ def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
 
 
 def run(session) -> None:
-    """Boots the CD on two machines at once, because Bochs has one thread.
+    """Runs the tests on two emulated machines at the same time, because Bochs uses one thread.
 
-    Bochs 3.0 multiplies signed bytes on tiles as unsigned ones. The machine "others", which runs the test programs,
-    therefore has a CPU without amx_int8. The machine "bytes" tests tiles of unsigned bytes.
+    Bochs 3.0 is wrong for signed bytes on tiles: it multiplies them as unsigned. So the machine "others", which runs
+    the test programs, has a CPU without amx_int8. The machine "bytes" tests tiles with unsigned bytes.
     """
     start = time.monotonic()
     root = debian.Root(session, FOLDER / "debian-13", *PACKAGES)

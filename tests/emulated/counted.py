@@ -1,10 +1,10 @@
-"""Cycles of the k loops on cores of aarch64, as llvm-mca counts them from the machine code; nothing is run.
+"""Estimates the cycles that loops over k take on cores of aarch64. llvm-mca counts them from the machine code.
 
     python counted.py FOLDER-OF-OBJECTS [--record]
 
-compares with bench/results/aarch64-counted.md, or writes it. The basic block with the most products stands for a
-kernel's loop over k. It has all loads. Prefetches, which come once in several turns, are in other blocks. A branch
-counts as an instruction without a target.
+compares the cycles with those in bench/results/aarch64-counted.md, or with --record writes this file. Nothing is run.
+The basic block with the most product instructions is taken as a kernel's loop over k. It has all loads. Prefetches run
+only in some iterations, so they are in other blocks. Branches count as instructions without a target.
 """
 
 import argparse
@@ -17,23 +17,23 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "aarch64-counted.md"
 MCA = "llvm-mca-19"
-LEAST = 0.93  # least share of the peak that the pipes allow
+LEAST = 0.93  # smallest permitted speed, divided by the peak that PIPES allow
 TOLERANCE = 0.01
 
 
 class Counted(NamedTuple):
-    """The kernel of the tallest register tile of a packed panel, as its symbol names it."""
+    """The kernel for packed panels with the tallest register tile of an arithmetic, and its place in an object file."""
 
     name: str
     file: str
-    traits: str  # traits in the symbol, without spaces and namespaces
+    traits: str  # template arguments in the symbol of the kernel, without spaces and namespaces
     product: str  # mnemonic of the product instruction
     cores: tuple[str, ...]
 
 
 ALL = ("neoverse-n1", "neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m1")
 WITH_UNITS = ALL[1:4]
-# Products that a core starts per cycle (Arm's optimization guides of these cores).
+# Number of product instructions that a core can start per cycle, by Arm's optimization guides of these cores.
 PIPES = {"neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
 KERNELS = (
     Counted("f32 6x16", "neon", "NeonF32,FmaSteps<NeonF32,float,6,4,false,(ArithmeticId)0>", "fmla", ALL),
@@ -45,7 +45,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Returns an instruction with its jumps spelled as on x86."""
+    """Returns the text of an instruction. Branches are spelled like jumps of x86 (jmp or jne)."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -55,7 +55,7 @@ def as_of_x86(text: str) -> str:
 
 
 def basic_blocks(lines: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns the basic blocks: the instructions between jumps and their targets."""
+    """Returns the basic blocks of a function: sequences of instructions without a jump out of them or into them."""
     jumps = {at: int(found[1], 16) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))}
     blocks: list[list[str]] = [[]]
     for at, text in lines:
@@ -69,7 +69,7 @@ def basic_blocks(lines: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]:
-    """Returns the number of products and the instructions of the basic block with the most products."""
+    """Returns the instructions of a kernel's loop over k, and how many of them are product instructions."""
     command = ["aarch64-linux-gnu-objdump", "-dC", "--no-show-raw-insn", objects / f"{kernel.file}.cc.o"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
@@ -84,7 +84,7 @@ def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]
 
 
 def cycles(loop: list[str], core: str) -> float:
-    """Returns the cycles of one turn of the loop."""
+    """Returns the cycles of one iteration of a loop on a core, by llvm-mca."""
     assembly = "\n".join("subs x0, x0, #1" if re.match(r"j\w+ ", text) else text for text in loop if text[:3] != "jmp")
     command = [MCA, "-mtriple=aarch64", f"-mcpu={core}", "-mattr=+bf16,+i8mm,+dotprod", "-iterations=100"]
     out = subprocess.run(command, check=True, capture_output=True, text=True, input=assembly + "\n").stdout
@@ -94,7 +94,7 @@ def cycles(loop: list[str], core: str) -> float:
 
 
 def measure(objects: pathlib.Path) -> list[list[str]]:
-    """Returns a table row of text for each kernel."""
+    """Measures each kernel. Returns the rows of the table, as text."""
     rows = []
     for kernel in KERNELS:
         products, loop = loop_over_k(kernel, objects)
@@ -123,7 +123,7 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Returns the rows of kernels that are below the least share, spill, or differ from the record."""
+    """Returns the rows that are wrong: the share of the peak is too small, the loop spills, or the record differs."""
     found = []
     for row in rows:
         text = " | ".join(row)

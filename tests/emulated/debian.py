@@ -1,6 +1,7 @@
-"""Debian 13 chroots. Programs in them use the network of this system, and find the checkout at the same path.
+"""Makes Debian 13 chroots and runs programs in them.
 
-`debian.py ROOT FOLDER COMMAND...` runs a command in a chroot. `unshare --mount` calls it.
+The programs use the network of this system, and find the checkout at the same path. As a program, `debian.py ROOT
+FOLDER COMMAND...` runs a command in FOLDER of the chroot ROOT. Root.entering starts it by `unshare --mount`.
 """
 
 import os
@@ -11,7 +12,7 @@ import sys
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ("python3", "python3-venv")
-# Files for network access: host names, settings of pip, certificates.
+# Files of this system that programs in a chroot need for network access: host names, settings of pip, certificates.
 FILES = ("etc/hosts", "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt")
 ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -21,11 +22,11 @@ ENVIRONMENT = {
 
 
 class NotCovered(Exception):
-    """The reason why this system cannot make a Debian 13 chroot."""
+    """The exception that this system cannot make a Debian 13 chroot. Its text is the reason."""
 
 
 class Root:
-    """A Debian 13 chroot with these packages, made if it does not exist."""
+    """A Debian 13 chroot with these packages. The constructor makes it if it does not exist."""
 
     def __init__(self, session, folder: pathlib.Path, *packages: str):
         self.session, self.folder = session, folder
@@ -51,16 +52,16 @@ class Root:
         stamp.write_text(want)
 
     def entering(self, *command, folder="/") -> list[str]:
-        """Returns the command that runs a command in the chroot."""
+        """Returns the arguments of a process that enters a folder of the chroot and runs `command` there."""
         return ["unshare", "--mount", sys.executable, __file__, str(self.folder), str(folder), *map(str, command)]
 
     def run(self, *command, folder="/", **options) -> None:
-        """Runs a command in a folder of the chroot with session.run."""
+        """Runs a command in a folder of the chroot by session.run of nox, which raises an error if it fails."""
         self.session.run(*self.entering(*command, folder=folder), external=True, **options)
 
 
 def enter(root: pathlib.Path, folder: str, command: list[str]) -> None:
-    """Mounts the required folders for this process only, then executes the command."""
+    """Mounts the folders that programs need into the chroot, for this process only, then executes the command in it."""
 
     def mount(*arguments) -> None:
         subprocess.run(["mount", *map(str, arguments)], check=True)

@@ -1,8 +1,9 @@
 #!/bin/busybox sh
-# The first process of the emulated machine: runs the driver with each line of /flags on instruction sets of /isas and
-# compares with the checksums in /checksums. With tiles of bytes that is AMX, and the tests of which kernels there are;
-# without them all others, and then the suites of tests in /programs. The path of the build is in /build. Prints a line
-# for each, and at last "end: passed" or "end: " and what failed.
+# The first process of the emulated machine. It runs ffi_driver with the flags of each line of /flags, once for each
+# instruction set of /isas, and compares the results with the checksums in /checksums. Then it runs test programs. If
+# the CPU has tiles of bytes, the only instruction set is AMX, and the only tests are those of the list of kernels.
+# Otherwise it uses all other instruction sets and all programs of /programs. The path of the build is in /build. Prints
+# a line for each run, and at the end "end: passed" or "end: " with the names of what failed.
 PATH=/bin
 /bin/busybox mkdir -p /proc /sys /dev /tmp
 /bin/busybox --install -s /bin
@@ -13,7 +14,8 @@ insmod /tiles.ko || echo "tiles.ko was not loaded"
 cd "$(cat /build)" || exit
 failed=
 
-# SECONDS-OF-THE-EMULATED-CLOCK COMMAND... Its output goes to /tmp/log. tiles.c says why SCHED_FIFO.
+# run SECONDS COMMAND...: runs a command for at most SECONDS of the emulated clock. Its output goes to /tmp/log. chrt
+# selects SCHED_FIFO, and tiles.c says why.
 run() {
   local seconds=$1 before
   shift
@@ -23,7 +25,7 @@ run() {
   took="$(awk "{ printf \"%.2f\", \$1 - $before }" /proc/uptime) s"
 }
 
-# Compares the checksums of an instruction set, but for cases whose names match: ISA PATTERN
+# checksums ISA PATTERN: compares the checksums of an instruction set, except for cases whose names match PATTERN.
 checksums() {
   local isa=$1 pattern=$2 flags
   : >/tmp/got
@@ -43,7 +45,7 @@ checksums() {
   fi
 }
 
-# PROGRAM FILTER-OF-GTEST
+# program PROGRAM FILTER: runs the tests of a program that match FILTER, in the syntax of --gtest_filter.
 program() {
   local counts name="$1 ${2%%-*}"
   run 20 "bin/$1" --gtest_color=no "--gtest_filter=$2"
@@ -69,6 +71,6 @@ fi
 while read -r isa pattern; do checksums "$isa" "$pattern"; done </tmp/isas
 while read -r name filter; do program "$name" "$filter"; done </tmp/programs
 echo "end: ${failed:-passed}"
-# A triple fault, at which Bochs ends, once all of that is through the serial port.
+# Waits until all output has left the serial port. Then causes a triple fault, at which Bochs ends.
 sleep 2
 reboot -f

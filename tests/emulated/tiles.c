@@ -1,14 +1,16 @@
-// A module of Linux for Bochs 3.0, which has the tiles of AMX, but neither XFD (the register by which Linux notices the
-// first tile of a process) nor STTILECFG. Linux without XFD leaves tiles alone, so this gives them to every process:
+// A Linux module for the emulator Bochs 3.0. Bochs has the tiles of AMX. It lacks XFD, the register by which Linux
+// notices the first use of tiles in a process, and the instruction STTILECFG. Linux does not support tiles without XFD,
+// so this module gives tiles to every process:
 //
-//   XCR0                     has the bits of tiles from here on
-//   arch_prctl               asked to permit tiles, permits them
-//   /proc/cpuinfo            names them; at boot Linux must be told to forget them (clearcpuid=amx_tile)
-//   STTILECFG                writes that no tiles are configured, which is so wherever nobody else on a thread has any
+//   XCR0             The module sets the bits of tiles.
+//   arch_prctl       A request to permit tiles succeeds.
+//   /proc/cpuinfo    It lists the flags of tiles. Linux must be booted with clearcpuid=amx_tile.
+//   STTILECFG        The module emulates it: it writes that no tiles are configured. This is right if
+//                    no other code of the thread has configured tiles.
 //
-// Nothing saves tiles at a switch of threads: there must be one CPU, and threads with tiles must be scheduled as
-// SCHED_FIFO, which takes the CPU from none of them. Where a signal arrives nothing saves them, either, and Linux
-// empties them.
+// Nothing saves tiles when Linux switches threads. So there must be one CPU, and threads that use tiles must be
+// scheduled by SCHED_FIFO, under which no other thread interrupts them. Nothing saves tiles when a signal arrives,
+// either: Linux then clears them.
 #include <asm/cpufeature.h>
 #include <asm/processor.h>
 #include <asm/trapnr.h>
@@ -21,7 +23,7 @@
 #define GET_PERMISSIONS 0x1022
 #define REQUEST_PERMISSION 0x1023
 
-// Takes the place of the function of Linux behind arch_prctl; of no other option anything is needed.
+// Replaces the Linux function that implements these options of arch_prctl. Tests need no other option.
 static long permit(int option, unsigned long argument) {
   if (option == REQUEST_PERMISSION) return 0;
   if (option != GET_PERMISSIONS) return -EINVAL;
@@ -35,15 +37,15 @@ static int go_to_permit(struct kprobe* probe, struct pt_regs* regs) {
 
 static struct kprobe permission = {.symbol_name = "fpu_xstate_prctl", .pre_handler = go_to_permit};
 
-// A register of general purpose, by its number in instructions.
+// Returns the value of the general purpose register with this number in instructions.
 static unsigned long general(const struct pt_regs* regs, int number) {
   const unsigned long all[] = {regs->ax, regs->cx, regs->dx,  regs->bx,  regs->sp,  regs->bp,  regs->si,  regs->di,
                                regs->r8, regs->r9, regs->r10, regs->r11, regs->r12, regs->r13, regs->r14, regs->r15};
   return all[number];
 }
 
-// What the ModRM byte at code[4] addresses, with base and displacement but no index; 0 if it has an index. Adds the
-// bytes that follow ModRM to length.
+// Returns the address of the memory operand of an instruction whose ModRM byte is code[4]. It may have a base register
+// and a displacement. Returns 0 if it has an index register. Sets *length to the number of bytes of the instruction.
 static unsigned long address_of(const struct pt_regs* regs, const u8* code, int* length) {
   int mode = code[4] >> 6, base = code[4] & 7, at = 5;
   unsigned long address;
@@ -60,7 +62,7 @@ static unsigned long address_of(const struct pt_regs* regs, const u8* code, int*
   return address + displacement;
 }
 
-// STTILECFG m512: VEX.128.66.0F38.W0 49 /0.
+// Emulates STTILECFG m512 (VEX.128.66.0F38.W0 49 /0) when Linux reports an invalid instruction of a process.
 static int emulate(struct notifier_block* block, unsigned long event, void* data) {
   struct die_args* args = data;
   struct pt_regs* regs = args->regs;
@@ -68,7 +70,7 @@ static int emulate(struct notifier_block* block, unsigned long event, void* data
   int length = 0;
   unsigned long address, left;
   if (event != DIE_TRAP || args->trapnr != X86_TRAP_UD || !user_mode(regs)) return NOTIFY_DONE;
-  // Either access may have to wait for a page.
+  // Both accesses to memory of the process may have to wait for a page, so interrupts must be enabled.
   local_irq_enable();
   left = copy_from_user(code, (const void __user*)regs->ip, sizeof(code));
   if (left == 0 && code[0] == 0xc4 && (code[1] & 0x1f) == 2 && code[2] == 0x79 && code[3] == 0x49 && code[4] < 0xc0 &&
@@ -85,7 +87,7 @@ static int emulate(struct notifier_block* block, unsigned long event, void* data
 
 static struct notifier_block invalid_opcode = {.notifier_call = emulate};
 
-// Where CPUID has what the features below are bits of.
+// Returns the register of CPUID that has the flags of tiles.
 static u32 cpuid_edx_of_leaf_7(void) {
   u32 eax, ebx, ecx, edx;
   cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
@@ -111,6 +113,7 @@ static int __init tiles_init(void) {
 }
 
 module_init(tiles_init);
-// Besides the licence of all other files: Linux wants it of modules that call these functions.
+// This file is available under the GPL, too, in addition to the licence of all files. Linux permits calls of some of
+// these functions only to modules under the GPL.
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("Tiles of AMX on an emulator without XFD");

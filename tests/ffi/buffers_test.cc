@@ -1,5 +1,5 @@
-// Tests calls with invalid buffers: types, shapes, addresses, workspace, and shared memory. Every buffer lies between
-// unmapped pages, so an access beyond it ends the process.
+// Tests calls with invalid buffers: wrong types, shapes, addresses, workspaces, and buffers that overlap. The memory of
+// each buffer lies between unmapped pages, so an access beyond it ends the process.
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,9 +20,9 @@ int64_t Elements(const host::Buffer& buffer) {
 
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
-// Spoils each buffer of each custom call in turn, and expects an error with these texts. `spoil` returns false if a
-// buffer cannot be spoilt. Unless `named`, the error may name another operand, one that no longer agrees with the
-// buffer.
+// Spoils each buffer of each custom call, one at a time, and expects an error with these texts. `spoil` makes a buffer
+// invalid, or returns false if this is impossible. If `named`, the error must name the buffer. Otherwise it may name
+// another operand that does not fit to the spoilt buffer.
 void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                          bool named = true) {
   for (const Target& target : AllTargets()) {
@@ -33,7 +33,7 @@ void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const 
     for (size_t i = 0; i < names.size(); ++i) {
       call->call() = good;
       if (!spoil(BufferAt(call->call(), i))) continue;
-      // With row_index, lhs may have any number of rows.
+      // The call has a row_index, so lhs may have any number of rows.
       if (!named && names[i] == "lhs") continue;
       std::vector<std::string> all = texts;
       if (named) all.push_back(names[i]);
@@ -64,7 +64,7 @@ TEST(TypesTest, IntegersForFloatsAndFloatsForIntegersAreRefused) {
         b.dtype = is_size ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_S32;
         return Elements(b) > 0;
       },
-      {}, /*named=*/false);  // The type of the gradient of x affects the length of the workspace.
+      {}, /*named=*/false);  // Not named: a wrong type of the gradient of x changes the required workspace.
 }
 
 TEST(ShapesTest, NegativeDimsAreRefused) {
@@ -131,8 +131,8 @@ TEST(AddressesTest, TheEndOfTheAddressSpaceIsRefused) {
       {"exceed the address space"});
 }
 
-// Checks each pair of a result and another buffer. They begin at the same address, or the first element of the result
-// is the last of the other buffer.
+// Covers each pair of a result and another buffer, in two positions. Either both begin at the same address, or the
+// result begins at the last element of the other buffer.
 TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
@@ -149,7 +149,7 @@ TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
           other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
-          // The larger buffer may also overlap others, so the error may name another pair.
+          // The larger of both buffers may also overlap a third one, so the error may name that pair.
           const host::Error error = call->Execute(&pool);
           EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
           const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };
@@ -184,7 +184,7 @@ TEST(AliasTest, OperandsMayShareMemoryAndOutMayBeC) {
   }
 }
 
-// out begins at the first or last element of lhs or rhs, or one element before.
+// out begins at the first element of lhs or rhs, at its last element, or one element before it.
 TEST(AliasTest, OutOverAnOperandIsRefusedInEveryMode) {
   for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/false)) {
     SpoiltGemm call(spec);

@@ -1,5 +1,5 @@
-// Tests raggemm_describe_json with and without environment variables, raggemm_tables_json, and the variables' effect on
-// a custom call.
+// Tests the functions raggemm_describe_json, with and without environment variables, and raggemm_tables_json. Also
+// tests that environment variables affect a custom call.
 #include "ffi/describe.h"
 
 #include <cstdlib>
@@ -43,8 +43,8 @@ Struct Parsed(const std::string& json) {
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// Runs `body` in a new process with only these variables of raggemm, and returns its result. Only such processes load
-// the plugin, because it reads the variables once.
+// Runs `body` in a new process in which raggemm has only these environment variables, and returns its result. The
+// plugin reads the variables once, so only such processes load it.
 std::string RunWith(const Variables& variables, absl::FunctionRef<std::string()> body) {
   return InChild(30, [&] {
     for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);
@@ -91,7 +91,7 @@ TEST(DescribeTest, ReportsVersionsCpuAndLimits) {
   EXPECT_THAT(TextsOf(fields.at("precisions")), ElementsAre("DEFAULT", "BF16_X3", "BF16_X6"));
 }
 
-// Returns the table row of that name, or an empty struct if there is none.
+// Returns the row with this name of a table of the description, or an empty struct if there is none.
 Struct RowOf(const Struct& description, const std::string& table, absl::string_view name) {
   for (const Value& row : description.fields().at(table).list_value().values()) {
     if (row.struct_value().fields().at("name").string_value() == name) return row.struct_value();
@@ -140,7 +140,8 @@ TEST(DescribeTablesTest, HasTheTables) {
   EXPECT_THAT(TextsOf(RowOf(parsed, "calls", "moe_mlp").fields().at("optional_results")), ElementsAre("up", "gate"));
 }
 
-// Returns "ISA of f32 | reason | RAGGEMM_ISA | RAGGEMM_THREADS | RAGGEMM_EXECUTOR | error", with "-" for null.
+// Returns a line of the description with these environment variables: "ISA for f32 | reason for it | RAGGEMM_ISA |
+// RAGGEMM_THREADS | RAGGEMM_EXECUTOR | error". "-" stands for null.
 std::string Summary(const Variables& variables) {
   const Struct parsed = DescribedWith(variables);
   const auto& fields = parsed.fields();
@@ -183,7 +184,7 @@ TEST(DescribeTest, ReportsHowBf16IsComputedAndWhy) {
   EXPECT_THAT(summary({{"RAGGEMM_BF16_SUMS", "rows"}}), HasSubstr("RAGGEMM_BF16_SUMS: value \"rows\""));
 }
 
-// A custom call on a pool, as under XLA, follows the environment variables and its attributes.
+// A custom call on a thread pool, as in XLA, obeys the environment variables and its attributes.
 TEST(EnvironmentTest, ReachesTheCustomCall) {
   const auto planned = [](const Variables& variables, const host::Attributes& attributes) {
     return RunWith(variables, [&]() -> std::string {

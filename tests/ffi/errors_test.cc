@@ -1,5 +1,5 @@
-// Tests the code and message of each kind of error. out is not written, and the next call works. buffers_test.cc and
-// sizes_test.cc cover every buffer and size.
+// Tests the code and message of each kind of error, that out is not written, and that the next call works.
+// buffers_test.cc and sizes_test.cc cover errors of every buffer and of every group size.
 #include <functional>
 #include <memory>
 #include <string>
@@ -92,7 +92,8 @@ void ExpectErrors(absl::Span<const BadCall> table) {
 
 TEST(BadCallTest, Operands) { ExpectErrors(kBadOperands); }
 
-// An invalid attribute fails with the same message at compilation.
+// A call with an invalid attribute fails. The stage INSTANTIATE, which XLA runs when it compiles, fails with the same
+// message.
 TEST(BadCallTest, Attributes) {
   ExpectErrors(kBadAttributes);
   for (const BadCall& bad : kBadAttributes) {
@@ -154,9 +155,9 @@ TEST(IsaAttribute, IsAnErrorIfTheCpuLacksTheIsa) {
   }
 }
 
-// ---- the attribute `names`: errors use the caller's names of operands ----
+// ---- the attribute `names`, by which errors use the caller's names of operands ----
 
-// Returns an attribute value that renames each operand NAME to my.NAME.
+// Returns a value of the attribute `names` that gives each operand NAME the name my.NAME.
 std::string MyNames() {
   std::string list;
   const auto add = [&list](const Slot& slot) {

@@ -1,4 +1,4 @@
-// Tests the plugin's handlers with random calls, the text of a plan, and the version.
+// Tests the handlers of the plugin with random calls, the text of a plan, and the FFI version.
 #include "ffi/handlers.h"
 
 #include <random>
@@ -22,8 +22,8 @@ TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
   EXPECT_EQ(host::CheckVersion(ThePlugin().execute).message, "");
 }
 
-// In two thirds of the calls every buffer ends or begins at an unmapped page. In the others buffers begin at any
-// element.
+// In two thirds of the calls, every buffer begins or ends at an unmapped page. In the other calls, a buffer may also be
+// one element away from it.
 TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
   Random random(TestSeed());
   host::ThreadPool pool(2);

@@ -1,4 +1,4 @@
-// Calls raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of the plugin through the host, for MLPs of tests/support.
+// Calls raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of libraggemm_ffi.so like XLA, with MLPs of tests/support.
 #ifndef RAGGEMM_TESTS_FFI_MLP_CALL_H_
 #define RAGGEMM_TESTS_FFI_MLP_CALL_H_
 
@@ -22,7 +22,7 @@ inline XLA_FFI_Handler* MlpHandler(const char* stage) {
   return ThePlugin().library.Find<XLA_FFI_Handler>(absl::StrCat("raggemm_moe_mlp_v1_", stage).c_str());
 }
 
-// An MLP, its expected result, and the call that computes it, all in guarded buffers.
+// An MLP in guarded buffers, its expected result, and the custom call that computes it.
 class MlpCall : public SpoiltCall {
  public:
   explicit MlpCall(const MlpSpec& spec)
@@ -62,7 +62,7 @@ class MlpCall : public SpoiltCall {
   host::Call call_;
 };
 
-// An MLP, the expected values of all its gradients, and the call that computes them.
+// An MLP, the expected bits of all its gradients, and the custom call that computes them.
 class MlpBackwardCall : public SpoiltCall {
  public:
   explicit MlpBackwardCall(const MlpSpec& spec)

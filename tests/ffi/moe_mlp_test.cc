@@ -1,4 +1,5 @@
-// Tests the bits and attributes of the custom calls for expert MLPs. handlers_test.cc has random calls.
+// Tests the bits of results, and the attributes, of the custom calls for expert MLPs. handlers_test.cc has random
+// calls.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -29,7 +30,7 @@ TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
-// A matrix of 64 columns has the memory layout of one column block.
+// The weights have 64 columns, so their memory layout is also that of one column block per matrix.
 TEST(MoeMlpCall, TakesColumnBlocksOfUpAndOfDown) {
   for (const bool up : {false, true}) {
     for (const bool down : {false, true}) {

@@ -1,5 +1,5 @@
-// Tests the attribute on_error of failing calls. RAISE returns the error to the host. LOG also writes it to stderr. NaN
-// writes it to stderr, fills out with NaN and succeeds.
+// Tests the attribute on_error with calls that fail. With RAISE, a call returns the error to XLA. With LOG it also
+// writes the error to stderr. With NaN it writes the error to stderr, fills out with NaN and succeeds.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -37,7 +37,8 @@ CallOutcome RunWith(PluginCall& call, const std::string& on_error, host::TaskRun
   return {std::move(error), testing::internal::GetCapturedStderr()};
 }
 
-// Error of SpoilSizes: the last of five groups has 5 instead of 2 rows, so the sum exceeds 17 rows by 1.
+// The error that SpoilSizes causes. The last of five groups has 5 instead of 2 rows, so the sum of sizes is 18, and out
+// has 17 rows.
 constexpr char kTooLarge[] = "group 4 has size 5 and starts at 13, which exceeds the extent 17";
 
 void SpoilSizes(PluginCall& call) {
@@ -53,8 +54,8 @@ bool IsAllNaN(const Array& out) {
   return true;
 }
 
-// Returns true if out holds the library's NaN, which is quiet and positive. Before the call every byte of out is 0xFF,
-// another NaN.
+// Returns true if every element of out is the NaN that the library writes, which is quiet and positive. Before the
+// call, elements are another NaN, because every byte of out is 0xFF.
 bool IsTheWrittenNaN(const Array& out) {
   static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
   const auto bytes = SizeOf(out.dtype);
@@ -106,8 +107,8 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
   }
 }
 
-// Wrong programs must fail, because they are wrong on every device. In the last case out overlaps rhs and is not
-// written, although the error is about lhs, which is checked first.
+// Calls that are wrong by their program must fail, because they fail on every device. Also, out must not be written if
+// it overlaps an input. In the last case out overlaps rhs, and the error is about lhs, which is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
@@ -122,7 +123,7 @@ TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   }
 }
 
-// Errors of pointers, shapes and the workspace give NaN like errors of sizes.
+// With on_error NaN, wrong pointers, shapes and workspaces give NaN, like wrong group sizes.
 TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   const std::pair<const char*, std::function<void(host::Call&)>> kBad[] = {
       {"lhs: data is null", [](host::Call& c) { c.args[0].data = nullptr; }},
@@ -144,7 +145,7 @@ TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   }
 }
 
-// If the machine lacks an executor or an ISA, every call of the job would give NaN.
+// If the machine lacks an executor or an ISA, a call fails even with on_error NaN. Otherwise every call would give NaN.
 TEST(OnErrorTest, NaNIsNotWrittenIfTheMachineLacksSomething) {
   PluginCall call(EveryOperand());
   call.call().attributes["executor"] = std::string("POOL");
@@ -179,7 +180,7 @@ TEST(OnErrorTest, ExceptionsAreErrorsToo) {
   }
 }
 
-// If out itself cannot be written, NaN acts like LOG.
+// If out itself is invalid and cannot be written, on_error NaN acts like LOG.
 TEST(OnErrorTest, NaNIsNotWrittenIfOutIsUnsound) {
   static float elsewhere[17 * 12];
   const std::pair<const char*, std::function<void(host::Call&)>> kUnsound[] = {

@@ -1,4 +1,4 @@
-// Tests raggemm_record_plans and raggemm_take_plans.
+// Tests raggemm_record_plans, which starts or stops the recording of plans, and raggemm_take_plans, which returns them.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,14 +22,14 @@ std::string Take() {
   return copy;
 }
 
-// Runs a call with a number of groups that identifies its plan.
+// Runs a call with this number of groups, by which a test can identify the plan.
 void RunCall(int64_t groups) {
   PluginCall call({.groups = groups, .m = 4, .sizes = std::vector<int64_t>(groups, 0)});
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());
 }
 
-// Returns a plan's line about its number of groups.
+// Returns the line about the number of groups in the text of a plan.
 std::string GroupsLine(int64_t groups) {
   return "problems x replicas x groups: 1 x 1 x " + std::to_string(groups) + "\n";
 }

@@ -1,4 +1,4 @@
-// Calls the plugin through the host, for problems of tests/support.
+// Calls raggemm_grouped_gemm_v1 of libraggemm_ffi.so (the plugin) like XLA, with problems of tests/support.
 #ifndef RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 #define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 
@@ -20,13 +20,13 @@
 
 namespace raggemm::test {
 
-// Returns the plugin. It is loaded once and never closed, because tasks may run after a test.
+// Returns the functions of the plugin. It is loaded once and never closed, because tasks may still run after a test.
 inline const host::Plugin& ThePlugin() {
   static const auto* plugin = new host::Plugin(RAGGEMM_FFI_LIBRARY);
   return *plugin;
 }
 
-// Returns the plan text of the call in a frame, or its error.
+// Returns the plan of the call in a frame as text, or the message of the error if the call is invalid.
 inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   char* text = ThePlugin().plan_text(frame);
   std::string copy = text;
@@ -34,8 +34,8 @@ inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   return copy;
 }
 
-// Returns a ragged M problem with c, bias, alpha, beta and group_offset. It processes groups 1 to 3 of 5, and the last
-// two of its 17 rows are in no group.
+// Returns a problem of mode ragged M with c, bias, alpha, beta and group_offset. It has groups 0 to 4, and processes
+// groups 1 to 3. The last two of its 17 rows are in no group.
 inline ProblemSpec EveryOperand() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
@@ -52,7 +52,7 @@ inline ProblemSpec EveryOperand() {
           .local_groups = 3};
 }
 
-// Returns EveryOperand with an activation, a gate and a row_index.
+// Returns the problem of EveryOperand with an activation, a gate and a row_index in addition.
 inline ProblemSpec EveryOperandOfExperts() {
   ProblemSpec spec = EveryOperand();
   spec.activation = Activation::kSilu;
@@ -61,28 +61,29 @@ inline ProblemSpec EveryOperandOfExperts() {
   return spec;
 }
 
-// A call of the plugin that a test may spoil, and checks of its outcome.
+// A call of the plugin that a test may spoil, that is, make invalid. Has functions that check how the call ends.
 class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;
   virtual host::Call& call() = 0;
   // Returns success if all results are right, and nothing outside the buffers was written.
   virtual testing::AssertionResult IsRight() const = 0;
-  // Returns true if every byte of the results is as before the plugin was called.
+  // Returns true if the plugin has not changed any byte of the results.
   virtual bool OutIsUntouched() const = 0;
   virtual bool SurroundingsIntact() const = 0;
-  // Clears the results, then executes.
+  // Clears the results, then calls the stage EXECUTE of the handler.
   virtual host::Error Execute(host::TaskRunner* pool) = 0;
-  // Instantiates the call, then executes it.
+  // Calls the stages INSTANTIATE and EXECUTE of the handlers, like XLA. Returns the first error.
   virtual host::Error Run(host::TaskRunner* pool) = 0;
 
-  // Returns success if the call failed with the code and these texts in its message, and wrote nothing.
+  // Returns success if `error`, the result of the call, has this code and all of these texts in its message, and if the
+  // call wrote nothing.
   testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
                                      XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };
 
-// A problem, its expected result, and the call that computes it, all in guarded buffers. The workspace has exactly the
-// required size.
+// A problem in guarded buffers, its expected result, and the custom call that computes it. The workspace has exactly
+// the required size.
 class PluginCall : public SpoiltCall {
  public:
   explicit PluginCall(const ProblemSpec& spec) : PluginCall(TestProblem(spec), spec.cliff) {}
@@ -131,7 +132,7 @@ class PluginCall : public SpoiltCall {
   host::Call call_;
 };
 
-// Adapts a TaskPool of tests/support to the host's interface.
+// Gives a TaskPool of tests/support the interface of the host's thread pools.
 class RunnerOf : public host::TaskRunner {
  public:
   explicit RunnerOf(TaskPool& pool) : pool_(pool) {}
@@ -144,7 +145,7 @@ class RunnerOf : public host::TaskRunner {
   TaskPool& pool_;
 };
 
-// A host whose thread pool functions throw instead of returning an error.
+// A thread pool of the host. Its function num_threads calls `fail`, which throws an exception.
 class ThrowingRunner : public host::TaskRunner {
  public:
   explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}

@@ -1,4 +1,5 @@
-// Tests pools with unusual scheduling, and many calls at once. A deadline turns a hang into a failure.
+// Tests calls on thread pools that schedule tasks in unusual ways, and many calls at once. A deadline turns a hang into
+// a failure.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -36,7 +37,7 @@ ProblemSpec PoolSpec() {
           .beta = true};
 }
 
-// Runs each task 30 ms later on a new thread.
+// A thread pool that starts each task 30 ms after it was scheduled, on a new thread.
 class LatePool : public host::TaskRunner {
  public:
   ~LatePool() override {
@@ -60,7 +61,7 @@ class EmptyPool : public host::TaskRunner {
   void Schedule(XLA_FFI_Task*, void*) override { ADD_FAILURE() << "there are no threads"; }
 };
 
-// Adapts a TaskPool of tests/support to the host's interface, and owns it.
+// Owns a TaskPool of tests/support, and gives it the interface of the host's thread pools.
 template <typename Pool>
 class OwningRunner : public host::TaskRunner {
  public:
@@ -77,8 +78,8 @@ class OwningRunner : public host::TaskRunner {
 struct PoolCase {
   const char* name;
   std::function<std::unique_ptr<host::TaskRunner>()> make;
-  bool has_threads = true;  // False: a call that asks for the pool fails.
-  bool fails = false;       // True: scheduling a task fails.
+  bool has_threads = true;  // False: calls with the attribute executor = POOL fail.
+  bool fails = false;       // True: the API function that schedules a task returns an error.
 };
 
 const PoolCase kPools[] = {
@@ -128,7 +129,7 @@ TEST(PoolsTest, EveryExecutorIsRightOnEachPool) {
   EXPECT_EQ(host::LiveErrors(), 0);
 }
 
-// Tasks start after the call has ended and its buffers and frame are gone.
+// Tasks of a call that start after its end must do nothing, because its buffers and frame no longer exist.
 TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   const Deadline deadline(20);
   const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -157,7 +158,8 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   EXPECT_TRUE(call.IsRight());
 }
 
-// Returns calls with the same attributes and operands, but separate results and workspaces.
+// Returns calls as XLA makes them from one compiled program: the same attributes and operands, but separate results and
+// workspaces.
 std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std::string& executor) {
   std::vector<std::unique_ptr<SpoiltGemm>> calls;
   for (int i = 0; i < count; ++i) {
@@ -168,8 +170,8 @@ std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std
   return calls;
 }
 
-// Runs the calls as tasks of the pool that they use, like XLA. All threads of the pool are in calls, and more calls
-// wait.
+// Runs calls on the threads of the same pool that the calls use, like XLA. There are so many calls that all threads of
+// the pool are in calls while other calls wait.
 void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& calls) {
   struct Task {
     SpoiltGemm& call;

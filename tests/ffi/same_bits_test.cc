@@ -1,9 +1,9 @@
 // Tests the guarantee of raggemm/grouped_gemm.h: the bits of a result do not depend on the ISA, the executor, the
 // number of threads, or the threads' floating point flags.
 //
-// The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, recorded with the
-// scalar ISA on one thread. ISAs or machines that agree with the checksums agree with each other. Other tests compare
-// with the oracle (tests/support/bits_rule.h), which computes each row and group alone.
+// The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, whose checksums were
+// recorded with scalar code on one thread. ISAs or machines whose results have the same checksums agree with each
+// other. Other tests compare results with those of the oracle, which computes each row and group alone.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -36,7 +36,7 @@ using proto::GroupedGemmCase;
 
 constexpr int64_t kThreads = 16;
 
-// Returns the recorded checksums by "NAME DTYPES".
+// Returns the recorded checksums. The key of a checksum is "NAME DTYPES" of the case.
 std::map<std::string, uint64_t> ReadChecksums() {
   std::map<std::string, uint64_t> checksums;
   std::ifstream file(RAGGEMM_CASES_DIR "/checksums.txt");
@@ -48,7 +48,7 @@ std::map<std::string, uint64_t> ReadChecksums() {
   return checksums;
 }
 
-// A call of a case, and the recorded checksum of its result.
+// A case of proto/cases, and the recorded checksum of its result. Run calls the plugin.
 class RecordedCase {
  public:
   RecordedCase(const GroupedGemmCase& full, uint64_t recorded)
@@ -60,7 +60,7 @@ class RecordedCase {
 
   bool is_large() const { return multiply_adds_ > 1'000'000; }
 
-  // Runs the call. Returns "" if the result has the recorded checksum, else the problem.
+  // Runs the call with the attributes `execution`. Returns "" if the result has the recorded checksum, else a message.
   std::string Run(const host::Attributes& execution, host::TaskRunner& pool) {
     const Array& out = made_.problem.out;
     if (out.data != nullptr) std::memset(out.data, 0xFF, BytesOf(out));
@@ -156,7 +156,7 @@ TEST(RecordedBits, AreTheSameInOtherTypes) {
   }
 }
 
-// Sets hostile floating point flags on the calling thread during its lifetime.
+// Sets kHostileMode as the float mode of the calling thread while this object lives.
 class HostileFlags {
  public:
   HostileFlags() : saved_(ThreadMode()) { SetThreadMode(kHostileMode); }
@@ -167,7 +167,7 @@ class HostileFlags {
   uint64_t saved_;
 };
 
-// Runs tasks on threads with hostile flags, and counts the tasks that change the flags.
+// A thread pool that runs tasks on threads with kHostileMode, and counts the tasks that change the mode.
 class HostileRunner : public host::TaskRunner {
  public:
   HostileRunner(int threads, std::atomic<int>& changed) : changed_(changed), pool_(threads) {}
@@ -185,7 +185,8 @@ class HostileRunner : public host::TaskRunner {
   ThreadedPool pool_;
 };
 
-// Threads of OpenMP's team: the caller and one helper. The helper stays for the next region of the same size.
+// Number of threads of an OpenMP team: the caller and one helper. OpenMP keeps the helper for the next team of this
+// size.
 constexpr int kTeam = 2;
 #ifdef _OPENMP
 constexpr int kHelpersOfTeam = kTeam - 1;
@@ -205,9 +206,9 @@ int HostileThreadsOfTeam() {
   return count;
 }
 
-// The flags of a thread do not affect results, and a call does not change them.
+// The float modes of threads do not affect results, and a call does not change them.
 TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
-  Cases();  // Makes the cases with the usual flags.
+  Cases();  // Makes the cases while this thread has its usual float mode.
   const uint64_t usual = ThreadMode();
   std::atomic<int> changed = 0;
   auto pool = std::make_unique<HostileRunner>(4, changed);

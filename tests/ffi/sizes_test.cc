@@ -1,5 +1,5 @@
-// Tests wrong sizes and offsets, as from a faulty router, at every position of every array in every mode. Also tests
-// huge extents of empty arrays.
+// Tests wrong group sizes and offsets, as a faulty router gives them, at every index of every such array in every mode.
+// Also tests arrays without elements that have huge extents.
 #include <cstring>
 #include <deque>
 #include <string>
@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t kWrong[] = {-1, 1000, kHighest, kLowest, int64_t{1} << 31, kHighest / 2};
 
-// Writes each wrong value to one element, in the array's type, and expects an error with these texts. Skips values for
-// which is_right returns true.
+// Writes each value of kWrong to one element of an array, converted to its type, and expects an error with these texts.
+// Skips values for which is_right returns true.
 template <typename IsRight>
 void ExpectValuesAreRefused(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
                             IsRight is_right) {
@@ -99,19 +99,19 @@ TEST(SizesTest, EveryWrongSizeTokenAndOffsetOfAnMlpIsRefused) {
 
 using Dims = std::vector<int64_t>;
 
-// A problem with null buffers of these shapes, and size arrays with these values.
+// A problem whose operands have no elements, in these shapes, and whose arrays of group sizes have these values.
 struct EmptyProblem {
   const char* name;
   Dims lhs, rhs, out;
   std::vector<const char*> ragged;  // Names of the dims arrays that are set.
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // Values of each set array, empty if sizes_shape has no elements.
+  std::vector<Dims> sizes;  // Values of each array that is set. No values if sizes_shape has no elements.
   bool lhs_is_trans = false;
   bool packed = false;
   const char* error = "";  // Error of the call, or "" for a valid problem.
 };
 
-// 2^60 is the largest power of two whose count of f32 has a byte size within int64.
+// 2^60 is the largest power of two for which the bytes of so many f32 fit into int64.
 constexpr int64_t kTwoTo62 = int64_t{1} << 62, kTwoTo60 = int64_t{1} << 60, kTwoTo59 = kTwoTo60 / 2,
                   kTwoTo40 = int64_t{1} << 40, kTwoTo30 = int64_t{1} << 30;
 
@@ -166,7 +166,7 @@ const EmptyProblem kEmpty[] = {
      true},
 };
 
-// The call of an EmptyProblem, in which only sizes have memory.
+// The call of an EmptyProblem. Only its arrays of group sizes and its workspace have memory.
 class EmptyCall {
  public:
   explicit EmptyCall(const EmptyProblem& empty) {
@@ -221,8 +221,8 @@ void PrintTo(const EmptyProblem& empty, std::ostream* os) { *os << empty.name; }
 INSTANTIATE_TEST_SUITE_P(Extents, EmptyTest, testing::ValuesIn(kEmpty),
                          [](const testing::TestParamInfo<EmptyProblem>& info) { return info.param.name; });
 
-// All operands have the same huge extents and no elements. Extents from 2^40 on are an error, because the workspace
-// size could overflow.
+// Calls of MLPs whose operands have huge extents and no elements. Extents from 2^40 on are an error, because the size
+// of the workspace could overflow.
 TEST(EmptyMlpTest, HugeExtentsWithoutElements) {
   for (int64_t huge : {int64_t{1} << 32, int64_t{1} << 41, kHighest}) {
     std::vector<int64_t> workspace(1 << 16);

@@ -1,4 +1,5 @@
-// Valid calls of every custom call for tests to spoil, and checks of how a spoilt call ends.
+// Makes a valid call of each custom call of the plugin. Tests spoil these calls, that is, make them invalid, and check
+// how they end.
 #ifndef RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 #define RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 
@@ -21,13 +22,13 @@ namespace raggemm::test {
 
 inline constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
-// Returns operand or result number i of a call, operands first.
+// Returns buffer number i of a call. The numbers of operands come before those of results.
 inline host::Buffer& BufferAt(host::Call& call, size_t i) {
   return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
 
-// A custom call of the plugin: its description, attributes, and a function that makes a valid call with every optional
-// operand.
+// A custom call of the plugin: its description, the type of its attributes, and a function that makes a valid call with
+// every optional operand. Names returns the names of the buffers of a call, in the order of BufferAt.
 struct Target {
   const CustomCall& description;
   const google::protobuf::Descriptor& attributes;
@@ -37,10 +38,10 @@ struct Target {
 };
 absl::Span<const Target> AllTargets();
 
-// Returns one valid problem per mode. Some sizes are zero, and some rows are in no group.
+// Returns one valid problem for each mode. Some group sizes are zero, and some rows are in no group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
-// A call of raggemm_grouped_gemm_v1. `change` may change its problem.
+// A call of raggemm_grouped_gemm_v1 for the problem of a spec. `change` may change the problem before.
 class SpoiltGemm : public PluginCall {
  public:
   explicit SpoiltGemm(
@@ -49,8 +50,9 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Checks that the result has the specified bits and is within the bound, and that nothing outside the buffers was
-  // written. Skips the bound for special values, because float64 overflows later than the result.
+  // Checks that the result has the specified bits and is within the error bound, and that nothing outside of the
+  // buffers was written. Skips the error bound if some operands are special values, because float64 overflows later
+  // than the type of the result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);

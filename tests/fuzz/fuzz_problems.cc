@@ -1,6 +1,6 @@
-// Computes random valid problems, a fourth of them expert MLPs. Each runs in a random configuration with every
-// instruction set of the host, and is compared with the oracle's bits and the float64 reference. A wrong result, a
-// crash or a hang is printed as a line for --replay.
+// A program that computes random valid problems. A fourth of them are expert MLPs. Each problem runs in a random
+// configuration with every instruction set of the host. Results are compared with the bits of the oracle and with the
+// float64 reference. For a wrong result, a crash or a hang, the program prints a line that --replay accepts.
 #include <unistd.h>
 
 #include <chrono>
@@ -51,13 +51,13 @@ namespace {
 
 constexpr unsigned kSecondsOfAHang = 20;
 
-// ---- a case as text ----
+// ---- conversion of a case to text and back ----
 
 struct RunConfig {
   Isa isa = Isa::kScalar;
   Executor executor = Executor::kSerial;
   int64_t threads = 1;
-  bool plugin = false;    // True: by the custom call. False: by the C++ library.
+  bool plugin = false;    // True: compute by the custom call of the plugin. False: by a function of the C++ library.
   bool out_is_c = false;  // True: out and c are the same memory, if there is a c.
 };
 
@@ -71,7 +71,7 @@ void VisitFields(SomeConfig& config, Visit visit) {
   visit("out_is_c", config.out_is_c);
 }
 
-// An MLP with the smallest and plainest defaults, towards which a failing MLP is reduced.
+// An MlpSpec with the smallest and simplest defaults. A failing MLP is reduced towards them.
 struct PlainMlp : MlpSpec {
   PlainMlp()
       : MlpSpec{.tokens = 1,
@@ -88,19 +88,19 @@ struct PlainMlp : MlpSpec {
 struct FuzzCase {
   ProblemSpec spec;
   RunConfig config;
-  std::optional<PlainMlp> mlp = std::nullopt;  // Replaces spec if set.
+  std::optional<PlainMlp> mlp = std::nullopt;  // If set, the case is this MLP, and `spec` is ignored.
 };
 
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
-// Returns a case as one line: the fields of spec and config that differ from their defaults, with " : " between. The
-// line of an MLP begins with "mlp ".
+// Returns a case as one line: the fields of the spec that differ from their defaults, " : ", and such fields of the
+// config. The line of an MLP begins with "mlp ".
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
   return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));
 }
 
-// Parses a line of ToText. Returns InvalidArgument for other text.
+// Returns the case of a line that ToText made. Returns InvalidArgument for any other text.
 absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text) {
   FuzzCase parsed;
   const bool is_mlp = absl::ConsumePrefix(&text, kMlp);
@@ -125,7 +125,7 @@ RunConfig RandomConfig(Isa isa, Random& random) {
 
 // ---- crashes and hangs ----
 
-char running[1 << 14];  // The running case, printed after a crash.
+char running[1 << 14];  // Text of the case that is being computed. It is printed after a crash or a hang.
 
 void PrintCase(int signal) {
   const char* texts[] = {"\ncrash or hang. Replay with\n  ./dev test fuzz_problems --replay=\"", running, "\"\n"};
@@ -141,7 +141,8 @@ void CatchCrashes() {
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
 }
 
-// Thread pools like XLA's and others. They are never destroyed, because tasks may start after a call.
+// The thread pool of calls of the C++ library, and the one of calls of the plugin. They are never destroyed, because
+// tasks may start after the end of their call.
 constexpr int kPoolThreads = 3;
 TaskPool& LibrarysPool() {
   static auto* pool = new ThreadedPool(kPoolThreads);
@@ -164,12 +165,13 @@ Options OptionsOf(const RunConfig& config) {
   return {.executor = config.executor, .isa = config.isa, .threads = config.threads, .pool = &LibrarysPool()};
 }
 
-// A problem and its expected result, which is computed once for all configs.
+// A problem or an MLP, and its expected result, which is computed once for all configurations.
 class Checked {
  public:
   virtual ~Checked() = default;
-  // Computes the problem. Succeeds if every element has the bits of the rule and is within its bound, and no byte next
-  // to a buffer has changed. Skips the bound for special values, because float64 overflows later than f32.
+  // Computes the problem. Returns success if every element of out has the bits of the oracle and is within its error
+  // bound, and if no byte around a buffer has changed. Skips the error bound if some operands are special values,
+  // because float64 overflows later than f32.
   virtual testing::AssertionResult IsRight(const RunConfig& config) = 0;
 };
 
@@ -204,7 +206,7 @@ class CheckedProblem : public Checked {
   Reference reference_;
 };
 
-// An MLP. Its bits are those of separate products, activation and sums.
+// An MLP. The expected bits are those of separate products, activations and sums.
 class CheckedMlp : public Checked {
  public:
   explicit CheckedMlp(const MlpSpec& spec) : call_(spec), reference_(ComputeReference(call_.mlp())) {}
@@ -235,7 +237,7 @@ FuzzCase RandomCase(Random& random) {
   return {{}, {}, PlainMlp(RandomMlpSpec(mlp_random))};
 }
 
-// Computes a problem. Prints the case if the result is wrong.
+// Computes a problem with the configuration of a case. If the result is wrong, prints the case and returns false.
 bool IsRight(Checked& problem, const FuzzCase& fuzz_case) {
   const std::string text = ToText(fuzz_case);
   std::snprintf(running, sizeof running, "%s", text.c_str());
@@ -271,7 +273,8 @@ int RunCorpus(const std::string& path) {
   return wrong == 0 ? 0 : 1;
 }
 
-// Returns false under Valgrind, which keeps denormals in every float mode. Rules that flush then give other bits.
+// Returns false under Valgrind, which computes denormals even in float modes that flush them. Arithmetics that flush
+// then give other bits.
 bool FlushesDenormals() {
   const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;

@@ -38,7 +38,8 @@ bool Lists(absl::string_view comma_list, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Checks that a comma-separated list consists of names of slots.
+// Returns InvalidArgument if `names`, separated by commas, has a name that no slot has. `list` is the name of the
+// config field, for the message.
 template <typename Slots>
 absl::Status CheckNames(absl::string_view list, absl::string_view names, const Slots& slots) {
   for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
@@ -68,14 +69,14 @@ int64_t Sum(const Values& values) {
 }
 
 absl::Status StoreInteger(absl::string_view name, const Array& array, int64_t index, int64_t value) {
-  // In little endian the low bytes are the narrower integer.
+  // The machine is little-endian, so the first bytes of a wide integer are the narrower integer.
   std::memcpy(static_cast<char*>(array.data) + index * SizeOf(array.dtype), &value, SizeOf(array.dtype));
   if (ToInteger(array, index) == value) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": value ", value, " at index ", index, " does not fit ", NameOf(array.dtype)));
 }
 
-// Returns the seed of lhs. The seeds of rhs and of all other arrays follow.
+// Returns the seed of the random values of lhs. rhs has the next seed, and the other arrays have the seeds after it.
 uint64_t FirstSeed(const GroupedGemmCase& source) { return static_cast<uint64_t>(source.seed()) << 8; }
 constexpr uint64_t kMatrices = 2;
 
@@ -206,8 +207,8 @@ void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
       sizes.push_back(size == 0 ? 0 : std::max(1, static_cast<int32_t>(size * factor)));
     }
   };
-  // Finds the largest factor that stays within max_rows. The ratio of the row counts would be too large, because
-  // experts with rows keep at least one.
+  // Finds by bisection the largest factor that keeps the rows within max_rows. The ratio of max_rows to the rows would
+  // be too large, because each expert that has rows keeps at least one.
   double low = 0, high = 1;
   for (int step = 0; step < 40; ++step) {
     const double factor = (low + high) / 2;

@@ -1,4 +1,4 @@
-// Conversion of a case in proto/cases to a problem with data.
+// Converts a case of proto/cases (proto/cases.proto) to a problem with data.
 #ifndef RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
 #define RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
 
@@ -15,30 +15,31 @@
 
 namespace raggemm::host {
 
-// Scales the rows of a recorded case down to at most this many multiply-adds. Each expert with rows keeps at least one.
-// Does not change explicit cases.
+// Scales the group sizes of a recorded case down, so that it has at most max_multiply_adds. Each expert that has rows
+// keeps at least one row, even if this exceeds the limit. Does not change explicit cases.
 void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 
-// Returns the explicit form of a recorded case, or an explicit case itself. Returns InvalidArgument if neither form is
-// complete.
+// Returns the explicit form of a recorded case. Returns a case that is explicit already without changes. Returns
+// InvalidArgument if fields are missing for both forms.
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
-// Sets the type of lhs and rhs. out becomes f32, or f64 if the type is f64. A bias wider than the compute type becomes
-// f32. Removes scales, zero points and precision, which belong to the previous types.
+// Sets the type of lhs and rhs. Sets the type of out to f64 if `dtype` is f64, to s32 if it is an integer, otherwise to
+// f32. A bias with a type that out does not permit gets the type of out. Removes scales, zero points and precision,
+// because they belong to the previous types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
-// Returns true if lhs and rhs are f32 and out is not wider.
+// Returns true if the precision of f32 products can be chosen for a case: lhs and rhs are f32, and out is not f64.
 bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 
-// Returns the types of an explicit case, like "f32*bf16>f32". Appends the precision, and the bf16_sums rule if the case
-// names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
+// Returns the types of lhs, rhs and out, like "f32*bf16>f32". Appends the precision unless it is the default, and the
+// bf16_sums rule if the case names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
-// Dense arrays, aligned like XLA's and not initialised.
+// Owns dense arrays. They have the alignment of XLA's buffers, 64 bytes, and are not initialised.
 class ArrayStore {
  public:
-  // Adds an array. Throws std::invalid_argument if dims are negative or overflow, and std::bad_alloc if memory runs
-  // out.
+  // Adds an array. Throws std::invalid_argument if a dimension is negative or the number of bytes overflows, and
+  // std::bad_alloc if memory runs out.
   Array Add(DType dtype, Dims dims);
 
  private:
@@ -48,15 +49,16 @@ class ArrayStore {
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 
-// The problem of a case and its memory. Operands are random (FillRandom). The seed of lhs is the case's seed times 256.
-// Those of rhs, c, bias, alpha and beta follow. Every byte of out is 0xFF, a NaN in every float type.
+// The problem of a case, and the memory of its operands. Operands without values in the case are random (FillRandom).
+// The seed of lhs is the seed of the case times 256. The seed of rhs is one more. The other random operands have the
+// seeds after it, in the order of kOperandSlots. Every byte of out is 0xFF, which makes a NaN of every float type.
 struct CaseProblem {
   ArrayStore arrays;
   GroupedGemmProblem problem;
 };
 
-// Makes the problem of an explicit case. Returns InvalidArgument if a required field is missing or has the wrong
-// length. The problem itself may still be invalid.
+// Makes the problem of an explicit case. Returns InvalidArgument if the fields of the case do not fit together, for
+// example if an operand has the wrong number of values. The library may still reject the problem.
 absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
 
 }  // namespace raggemm::host

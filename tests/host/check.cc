@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kSampleSize = 4096;
 
-// Random numbers below a limit. std::uniform_int_distribution differs between standard libraries.
+// Makes random integers below a limit, the same ones with every standard library. Those of
+// std::uniform_int_distribution differ.
 class Below {
  public:
   explicit Below(uint64_t seed) : engine_(seed) {}
@@ -58,11 +59,12 @@ absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Spa
   return worst;
 }
 
-// Returns at least kSampleSize elements of out. Each nonempty group has its last element, some of its last row and
-// column, and others. The rest are anywhere in out.
+// Returns the linear indices of a sample of out with at least kSampleSize elements. For each group that is not empty,
+// it has the last element, kEdge elements of the last row, kEdge of the last column, and others. The rest of the sample
+// are elements anywhere in out.
 std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
                                uint64_t seed) {
-  constexpr int64_t kEdge = 8;  // Elements of each group's last row, and of its last column.
+  constexpr int64_t kEdge = 8;  // Elements of the last row, and of the last column, to take from each group.
   Below below(seed);
   std::vector<MatrixView> groups;
   for (const GroupProduct& product : products) {

@@ -13,15 +13,16 @@ namespace raggemm::host {
 
 int64_t MultiplyAdds(absl::Span<const GroupProduct> products);
 
+// The result of comparing out with the float64 reference.
 struct Check {
-  int64_t compared = 0;
-  double max_error = 0;  // Error in units of the tolerance. Above 1 the result is wrong.
-  int64_t worst = 0;     // Linear index of the element with the largest error.
-  double got = 0, want = 0;
+  int64_t compared = 0;      // Number of compared elements.
+  double max_error = 0;      // Largest error of an element, divided by its tolerance. Above 1 the result is wrong.
+  int64_t worst = 0;         // Linear index of the element with the largest error.
+  double got = 0, want = 0;  // Computed and expected value of the element `worst`.
 };
 
-// Compares out with the float64 reference, or a sample of out if there are more than ten million multiply-adds. Runs on
-// all CPUs.
+// Compares out with the float64 reference. If the problem has more than ten million multiply-adds, compares only a
+// random sample of the elements, which `seed` determines. Uses all CPUs.
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);
 
 }  // namespace raggemm::host

@@ -7,8 +7,8 @@
 
 namespace raggemm::host {
 
-// SplitMix64 (Steele, Lea, Flood, 2014). kGolden is the step of its state, and Scramble makes a random number from a
-// state.
+// The random number generator SplitMix64 (Steele, Lea, Flood, 2014). Each random number adds kGolden to the state of
+// the generator. Scramble turns a state into a random number.
 inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
 
 inline uint64_t Scramble(uint64_t z) {
@@ -17,12 +17,12 @@ inline uint64_t Scramble(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// Returns a checksum of all bits of an array of a matrix format. It is the same on every machine and in every language.
-// If bits(i) is element i as an unsigned integer, the checksum is, modulo 2^64,
+// Returns a checksum of all bits of an array. Any machine and any language can compute the same checksum. If bits(i) is
+// the bits of element i as an unsigned integer, the checksum is, modulo 2^64,
 //
 //     sum over i of Scramble(Scramble(bits(i)) + (i + 1) * 0x9e3779b97f4a7c15)
 //
-// All NaNs count as Format::NaN, because the kind of a NaN is not guaranteed.
+// Every NaN counts as Format::NaN, because the sign and payload of a NaN are not guaranteed.
 uint64_t Checksum(const Array& array);
 
 }  // namespace raggemm::host

@@ -1,5 +1,6 @@
-// Runs cases of proto/cases through the plugin like XLA, and compares the results with the float64 reference. Exits
-// with 0 if all are right, with 1 if one is wrong or Abseil refuses a flag, and with 2 if it could not start.
+// A program that runs cases of proto/cases through libraggemm_ffi.so like XLA, and compares the results with the
+// float64 reference. Its exit code is 0 if all results are right, 1 if a result is wrong, a case fails or Abseil
+// refuses a flag, and 2 if the program could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -57,7 +58,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
-// Returns a path relative to the parent of the program's folder. Build and installation have the same layout.
+// Returns the path of a file relative to the parent of the folder of this program. The build tree and an installation
+// have the same layout.
 fs::path InstalledPath(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }
@@ -121,7 +123,7 @@ RunOptions OptionsFromFlags() {
   return options;
 }
 
-// Returns the value of "key: value" in a plan.
+// Returns the value on the line "key: value" of the text of a plan, or "-" if there is no such line.
 std::string Fact(const std::string& plan, absl::string_view key) {
   for (absl::string_view line : absl::StrSplit(plan, '\n')) {
     if (absl::ConsumePrefix(&line, key) && absl::ConsumePrefix(&line, ": ")) return std::string(line);
@@ -129,7 +131,8 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// Returns the number of threads of a case's pool. The plugin refuses more than kMaxThreads.
+// Returns the number of threads of the pool for a case: the flag, else the number in the case, else one per CPU. The
+// plugin refuses more than kMaxThreads.
 int PoolThreads(const GroupedGemmCase& c) {
   int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = c.config().threads();
@@ -137,8 +140,8 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// Runs a case. Turns exceptions into errors, so that cases after one with invalid shapes or too little memory still
-// run.
+// Runs a case. Returns exceptions as errors, so that the next cases still run after a case with invalid shapes or too
+// little memory.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));
@@ -150,7 +153,7 @@ absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& sou
   }
 }
 
-// Prints the result of a case. Returns true if it was right.
+// Prints the result of a case. Returns true if the result is right.
 bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   if (!run.ok()) {
     absl::PrintF("%-34s ERROR %s\n", source.name(), run.status().ToString());
@@ -175,7 +178,8 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   return right;
 }
 
-// Throws std::runtime_error if no case can run, because the plugin has another API version or refuses the attributes.
+// Throws std::runtime_error if the plugin has another FFI API version than this program, or refuses the attributes of
+// the flags. No case could run then.
 void CheckPlugin(const Plugin& plugin, const Attributes& attributes) {
   for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
     if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);

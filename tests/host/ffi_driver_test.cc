@@ -1,4 +1,4 @@
-// Tests the output and exit codes of the driver as a program.
+// Tests the output and the exit codes of the program ffi_driver.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Outcome {
 
 Outcome Drive(const std::string& arguments) {
   const auto program = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
-  // The arguments come last, because they may redirect a stream.
+  // The arguments come last in the command, because they may contain a redirection of the shell.
   FILE* pipe = popen(absl::StrCat("exec 2>&1; " RAGGEMM_EMULATOR " ", program.string(), " ", arguments).c_str(), "r");
   Outcome outcome;
   char buffer[4096];
@@ -110,7 +110,7 @@ TEST(FfiDriverTest, TakesSeveralFilesTypesRulesAndPrecision) {
   }
 }
 
-// The error is printed once, not for each case.
+// Flags that the plugin refuses are one error for all cases, not an error for each case.
 TEST(FfiDriverTest, WhatThePluginDoesNotTakeIsOneError) {
   for (const auto& [flag, message] : {std::pair{"--isa=sse2", "attribute isa: unknown value \"SSE2\""},
                                       {"--executor=gpu", "attribute executor: unknown value \"GPU\""},

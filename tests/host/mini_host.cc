@@ -11,7 +11,7 @@ namespace {
 std::atomic<int64_t> live_errors{0};
 }  // namespace
 
-// Definition of XLA's opaque type.
+// The type of an error, which XLA's header only declares. Each host defines it.
 struct XLA_FFI_Error {
   XLA_FFI_Error(XLA_FFI_Error_Code c, std::string m) : code(c), message(std::move(m)) { ++live_errors; }
   ~XLA_FFI_Error() { --live_errors; }
@@ -36,7 +36,7 @@ void ReadError(ErrorDetails* details) {
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-// The host's context. XLA's header has it as an opaque type, whose name depends on the version.
+// The execution context of a call. XLA's header declares its type under a name that depends on the version of XLA.
 struct Context {
   TaskRunner* pool;
 };
@@ -58,7 +58,7 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   return nullptr;
 }
 
-// Returns an API with the functions that a handler for the CPU calls. All others are null.
+// Returns a table of API functions. It has the functions that a handler for the CPU calls. The others are null.
 XLA_FFI_Api MakeApi() {
   XLA_FFI_Api api{};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
@@ -84,7 +84,7 @@ constexpr XLA_FFI_DataType TypeOf(int64_t) { return XLA_FFI_DataType_S64; }
 constexpr XLA_FFI_DataType TypeOf(float) { return XLA_FFI_DataType_F32; }
 constexpr XLA_FFI_DataType TypeOf(double) { return XLA_FFI_DataType_F64; }
 
-// Attributes in the form of the ABI, sorted by name at every level.
+// Attributes as structs of XLA's C ABI. Each dictionary of attributes is sorted by name.
 class AttributeList {
  public:
   explicit AttributeList(const Attributes& attributes) : nodes_(attributes.size()) {
@@ -145,7 +145,8 @@ class AttributeList {
   XLA_FFI_Attrs list_;
 };
 
-// Arguments or results. XLA_FFI_Args and XLA_FFI_Rets differ only in the names of their types.
+// The arguments or the results of a call as structs of XLA's C ABI. One template serves both, because XLA_FFI_Args and
+// XLA_FFI_Rets differ only in the names of their types.
 template <typename List, typename Type>
 class BufferList {
  public:

@@ -1,5 +1,5 @@
-// The host's side of XLA's C ABI, just enough to call a handler like XLA:CPU: call frames, API functions, errors, and a
-// thread pool. It includes only the C header and knows no handler.
+// Implements XLA's side of its C ABI, just enough to call an FFI handler like XLA:CPU: call frames, API functions,
+// errors, and a thread pool. Depends only on XLA's C header, not on the library.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_
 
@@ -25,15 +25,15 @@ struct Error {
   bool ok() const { return code == XLA_FFI_Error_Code_OK; }
 };
 
-// A buffer of the caller. `data` may even be null or misaligned, and handlers must cope with it.
+// A buffer of the caller. Tests may set `data` to null or to a misaligned address. Handlers must not crash then.
 struct Buffer {
   XLA_FFI_DataType dtype = XLA_FFI_DataType_F32;
   std::vector<int64_t> dims;
   void* data = nullptr;
 };
 
-// An attribute. Integers are int64_t as in JAX (write int64_t{4}). Attributes are a map, because frames list them by
-// name.
+// The value of an attribute. JAX passes integers as int64_t, so write int64_t{4}. Attributes is a map, because call
+// frames list attributes in the order of their names.
 struct Attribute;
 using Attributes = std::map<std::string, Attribute>;
 using AttributeValue =
@@ -48,7 +48,7 @@ struct Call {
   Attributes attributes;
 };
 
-// Interface of pools that run a handler's tasks.
+// The interface of thread pools of the host. They run the tasks that handlers schedule.
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
@@ -56,7 +56,7 @@ class TaskRunner {
   virtual void Schedule(XLA_FFI_Task* task, void* data) = 0;
 };
 
-// A pool that starts tasks in the order of scheduling. The destructor waits for all tasks.
+// A pool that starts tasks in the order in which they were scheduled. The destructor waits until all tasks have run.
 class ThreadPool : public TaskRunner {
  public:
   explicit ThreadPool(int threads);
@@ -74,35 +74,37 @@ class ThreadPool : public TaskRunner {
   std::vector<std::thread> threads_;
 };
 
-// The frame of one stage of a call. Points into `call`, which must outlive it.
+// The call frame of one stage of a call. It points into `call`, which must outlive the frame.
 class CallFrame {
  public:
-  // If `pool` is null, the thread pool functions of the API fail.
+  // If `pool` is null, the thread pool functions of the API return errors.
   CallFrame(const Call& call, XLA_FFI_ExecutionStage stage, TaskRunner* pool);
   CallFrame(const CallFrame&) = delete;
   CallFrame& operator=(const CallFrame&) = delete;
   ~CallFrame();
 
   XLA_FFI_CallFrame* get();
-  XLA_FFI_Api& api();  // The frame's own copy of the API.
+  XLA_FFI_Api& api();  // Returns the API functions of this frame. Tests may replace some.
 
  private:
   struct Storage;
   std::unique_ptr<Storage> storage_;
 };
 
-// Calls a handler, and takes ownership of its error.
+// Calls a handler, and returns its error. Destroys the error object that the handler returned.
 Error Invoke(XLA_FFI_Handler* handler, CallFrame& frame);
 
-// Compares the handler's API version with the host's, like XLA when it registers a handler.
+// Asks the handler for its FFI API version, like XLA when it registers a handler. Returns an error unless this host
+// supports the version.
 Error CheckVersion(XLA_FFI_Handler* handler);
 
-// Calls a handler with attributes and no buffers, like XLA:CPU when it loads an executable.
+// Calls the stage INSTANTIATE of a handler with attributes and no buffers, like XLA:CPU when it loads an executable.
 Error Instantiate(XLA_FFI_Handler* handler, const Attributes& attributes);
 
+// Calls the stage EXECUTE of a handler, which computes the results.
 Error Execute(XLA_FFI_Handler* handler, const Call& call, TaskRunner* pool);
 
-// Returns the number of errors that were created and not destroyed.
+// Returns the number of error objects that exist: created by handlers and not yet destroyed.
 int64_t LiveErrors();
 
 // A shared library, loaded with RTLD_NOW | RTLD_LOCAL. The destructor closes it.
@@ -114,7 +116,7 @@ class Library {
   Library& operator=(const Library&) = delete;
   ~Library();
 
-  // Returns the function of a name. Throws std::runtime_error if there is none.
+  // Returns the function with this name. Throws std::runtime_error if the library has none.
   template <typename Function>
   Function* Find(const char* name) const {
     return reinterpret_cast<Function*>(Symbol(name));

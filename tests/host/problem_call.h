@@ -10,14 +10,16 @@
 
 namespace raggemm::host {
 
+// Returns the memory of an array as a buffer of a call.
 Buffer ToBuffer(const Array& array);
 
-// Returns the custom call raggemm_grouped_gemm_v1 or raggemm_moe_mlp_v1 of a problem, like a front end makes it.
-// Executor, isa and threads have their defaults. The call points into the problem's buffers.
+// Returns the call of raggemm_grouped_gemm_v1 or raggemm_moe_mlp_v1 that a JAX program would make for a problem. The
+// attributes executor, isa and threads are absent. The call points into the buffers of the problem.
 Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace);
 Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
 
-// Returns the workspace elements of a call, computed with raggemm_v1_workspace_coefficients.
+// Returns the size of the workspace of a call, in elements of int64. `coefficients` is the plugin's function
+// raggemm_v1_workspace_coefficients.
 using WorkspaceCoefficientsFunction = void(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 int64_t WorkspaceElements(const GroupedGemmProblem& problem, WorkspaceCoefficientsFunction* coefficients);
 

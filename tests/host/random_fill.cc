@@ -11,7 +11,7 @@
 namespace raggemm::host {
 namespace {
 
-// Returns number i of the stream of a seed.
+// Returns random number i of the sequence that belongs to a seed.
 uint64_t Hash(uint64_t seed, uint64_t i) { return Scramble((seed << 40) + (i + 1) * kGolden); }
 
 template <typename T, typename ValueOf>
@@ -22,8 +22,8 @@ void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
   });
 }
 
-// Fills an array with signed fractions: the top bits of the hash, as many as the type has digits. Scaling by a power of
-// two is exact in double, or rounds once if T is double and the result is subnormal.
+// Fills an array with signed fractions, made of the top bits of the random numbers. There are as many bits as the type
+// has digits. Scaling by a power of two is exact in double, except for subnormal results of type double.
 template <typename T>
 void FillFractions(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
@@ -33,7 +33,7 @@ void FillFractions(const Array& array, uint64_t seed, int exponent) {
   });
 }
 
-// Fills an array like FillFractions by a table, for types without arithmetic in C++.
+// Does the same as FillFractions for types without arithmetic in C++, with a table of all fractions.
 void FillFromTable(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
   const int64_t values = int64_t{1} << digits;
@@ -57,7 +57,7 @@ void FillIntegers(const Array& array, uint64_t seed) {
   });
 }
 
-// Fills an array with one-byte floats, by a table with the element for each byte of the hash.
+// Fills an array of one-byte floats. A table maps the top byte of each random number to an element.
 void FillNarrowFloats(const Array& array, uint64_t seed) {
   const Format& format = FormatOf(array.dtype);
   std::array<uint8_t, 256> table;

@@ -10,7 +10,8 @@
 
 namespace raggemm::host {
 
-// Calls body(begin, end) for one chunk of [0, n) per CPU. Returns when all are done.
+// Divides [0, n) into one chunk per CPU, and calls body(begin, end) for each chunk on a thread of its own. Returns when
+// all calls have returned.
 template <typename Body>
 void ParallelChunks(int64_t n, const Body& body) {
   const int64_t chunks = std::max(1u, std::thread::hardware_concurrency());
@@ -19,21 +20,20 @@ void ParallelChunks(int64_t n, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Fills an array with random values. Element i depends only on the seed and i. It is computed with integers, so that
-// its bits are the same on every machine. Let
+// Fills an array with random values, on all CPUs. Element i depends only on the type, the seed, `exponent` and i. It is
+// computed with integers, so that its bits are the same on every machine. Let
 //
 //     z = Scramble((seed << 40) + (i + 1) * 0x9e3779b97f4a7c15)
 //
 // The elements are, if d is the number of digits of the type (24 for f32):
 //
-//     floats of a matrix format    the top d bits of z, signed, / 2^(d - 1) * 2^exponent. They are uniform over the
-//                                  multiples of epsilon in [-1, 1). Products below the normal numbers are rounded once.
-//                                  `exponent` is at least -1000.
+//     f16, bf16, f32, f64          the top d bits of z as a signed integer, divided by 2^(d - 1), times 2^exponent.
+//                                  Before the last step they are uniform over the multiples of epsilon in [-1, 1).
+//                                  Values below the normal numbers are rounded once. `exponent` is at least -1000.
 //     integers, formats of 4 bits  the top bits of z. Types of less than a byte are filled in whole bytes.
 //     float8                       the top bits of z. For an infinity or NaN the lowest bit of the exponent is flipped.
-//     scales of type f8e8m0fnu     powers of two from 2^-8 on, by the top four bits of z
+//     scales of type f8e8m0fnu     2^(t - 8) if t is the top four bits of z
 //
-// Runs on all CPUs.
 void FillRandom(const Array& array, uint64_t seed, int exponent = 0);
 
 }  // namespace raggemm::host

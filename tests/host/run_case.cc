@@ -39,7 +39,8 @@ absl::StatusOr<double> TimedExecute(const Plugin& plugin, const Call& call, Task
   return seconds.count();
 }
 
-// Returns the attributes executor, isa and threads of a call. Given ones precede those of the case.
+// Returns the attributes executor, isa and threads of a call. Takes each one from `given`, or else from the config of
+// the case.
 Attributes CallAttributes(Attributes given, const proto::GroupedGemmConfig& config) {
   using proto::GroupedGemmConfig;
   if (config.has_executor()) given.insert({"executor", GroupedGemmConfig::Executor::Value_Name(config.executor())});
@@ -57,7 +58,7 @@ Plugin::Plugin(const std::string& path)
       workspace_coefficients(library.Find<WorkspaceCoefficientsFunction>("raggemm_v1_workspace_coefficients")),
       plan_text(library.Find<char*(XLA_FFI_CallFrame*)>("raggemm_plan_text")),
       free_text(library.Find<void(char*)>("raggemm_free")) {
-  // XLA asks for the version when it registers a handler. The handler then allocates its own memory.
+  // Asks each handler for its version before any call, like XLA when it registers a handler.
   for (XLA_FFI_Handler* handler : {instantiate, execute}) {
     if (const Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
   }

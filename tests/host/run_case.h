@@ -1,4 +1,4 @@
-// Runs cases through the plugin like XLA, and checks results.
+// Runs cases of proto/cases through libraggemm_ffi.so like XLA, and checks the results.
 #ifndef RAGGEMM_TESTS_HOST_RUN_CASE_H_
 #define RAGGEMM_TESTS_HOST_RUN_CASE_H_
 
@@ -15,7 +15,8 @@
 
 namespace raggemm::host {
 
-// The symbols of the plugin. The constructor throws std::runtime_error if the library or a symbol is missing.
+// The functions of libraggemm_ffi.so. The constructor throws std::runtime_error if the library or a function is
+// missing, or if its FFI API version is not supported.
 struct Plugin {
   explicit Plugin(const std::string& path);
 
@@ -28,25 +29,26 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;              // Attributes executor, isa and threads that replace those of the case.
-  std::optional<DType> dtype;  // Type of lhs and rhs.
-  // The rule and precision of cases without one. Cases that take no precision ignore it.
+  Attributes how;              // Attributes executor, isa and threads. They take precedence over those of the case.
+  std::optional<DType> dtype;  // Type of lhs and rhs, instead of the types of the case.
+  // The bf16_sums rule and the precision of cases that name none. Cases for which TakesPrecision is false ignore the
+  // precision.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
   std::optional<proto::GroupedGemmConfig::Precision::Value> precision;
-  int64_t max_multiply_adds = 0;  // 0: do not scale recorded sizes down.
+  int64_t max_multiply_adds = 0;  // Limit to which rows of recorded cases are scaled down. 0: no limit.
 };
 
 struct CaseRun {
-  std::string plan;
-  std::string dtypes;
-  int64_t rows = 0, recorded_rows = 0;  // 0 for explicit cases.
+  std::string plan;                     // The plan as text.
+  std::string dtypes;                   // Result of DTypesOf.
+  int64_t rows = 0, recorded_rows = 0;  // Rows after and before scaling down. 0 for explicit cases.
   Check check;
   uint64_t checksum = 0;  // Checksum of out.
   double seconds = 0;
   int64_t multiply_adds = 0;
 };
 
-// Runs a case. Errors of the plugin keep their code and message.
+// Runs a case once and checks its result. Errors of the plugin are returned with their code and message.
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool);
 

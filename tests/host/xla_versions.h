@@ -1,6 +1,6 @@
-// Common names for parts of XLA's C header that differ between FFI API versions, from 0.2 (jaxlib 0.8.1) to 0.5 (jaxlib
-// 0.12). Since 0.4 the function that reads an error also returns its code. It has a longer struct and another name, but
-// the same slot in the API.
+// Gives common names to what differs in XLA's C header between the FFI API versions 0.2 (jaxlib 0.8.1) and 0.5 (jaxlib
+// 0.12). Since 0.4 the API function that reads an error's message also returns its code. The function and its argument
+// struct have new names, the struct is longer, and the position of the function in the API is the same.
 #ifndef RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 #define RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 
@@ -20,7 +20,8 @@ inline constexpr size_t kErrorDetailsSize = XLA_FFI_Error_GetDetails_Args_STRUCT
 inline constexpr auto kReadError = &XLA_FFI_Api::XLA_FFI_Error_GetDetails;
 #endif
 
-// Returns the field for an error's code, or null if the caller was built with an older header without the field.
+// Returns a pointer to the field for the code of an error. Returns null if the struct lacks the field, because the host
+// or the caller was built with a header before 0.4.
 template <typename Details>
 XLA_FFI_Error_Code* ErrorCodeIn(Details& details) {
   if constexpr (requires { details.errc; }) {

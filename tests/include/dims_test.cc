@@ -1,4 +1,4 @@
-// Tests what Dims, the shape of an array, can be made from, and that it copies its source.
+// Tests the conversions to Dims, the shape of an array, and that a Dims holds a copy of its source.
 #include <type_traits>
 #include <vector>
 
@@ -32,7 +32,7 @@ TEST(DimsTest, InitializeAnArrayInOneExpression) {
   EXPECT_THAT((Array{nullptr, DType::kF32, absl::MakeConstSpan(dims, 1)}).dims, ElementsAre(2));
 }
 
-// A number could be the length of a vector, but it is not a shape.
+// A number must not convert to Dims. A vector could be made from it, as a length, but a number is no shape.
 TEST(DimsTest, AreNotMadeFromANumber) { EXPECT_FALSE((std::is_convertible_v<int64_t, Dims>)); }
 
 TEST(DimsTest, MayExceedTheInlineCapacity) {

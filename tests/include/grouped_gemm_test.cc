@@ -1,4 +1,4 @@
-// Tests that the public headers are enough to plan, print and compute.
+// Tests that a program needs only the public headers to plan a call, print the plan, and compute.
 #include "raggemm/grouped_gemm.h"
 
 #include <cstdint>

@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Returns the problem with each activation, with a gate and, unless the activation needs one, without.
+// Returns one problem for each activation with a gate, and one without a gate unless the activation needs a gate.
 std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
   std::vector<ProblemSpec> all;
   for (int i = 0; i < kActivationCount; ++i) {
@@ -76,8 +76,8 @@ TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   }
 }
 
-// The extents use every strategy, one or several KC blocks, and one or several tiles of columns. Other tests cover
-// bf16, quantized and split f32 operands.
+// Covers every strategy, one and several KC blocks, and one and several tiles of columns with f32. Then covers each
+// bf16_sums rule, quantized operands and split f32.
 TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
   for (int64_t m : {1, 4, 70}) {
     for (int64_t n : {1, 33, 600}) {

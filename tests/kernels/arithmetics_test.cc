@@ -11,7 +11,8 @@
 namespace raggemm::test {
 namespace {
 
-// Returns one-group problems for each bf16_sums rule, each precision that splits f32, and each pair of 8-bit types.
+// Returns a problem of one group for each bf16_sums rule, for each precision of split f32 with each rule that it can
+// have, and for each pair of 8-bit types.
 std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   std::vector<ProblemSpec> specs;
   for (ArithmeticId rule : kBf16Rules) {
@@ -34,7 +35,7 @@ std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   return specs;
 }
 
-// The extents are at and next to the edges of tiles, panels, blocks and accumulation chains.
+// The extents are equal to, or one more or less than, those of tiles, panels, blocks and accumulation chains.
 TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   for (RaggedMode mode : kAllModes) {
     for (int64_t k : {1, 2, 3, 5, 8, 31, 33, 64, 130, 257}) {
@@ -83,7 +84,7 @@ TEST(ArithmeticsOnEveryIsa, EachReplicaBeginsANewBlock) {
   }
 }
 
-// The number of threads changes blocks and tiles, but no bits.
+// The number of threads changes the blocks and tiles of a call, but must not change the bits of its result.
 TEST(ArithmeticsOnEveryIsa, EveryNumberOfThreads) {
   for (ProblemSpec spec : EveryArithmetic(300, 70, 300)) {
     spec.groups = 3;

@@ -58,7 +58,7 @@ TEST_F(Bf16RulesOnEveryIsa, NumbersOfManyMagnitudes) {
   }
 }
 
-// Products, chains and totals are close to the smallest normal number or flush to zero.
+// Operands are so small that products, chains and totals are close to the smallest normal number, or flush to zero.
 TEST_F(Bf16RulesOnEveryIsa, NumbersWhoseProductsVanish) {
   for (int64_t k : {1, 2, 5, 16, 31, 33, 258, 290}) {
     for (int64_t field : {60, 62, 64}) {
@@ -94,7 +94,7 @@ TEST_F(Bf16RulesOnEveryIsa, AnyBits) {
   }
 }
 
-// Sums flush denormals. Alpha, c, bias and the final rounding keep them.
+// Sums of bf16 products flush denormals. The epilogue (alpha, c, bias, rounding to out) must keep denormals.
 TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
   for (DType out : {DType::kF32, DType::kBF16}) {
     ProblemSpec spec = Bf16Spec(5, 20, 2, out);

@@ -1,4 +1,4 @@
-// Tests the prefetches of a tile's blocks of rhs. The tests of results cover the blocks themselves.
+// Tests that a tile prefetches its blocks of rhs. Tests of results cover the division of a tile into blocks.
 #include "kernels/plan/block.h"
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class BlockTest : public testing::Test {
     schedule_ = MakeSchedule(problem_->problem, {.isa = Isa::kScalar, .cpu = cpu}, absl::MakeSpan(workspace_)).value();
   }
 
-  // Adds the indices of the prefetched cache lines, counted from `data`. Uses up `prefetch` like a kernel.
+  // Adds the indices of the cache lines that a kernel with this `prefetch` fetches, counted from `data`, to `lines`.
+  // Advances `prefetch` like a kernel.
   static void AddLines(Prefetch& prefetch, const char* data, std::set<int64_t>& lines) {
     for (; prefetch.count > 0; --prefetch.count) {
       lines.insert((prefetch.line - data) / 64);
@@ -37,7 +38,7 @@ class BlockTest : public testing::Test {
     }
   }
 
-  // Adds the lines of rhs that a whole block prefetches, counted from the start of rhs.
+  // Adds the indices of the cache lines that the work on a whole block prefetches, counted from the start of rhs.
   void PrefetchAll(Prefetcher& prefetcher, const TileTask& task, const Block& block, std::set<int64_t>& lines) {
     Panel panel;
     for (int64_t col = 0; col < block.cols; col += panel.cols) {
@@ -53,10 +54,10 @@ class BlockTest : public testing::Test {
   Schedule schedule_;
 };
 
-// The panels of a block together prefetch each line of the next block once. The cost model orders prefetches
-// differently for few and many rows.
+// The work on the panels of a block prefetches each cache line of the next block exactly once. For few and for many
+// rows, the cost model chooses different orders of the prefetches.
 TEST_F(BlockTest, PrefetchesTheNextBlock) {
-  // A CPU for which the cost model uses both orders.
+  // A CPU for which the cost model chooses each of the two orders for some numbers of rows.
   Cpu cpu = HostCpu();
   cpu.fmas_per_cycle = 32;
   cpu.memory_bytes_per_cycle = 5.5;
@@ -80,7 +81,7 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
       Prefetcher prefetcher(schedule_, task, 0);
       prefetcher.StartBlock(block, &next);
       const int64_t size = SizeOf(schedule_.tile.call.rhs.dtype);
-      // Line indices from the start of the matrix, which need not be aligned to a line.
+      // Indices of cache lines, counted from the start of the matrix, which need not be aligned.
       std::set<int64_t> want, got;
       for (int64_t k = 0; k < next.steps; ++k) {
         for (int64_t col = 0; col < next.cols; ++col) {
@@ -94,7 +95,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
   }
 }
 
-// If a tile goes along k first, the blocks of its first columns together prefetch each line of the next columns once.
+// If a tile computes its blocks along k first, the work on the blocks of its first columns prefetches each cache line
+// of the next columns exactly once.
 TEST_F(BlockTest, PrefetchesTheNextColumns) {
   for (int64_t k : {511, 2048}) {
     ProblemSpec spec{.groups = 1, .m = 3, .n = 640, .k = k, .sizes = {3}};
@@ -115,7 +117,7 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
       PrefetchAll(prefetcher, task, block, got);
       block = next;
     }
-    // A column that begins within a line shares this line with the previous column.
+    // A column that begins within a cache line shares this line with the previous column, so the last line is ignored.
     if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
     EXPECT_EQ(got, want) << k;
   }

@@ -1,5 +1,5 @@
-// Tests rhs in column blocks: results for every type and extent, prefetches, and errors. The padding after the last
-// column is arbitrary.
+// Tests the layout of column blocks of rhs: results for every type and extent, prefetches, and errors. The padding
+// after the last column has arbitrary values.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -27,7 +27,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem with groups of 0 to 40 rows: one or several register tiles.
+// Returns a problem whose groups have 0 to 40 rows, so that some have one register tile and some several.
 ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
   return {.groups = 8,
           .m = 75,
@@ -38,7 +38,7 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// Checks the bits with tile plans for an rhs that fits into the L2 cache, and for a larger one.
+// Checks the bits of a problem twice: with plans for its rhs in the L2 cache, and with plans for a CPU without one.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);
@@ -98,7 +98,8 @@ TEST(ColumnBlocksOnEveryIsa, Integers) {
   }
 }
 
-// Covers scales of sums, scales of elements, and no scales. With 131 columns the last byte of a row may be partly used.
+// Covers scales that multiply sums, scales that multiply elements, and no scales. 131 columns do not fill the last byte
+// of a row if two or four elements share a byte.
 TEST(ColumnBlocksOnEveryIsa, QuantizedWeights) {
   const std::vector<int64_t> scales[] = {{}, {0}, {0, 1}, {32, 1}, {64, 0}, {1, 1}};
   for (DType rhs : kAllQuantized) {
@@ -154,7 +155,7 @@ class ColumnBlocks : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 
-// A tile of few rows reads its blocks in memory order, and prefetches each line once at a fixed distance.
+// A tile of few rows reads rhs in the order of memory. It prefetches each cache line once, at a fixed distance ahead.
 TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
   MakeScheduleOf({.groups = 1,
                   .m = 1,
@@ -242,7 +243,7 @@ TEST(BadColumnBlocks, AreRefusedInOtherModes) {
   }
 }
 
-// Copies x, [G,K,N], to column blocks of `width` columns. Fills the padding with ones.
+// Copies the matrices x, [G,K,N], into `to` in column blocks of `width` columns, and fills the padding with ones.
 Array PutInBlocks(const Array& x, int64_t width, FloatTensor& to) {
   const int64_t k = x.dims[1], n = x.dims[2], blocks = to.array.dims[1];
   for (int64_t i = 0; i < ElementCount(to.array); ++i) {

@@ -1,4 +1,4 @@
-// Tests all 256 patterns of empty groups among eight, and extents of zero.
+// Tests calls with eight groups of which any subset is empty, and calls with extents of zero.
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -31,7 +31,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Ragged K sums three replicas. The last nonempty replica stores the result.
+// Mode ragged K sums three replicas, of which any may be empty. The last replica that is not empty stores the sum.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};
@@ -40,7 +40,8 @@ TEST_F(EmptyGroups, SummedReplicas) {
   }
 }
 
-// A call may have no groups, rows, columns or steps of k. out is then zero, c, or c + bias.
+// A call may have no groups, rows, columns or steps of k. Elements of out are then zero, or c, or c + bias in
+// groups that have rows but no steps of k.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     for (int mask = 0; mask < 16; ++mask) {

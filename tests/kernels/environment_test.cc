@@ -75,16 +75,17 @@ TEST(DefaultThreadsTest, IsANumberOrAll) {
   }
 }
 
-// Returns the best ISA with its own f32 kernels.
+// Returns the ISA that the library prefers for f32 on a CPU with all ISAs of this architecture.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
-// Returns the ISA next above the scalar one, or the scalar ISA if it is the only one.
+// Returns the ISA with the lowest number above that of scalar code, or scalar code if there is no other.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }
 
 struct Variables {
   const char *isa = nullptr, *threads = nullptr, *executor = nullptr;
 };
 
-// Makes a plan in a process with these variables. Returns "EXECUTOR ISA THREADS", or the error.
+// Makes a plan in a new process with these environment variables. Returns "EXECUTOR ISA THREADS" of the plan, or its
+// error.
 std::string PlannedWith(const Variables& variables, Options options) {
   return InChild(20, [&]() -> std::string {
     for (const auto& [name, value] : {std::pair{"RAGGEMM_ISA", variables.isa},
@@ -97,7 +98,7 @@ std::string PlannedWith(const Variables& variables, Options options) {
     std::vector<int64_t> workspace(1000);
     const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!plan.ok()) return plan.status().ToString();
-    // The variable was read before, so this value has no effect.
+    // The variables are read once, by the first plan of a process. So this value must have no effect.
     setenv("RAGGEMM_ISA", "nonsense", 1);
     const absl::StatusOr<Schedule> again = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";

@@ -1,4 +1,4 @@
-// Tests that enum values out of range are errors in every field of a problem and its options.
+// Tests that enum values out of range are errors, in every enum field of a problem and of its options.
 #include "kernels/check/errors.h"
 
 #include <utility>
@@ -13,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// Calls expect(value, error) for values beyond the `count` enumerators.
+// Calls expect(value, error) for several enum values that are out of range. The enum has `count` values, from 0 on.
 template <typename Expect>
 void ForEachBadValue(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {

@@ -1,5 +1,5 @@
-// Tests the plans of measured and unmeasured CPUs. A call names its CPU, so any host can run the plan of any CPU with
-// its own instruction sets.
+// Tests calls with the plans of all measured CPUs and of unmeasured ones. The options of a call name the CPU, so any
+// host can run the plan for any CPU, if the CPU is limited to the instruction sets of the host.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,14 +30,14 @@ class EveryCpuTest : public testing::TestWithParam<Cpu> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, EveryCpuTest, testing::ValuesIn(EveryCpu()),
                          [](const testing::TestParamInfo<Cpu>& info) { return absl::StrCat(info.index); });
 
-// The options name no ISA, so the CPU decides.
+// The options of the call name no ISA, so the plan chooses the ISA by the CPU.
 TEST_P(EveryCpuTest, GivesTheSpecifiedBits) {
   Random random(TestSeed());
   for (int i = 0; i < 60; ++i) {
     TestProblem test(RandomSpec(random));
     test.ClearOut();
     ASSERT_EQ(GroupedGemm(test.problem, {.executor = Executor::kOpenMp, .cpu = GetParam()}), absl::OkStatus());
-    // Unless the problem names a bf16 rule, the CPU of the plan chooses it, not the host.
+    // If the problem names no bf16_sums rule, the CPU of the options decides the rule, and not the host.
     GroupedGemmProblem expected = test.problem;
     const ChosenArithmetic chosen = ArithmeticFor(ProductsOf(test.problem), GetParam()).value();
     if (chosen.because != nullptr) expected.bf16_sums = static_cast<ArithmeticId>(chosen.arithmetic - kArithmetics);

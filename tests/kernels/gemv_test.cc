@@ -1,4 +1,4 @@
-// Tests groups of few rows. They stream rhs once in memory order (RhsMode::kGemv).
+// Tests the strategy for groups of few rows, which reads rhs once in the order of memory (RhsMode::kGemv).
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -19,7 +19,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns options for a CPU with almost no L2 cache, so that rhs streams from memory.
+// Returns options for a CPU with an L2 cache of one byte, so that plans assume that rhs comes from memory.
 Options Uncached() {
   Options options{.executor = Executor::kOpenMp, .threads = 1};
   options.cpu.l2_bytes = 1;
@@ -31,7 +31,7 @@ void ExpectUncachedBits(const ProblemSpec& spec, absl::Span<const int64_t> threa
   ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
 }
 
-// Returns a problem with groups of 0 to 9 rows: every height that GEMV kernels take, and one more.
+// Returns a problem with groups of 0 to 9 rows. GEMV kernels compute groups of up to 8 rows.
 ProblemSpec FewRowsSpec(int64_t n, int64_t k) {
   return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
 }
@@ -104,7 +104,8 @@ TEST(GemvOnEveryIsa, QuantizedWeights) {
   }
 }
 
-// Scaled elements are denormal, infinite or NaN. Nine rows and transposed weights use packed panels.
+// Scales are so extreme that elements times scales are denormal, infinite or NaN. The group of nine rows and transposed
+// weights use packed panels instead of GEMV.
 TEST(GemvOnEveryIsa, ExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
@@ -123,7 +124,7 @@ TEST(GemvOnEveryIsa, ExtremeScales) {
   }
 }
 
-// GEMV kernels load rhs ahead, and the last group of rhs ends at an unmapped page.
+// GEMV kernels load elements of rhs ahead of their use, but not after the last group, which ends at an unmapped page.
 TEST(GemvOnEveryIsa, ReadsNothingAfterTheLastGroup) {
   for (int64_t rows : {1, 2}) {
     for (int64_t n : {33, 70, 100, 1000}) {

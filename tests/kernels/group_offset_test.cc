@@ -1,4 +1,4 @@
-// Tests that a call for a shard of the groups gives the bits of a call for all groups.
+// Tests that a call that processes a part of the groups gives the bits of a call that processes all groups.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -13,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// The default offset is 0. No row follows the rows of the last groups.
+// Covers the first groups, without group_offset because its default is 0, and the last groups.
 TEST(GroupOffsetOnEveryIsa, SelectsTheFirstOrTheLastGroups) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     for (bool c : {false, true}) {

@@ -1,4 +1,4 @@
-// Tests how every ISA widens from and rounds to the 16-bit types.
+// Tests that the kernels of every ISA widen elements of f16 and bf16 exactly and round results to them correctly.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -59,8 +59,8 @@ TEST_P(HalfTypes, WidenEveryPatternExactly) {
   }
 }
 
-// Returns the value halfway between two neighbours of the type, or its neighbour in the compute type if nudge is -1 or
-// 1. These values are the hardest to round.
+// Returns a value that is hard to round: halfway between numbers i and i + 1 of a 16-bit type, if nudge is 0. If nudge
+// is -1 or 1, returns the next number of the compute type below or above it.
 double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
   const double next = ToDouble(patterns, std::min(i + 1, kPatterns - 1));
   const double half = RoundTo(compute, ToDouble(patterns, i) / 2 + next / 2);

@@ -26,7 +26,7 @@ ProblemSpec IntegerSpec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
 class IntegerProducts : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(IntegerProducts);
 
-// Every ISA has its own integer kernels, except the ISAs that only add bf16, and AMX without 8-bit tiles.
+// Every ISA has its own integer kernels, except avx512_bf16, neon_bf16, and AMX on CPUs without 8-bit tiles.
 TEST_P(IntegerProducts, UseTheUnitOfTheIsa) {
   const TestProblem test(IntegerSpec(DType::kU8, DType::kS8, 3, 33, 100));
   std::vector<int64_t> workspace(1000);
@@ -36,7 +36,7 @@ TEST_P(IntegerProducts, UseTheUnitOfTheIsa) {
   EXPECT_EQ(plan.find(IsaName(GetParam()) + "\nblocking: ") != std::string::npos, own) << plan;
 }
 
-// The bits of beta are those of -0.0f, but as an integer beta is not zero, so c must be read.
+// The lowest integer has the bits of -0.0f. As an integer it is not zero, so c must be read and multiplied.
 TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   ProblemSpec spec = IntegerSpec(DType::kS8, DType::kS8, 2, 3, 1);
   spec.c = spec.beta = true;
@@ -48,7 +48,7 @@ TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   EXPECT_TRUE(HasBits(test.problem.out, want));
 }
 
-// Checks these exact values on every ISA, without an oracle.
+// Computes a problem with every ISA, and expects the values `want`. Does not use tests/oracle.
 void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
   for (Isa isa : HostIsas()) {
     test.ClearOut();
@@ -57,7 +57,7 @@ void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const 
   }
 }
 
-// Checks the product of every pair of bytes, alone and at every position of sums of up to five products.
+// Checks the product of every pair of bytes, at every position of sums of one to five products.
 TEST(IntegerProductsOnEveryIsa, EveryPairOfBytes) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {
@@ -84,7 +84,8 @@ TEST(IntegerProductsOnEveryIsa, EveryPairOfBytes) {
   }
 }
 
-// All elements are at an end of their range. With these k, sums pass 2^31 and 2^32.
+// All elements are the smallest or the largest of their type. The extents of k are so large that sums pass 2^31 and
+// 2^32.
 TEST(IntegerProductsOnEveryIsa, WrapAround) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {

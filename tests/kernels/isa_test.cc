@@ -1,4 +1,4 @@
-// Tests which kernels exist, which ones this CPU can run, and that a forced ISA does the work.
+// Tests which kernels exist, which of them this CPU can run, and that a call that names an ISA runs only its kernels.
 #include "kernels/target/isa.h"
 
 #include <sys/mman.h>
@@ -52,7 +52,8 @@ TEST(IsaRows, DescribeTheirKernels) {
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      // Bytes per word. Units that multiply two rows by two columns take 8.
+      // Bytes that the packed rhs stores next to each other for one column: 8 if the ISA multiplies two rows by two
+      // columns at once (MMLA), else 4. Kernels that multiply single elements have one element.
       const int64_t word = row.row_step == 2 ? 8 : 4;
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
@@ -60,12 +61,12 @@ TEST(IsaRows, DescribeTheirKernels) {
       EXPECT_EQ(PackedBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  // Steps of k are rounded up to whole words of two bf16 or four bytes.
+  // Packed panels have room for whole words of two bf16 or four bytes, so steps of k are rounded up to 2 or 4.
   EXPECT_EQ(PackedBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);
   EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
-// ISAs without kernels for an arithmetic use those of another ISA.
+// Every ISA can compute every arithmetic. If it has no kernels for an arithmetic, it uses those of another ISA.
 TEST(KernelsFor, ExistForEveryArithmetic) {
   for (Isa isa : AllIsas()) {
     for (const Arithmetic& arithmetic : kArithmetics) {
@@ -163,8 +164,8 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// Writes an illegal instruction at the start of a function of a process that is about to end. TSan has no shadow memory
-// for code, so this function is not instrumented.
+// Writes an illegal instruction at the start of a function, in a process that is about to end. ThreadSanitizer must not
+// instrument this, because it keeps no records for the memory of code.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
   const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / bytes * bytes;
@@ -178,10 +179,10 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
   __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
-// Computes with the forced ISA after poisoning its own functions (`poison_forced`) or those of all other ISAs, and
-// exits with 0 if the result is right. A call of a poisoned function kills the process.
+// Computes a problem with the ISA `forced`, and exits with 0 if the result is right. Before that, makes the functions
+// of this ISA (if `poison_forced`) or of all other ISAs illegal, so that a call of one of them kills the process.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
-  // The probe runs every ISA, so it must come before poisoning.
+  // HostCpu measures the kernels of every ISA when it is first called, so it must be called before.
   HostCpu();
   for (const IsaRow& isa : IsaRows()) {
     if ((isa.isa == forced) != poison_forced) continue;

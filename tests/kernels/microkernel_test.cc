@@ -1,4 +1,5 @@
-// Tests every kernel of every ISA against its contract in microkernel.h. Operands end at an unmapped page.
+// Tests every kernel of every ISA against its contract in kernels/isa/microkernel.h. Operands end at an unmapped page,
+// so reads after their end crash.
 #include "kernels/isa/microkernel.h"
 
 #include <algorithm>
@@ -21,8 +22,8 @@ namespace {
 
 class Microkernels : public IsaTest {
  protected:
-  // A kernel and its register tile. b is a packed panel, or rhs in its stored layout. Kernels with `dot` read stored
-  // columns, all others read stored rows.
+  // A kernel and its register tile of mr x nr. `packed`: rhs is a packed panel, else it is in its stored layout. `dot`:
+  // the kernel reads columns of the stored rhs, else rows.
   struct Tile {
     const KernelRow& row;
     Microkernel* run;
@@ -41,7 +42,7 @@ class Microkernels : public IsaTest {
     }
   };
 
-  // The part of an accumulation chain that one call computes.
+  // The part of an accumulation chain that one kernel call computes: k steps, and how they begin and end.
   struct ChainPart {
     int64_t k;
     Begin begin;
@@ -66,7 +67,7 @@ class Microkernels : public IsaTest {
     const std::string what = Named(tile, part);
     const int64_t k_padded = PaddedK(tile.row, part.k), elements = tile.height() * tile.nr;
     const bool same_format = random_.Coin(), flips = Flips(tile.row, same_format);
-    // The other 8-bit type than that of rhs.
+    // If lhs and rhs shall have different formats, lhs has the other 8-bit type.
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;
     const DType a_type = same_format ? tile.b_type : other;
     Values a = Panel(tile.row.lhs, a_type, part.k, k_padded, tile.height(), random_);
@@ -91,7 +92,7 @@ class Microkernels : public IsaTest {
         if (part.end == End::kAddTotal) want_result[at] = Add(sums, want_total[at], sum);
       }
     }
-    // Prefetches may have any address, and more lines than the kernel has steps.
+    // The prefetched lines may have any address, even an invalid one. There may be more lines than steps of k.
     const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
     const int64_t lines = part.k * random_.Below(3), moved = tile.Prefetches(part.k) ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
@@ -169,7 +170,8 @@ class Microkernels : public IsaTest {
     ASSERT_TRUE(out.SurroundingsIntact());
   }
 
-  // Calls visit(row, dtype, mr) for every kernel row, type and height, until a failure.
+  // Calls visit(row, dtype, mr) for every row of kernels, type of operands and height of a register tile, until a check
+  // fails.
   template <typename Visit>
   void ForEachHeight(Visit visit) {
     for (const KernelRow& row : rows()) {
@@ -183,14 +185,15 @@ class Microkernels : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
-// Returns true if a row has kernels that read rhs of this type in its stored layout. AMX tiles and f64 sums of narrower
-// elements have none.
+// Returns true if a row has kernels that read rhs of this type in its stored layout. There are none for AMX, and none
+// that widen elements of rhs to f64.
 bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   const bool widens_to_f64 = ArithmeticOf(row).sum == DType::kF64 && dtype != DType::kF64;
   return row.ahead_slice == 0 && !widens_to_f64;
 }
 
-// Checks every height with rhs in its stored layout, with rhs that the kernel packs on the fly, and with packed rhs.
+// Checks register tiles of every height with rhs in its stored layout, with a stored rhs that the kernel also packs,
+// and with packed rhs.
 TEST_P(Microkernels, MultiplyEveryDType) {
   ForEachHeight([this](const KernelRow& row, DType dtype, int64_t mr) {
     const FormatKernels& kernels = KernelsOf(row, dtype);
@@ -200,7 +203,8 @@ TEST_P(Microkernels, MultiplyEveryDType) {
       ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
     }
     EXPECT_EQ(kernels.direct[mr][1].nr, ReadsStoredLayout(row, dtype) ? row.cols : 0);
-    // The first of several register tiles packs on the fly. It has more than half of the tallest tile's rows.
+    // If rows need several register tiles, the first one packs rhs on the fly. It has more than half of the rows of the
+    // tallest tile, so only such heights have a kernel that packs.
     if (2 * mr > row.rows) {
       ASSERT_EQ(kernels.storing[mr] != nullptr, ReadsStoredLayout(row, dtype));
     }
@@ -243,8 +247,8 @@ TEST_P(Microkernels, MultiplyByStoredColumns) {
   }
 }
 
-// Register tiles of one panel have at most two heights. Their kernels have the same width, unless the taller ones are
-// as wide as a panel.
+// The rows of a group are divided into register tiles of at most two heights. The kernels of both heights must have the
+// same width, unless the taller ones are as wide as a packed panel.
 TEST_P(Microkernels, RegisterTilesOfAPanelHaveOneWidth) {
   for (const KernelRow& row : rows()) {
     for (int64_t rows = row.rows + 1; row.ahead_slice == 0 && rows <= 4 * row.rows; ++rows) {

@@ -1,4 +1,4 @@
-// Tests every mode in every storage and mix of types. Results have the specified bits and are within the error bound.
+// Tests that results in every mode, storage and mix of types have the specified bits and are within the error bound.
 #include <cstdint>
 #include <vector>
 
@@ -13,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem of four groups, one of them empty. Rows, columns or steps of k follow the last group.
+// Returns a problem of four groups, one of them empty. The ragged axis goes on after the last group.
 ProblemSpec ModeSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 23, .n = 37, .k = 29, .sizes = {9, 0, 5, 7}};
   if (mode == RaggedMode::kAllRagged) {
@@ -94,7 +94,7 @@ TEST_F(Modes, EveryOptionalOperand) {
   }
 }
 
-// Each replica begins an accumulation chain, so sums of 5000 one-row replicas are rounded 5000 times.
+// Each replica begins a new accumulation chain. The sum over 5000 replicas with one step of k is rounded 5000 times.
 TEST_F(Modes, ErrorsOfManyReplicasAreWithinTheBound) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 5000, .n = 2};
   spec.sizes.assign(spec.replicas, 1);

@@ -1,5 +1,4 @@
-// Tests errors for invalid gradient operands of expert MLPs, and for results that overlap other memory. Nothing is
-// written.
+// Tests that MoeMlpBackward refuses invalid operands and results that overlap other memory, and then writes nothing.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -89,7 +88,8 @@ std::vector<Operand> OperandsOf(const MoeMlpProblem& problem) {
 
 char* LastByte(const Array& array) { return static_cast<char*>(array.data) + BytesOf(array) - 1; }
 
-// Moves a result onto the last element of another array, or onto its first element if the result would not fit.
+// Moves a result to the memory of another array: to its last element, or if the elements of the result are larger, to
+// its first element.
 void MoveOnto(Array& result, const Array& other) {
   result.data = LastByte(other) + 1 - SizeOf(other.dtype);
   if (SizeOf(result.dtype) > SizeOf(other.dtype)) result.data = other.data;
@@ -111,8 +111,8 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
   EXPECT_TRUE(before == after) << one << " and " << other;
 }
 
-// Returns a call whose operands are smaller than a page and end at an unmapped page. A result that is moved onto one
-// operand then reaches no other operand.
+// Returns an MLP with every operand. Each operand is smaller than a memory page and ends at an unmapped page, so a
+// result that is moved to one operand overlaps no other.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }

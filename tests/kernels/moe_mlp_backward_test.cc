@@ -1,5 +1,5 @@
-// Tests that gradients of the expert MLP are close to a float64 oracle, and have the bits of separate products and sums
-// (GradientSequenceBits).
+// Tests that gradients of the expert MLP are close to gradients computed in float64, and have the bits of separate
+// products and sums (GradientSequenceBits).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace {
 using Doubles = std::vector<double>;
 
 std::pair<double, double> ActivationAndDerivative(Activation activation, double x) {
-  // Returns x * sigmoid(z) and its derivative. `slope` is the derivative of z.
+  // Returns x * sigmoid(z) and its derivative by x. `slope` is the derivative of z by x.
   const auto times_sigmoid = [&](double z, double slope) {
     const double s = 1 / (1 + std::exp(-z));
     return std::pair{x * s, s + x * s * (1 - s) * slope};
@@ -50,7 +50,7 @@ std::pair<double, double> ActivationAndDerivative(Activation activation, double 
   }
 }
 
-// Computes all gradients in float64 by the definition, in the order of kMlpGradientSlots.
+// Computes all gradients in float64 by their definition. `gradients` has them in the order of kMlpGradientSlots.
 class Oracle {
  public:
   explicit Oracle(const TestMlp& mlp) : mlp_(mlp), spec_(mlp.spec), inner_(spec_.intermediate), hidden_(spec_.hidden) {
@@ -83,14 +83,15 @@ class Oracle {
 
   double& At(Slot slot, int64_t i) { return gradients[slot][static_cast<size_t>(i)]; }
 
-  // Returns element j of a row of the product with w_up or w_gate.
+  // Returns element j of a row of the product with w, which is w_up or w_gate, plus its bias.
   double FirstProduct(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t row, int64_t j) const {
     const int64_t token = mlp_.TokenOf(row);
     double sum = 0;
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
     return mlp_.InputWeight(row) * sum + (spec_.biases ? bias.At(g * mlp_.columns + j) : 0);
   }
-  // Adds the share of one element of the first product to the gradients of its operands. `slot` is kUp or kGate.
+  // Given the gradient of element j of a row of a first product, adds its contribution to the gradients of x, of the
+  // weights and of the input weight. `slot` is kUp or kGate.
   void AddFirstGradients(Slot slot, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
     const int64_t token = mlp_.TokenOf(row);
     const double weight = mlp_.InputWeight(row);
@@ -208,7 +209,7 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
   }
 }
 
-// Covers every type of intermediate results, rows that are gathered in several parts, and each bf16_sums rule.
+// Covers every type of intermediate results, rows so long that they are gathered in parts, and each bf16_sums rule.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   const DType f32 = DType::kF32, bf16 = DType::kBF16, f16 = DType::kF16;
   std::vector<MlpSpec> specs = {{.x = bf16, .weights = bf16, .out = f32},
@@ -222,7 +223,7 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   for (size_t i = 0; i < specs.size(); ++i) {
     SCOPED_TRACE(i);
     TestMlpBackward call(specs[i]);
-    // Weights of many magnitudes make the bits depend on the order of the sum.
+    // Row weights of very different magnitudes make the bits of a sum depend on its order.
     const FloatTensor& weights = call.mlp.row_weights;
     for (int64_t r = 0; r < call.mlp.rows; ++r) {
       StoreRounded(weights.array, r, std::ldexp(weights.At(r), static_cast<int>(r % 16) - 12));
@@ -232,7 +233,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// Sums of a group continue from chunk to chunk, in the gradients themselves if these are f32, else in f32 buffers.
+// Rows are processed in chunks. The sums of a group's gradients continue from chunk to chunk, in the gradients
+// themselves if they are f32, else in f32 buffers.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (DType weights : {DType::kF32, DType::kBF16}) {
     for (ArithmeticId rule : kBf16Rules) {
@@ -253,7 +255,7 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// All rows form one chunk if this takes less memory than separate sums of the gradients of weights.
+// All rows form one chunk if this takes less memory than f32 buffers for the gradients of weights.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
   MlpSpec spec = {.tokens = 50, .hidden = 90, .intermediate = 80, .sizes = {2100}, .out = DType::kBF16};
   spec.x = spec.weights = DType::kBF16;
@@ -309,8 +311,8 @@ TEST_P(MoeMlpBackwardTest, ComputesEachGradientAlone) {
   }
 }
 
-// Checks arguments at the limits of activations, one float below and above them, and beyond. x is 1, so u and v are the
-// weights.
+// Checks activations at their limits, at the next floats below and above, and beyond. x is 1, so the values of up and
+// gate are the weights.
 TEST_P(MoeMlpBackwardTest, IsRightAtTheLimitsOfActivations) {
   const float below = std::nextafter(7.0F, 0.0F), above = std::nextafter(7.0F, 8.0F), least = 0x1p-149F;
   const float values[] = {0, -0.0F, least, -least, 1, -1, below, 7, above, 9, -below, -7, -above, -9};

@@ -1,5 +1,5 @@
-// Tests that the arrays in the workspace of an expert MLP or its gradients do not overlap, and that no access leaves
-// it.
+// Tests that the arrays in the workspace of an expert MLP or its gradients do not overlap, and that calls do not access
+// memory outside of the workspace.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -28,7 +28,7 @@ struct Region {
   bool is_aligned = true;
 };
 
-// Returns the arrays with the sizes that kernels/mlp/workspace.h states, computed separately.
+// Returns the arrays of a workspace, with the sizes that the comments of kernels/mlp/workspace.h state.
 std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
   const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? ChunkRowsOf(e) : rows;
   const int64_t size = is_backward ? e.element_bytes : 4;
@@ -54,7 +54,7 @@ std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool 
     regions.push_back({pass.d, 4 * in_pass * e.hidden});
   }
   if (!is_backward) return regions;
-  // In gradient calls, d shares the memory of `up`.
+  // In gradient calls, the array d of moe_mlp.h shares the memory of `up`.
   regions[4].bytes = std::max(regions[4].bytes, 4 * rows * e.hidden);
   regions.push_back({b.a_gradient, 4 * rows * e.intermediate});
   regions.push_back({b.out_gradient, size * rows * e.hidden});
@@ -104,7 +104,7 @@ TEST(MlpBuffersTest, DoNotOverlap) {
   }
 }
 
-// The workspace ends or begins at an unmapped page, at each multiple of 8 bytes in a cache line.
+// The workspace begins or ends next to an unmapped page. Its start takes each multiple of 8 bytes in a cache line.
 TEST(MlpBuffersTest, StayWithinTheWorkspace) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const std::vector<Isa> isas = HostIsas();

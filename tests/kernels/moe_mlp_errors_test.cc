@@ -1,4 +1,4 @@
-// Tests errors for invalid expert MLPs. out is not written.
+// Tests that MoeMlp refuses invalid problems with the right message, and does not write out.
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -111,7 +111,7 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   });
 }
 
-// Products without rows are not planned, so shapes of biases have a check of their own.
+// Shapes of biases are checked even if no group has rows. Then no product is planned, whose checks would find them.
 TEST(MoeMlpErrors, AreFoundIfNoRowIsComputed) {
   const auto expect = [](const std::string& text, auto spoil) {
     TestMlp mlp({.sizes = {0, 0, 0, 0}});

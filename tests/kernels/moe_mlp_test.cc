@@ -1,5 +1,5 @@
-// Tests the expert MLP. Results have the bits of separate steps (SequenceBits) and are within the bound of a float64
-// reference.
+// Tests that results of the expert MLP have the bits of separate steps (SequenceBits), and are within the error bound
+// of a float64 reference.
 #include "raggemm/moe_mlp.h"
 
 #include <algorithm>
@@ -60,7 +60,8 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// A chunk of 256 rows holds whole groups or part of one. Some groups have no rows. Tokens have no rows or many.
+// Rows are processed in chunks of 256 rows. A chunk has whole groups or a part of a group. Some groups have no rows.
+// Some tokens have no row, and others have many.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {100, 157, 100, 600}, {0, 0, 0, 0}}) {
@@ -70,7 +71,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// With row_slots a call takes several passes. A pass may end within the rows of a token.
+// With row_slots a call processes its rows in several passes. The end of a pass may divide the rows of a token.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
     MlpSpec spec = {.tokens = 5, .hidden = 24, .intermediate = 9, .sizes = {8000, 0, 3, 9000}, .local = 3, .offset = 1};
@@ -85,7 +86,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   }
 }
 
-// Threads divide the loops over this many tokens.
+// There are so many tokens that several threads share the loops over tokens.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
   ExpectSequence({.tokens = 900, .hidden = 72, .intermediate = 9, .sizes = {7, 2}}, 3);
 }
@@ -126,7 +127,7 @@ TEST_P(MoeMlpTest, AllocatesAWorkspaceIfNoneIsGiven) {
   EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
 }
 
-// Checks results against float64. Bounds are so small that an error of 1e-2 fails.
+// Checks results against float64. Error bounds are so small that an error of 1e-2 would be found.
 TEST_P(MoeMlpTest, IsWithinBoundOfTheDefinition) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
     for (int i = 0; i < kActivationCount; ++i) {
@@ -158,7 +159,7 @@ TEST_P(MoeMlpTest, KeepsNaNInTheTokenThatHasIt) {
 
 // ---- activations ----
 
-// Returns floats of every exponent and sign, and special values.
+// Returns arguments for activations: floats of every exponent and sign, and special values.
 std::vector<float> Arguments() {
   std::mt19937 random(11);
   std::vector<float> all = {0.0F, -0.0F, 1e-45F, -1e-45F, INFINITY, -INFINITY, NAN};

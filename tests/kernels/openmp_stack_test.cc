@@ -1,4 +1,4 @@
-// Tests how the stack size of OpenMP threads is read from environment variables.
+// Tests how the library reads the stack size of OpenMP threads from environment variables.
 #include "kernels/threads/openmp_stack.h"
 
 #include <cstdlib>

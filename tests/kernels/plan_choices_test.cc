@@ -1,6 +1,6 @@
-// Compares plans for several CPUs with plan_choices.txt, one line per plan. Nothing is computed, so every host can plan
-// for every CPU. If a plan changes, the test prints the old and the new line and fails. Run it with RAGGEMM_RECORD=1 in
-// the environment to accept the changes, which rewrites the file.
+// Compares plans for several CPUs with plan_choices.txt, which has one line per plan. Nothing is computed, so every
+// host can plan for every CPU. If a plan changes, the test prints the old and the new line and fails. To accept the
+// changes, run the test with the environment variable RAGGEMM_RECORD=1, which rewrites the file.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kThreads = 8;
 
-// Returns a plan's line: kernels, blocking, threads and the plan of the first tile.
+// Returns a schedule as a line of text: its kernels, blocking, threads, and the plan of its first tile.
 std::string Summary(const Schedule& plan) {
   const TileTask task(plan, 0);
   return absl::StrCat(NameOf(plan.tile.kernels.isa), ", ", plan.tile.kernels.arithmetic->name, ", ",
@@ -44,15 +44,15 @@ struct PlanCase {
   ProblemSpec spec;
 };
 
-// Returns a problem with `rows` rows per expert on average: none for a quarter of the experts, twice as many for
-// another quarter.
+// Returns a problem with `rows` rows per expert on average. A quarter of the experts has no row, and another quarter
+// has twice as many.
 ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
   ProblemSpec spec{.groups = experts, .m = experts * rows, .n = n, .k = k};
   for (int64_t g = 0; g < experts; ++g) spec.sizes.push_back(rows * (g % 4 == 1 ? 0 : g % 4 == 2 ? 2 : 1));
   return spec;
 }
 
-// Returns products of 128 experts of 2048x768 with few and many rows, in several types.
+// Returns products of 128 experts with matrices of 2048 x 768, for few and for many rows, in several types.
 std::vector<PlanCase> Forward() {
   struct Types {
     DType lhs, rhs;
@@ -95,7 +95,8 @@ std::vector<PlanCase> OtherModes() {
   return cases;
 }
 
-// Returns one line per case and CPU: all measured CPUs, and unknown CPUs with the best ISA and with none.
+// Returns one line per case and CPU. The CPUs are all measured ones, an unknown CPU with all ISAs, and an unknown CPU
+// that has only scalar code.
 std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);
@@ -127,7 +128,7 @@ TEST(PlanChoicesTest, AreAsRecorded) {
   const std::vector<std::string> want = absl::StrSplit(recorded, '\n'), got = absl::StrSplit(lines, '\n');
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    // AMX has other kernels on CPUs with bf16 tiles but no 8-bit tiles.
+    // On a host whose AMX lacks 8-bit tiles, AMX has other kernels than on the recording host.
     if (HostLacksTilesOfBytes() && absl::StrContains(got[i], "amx")) continue;
     EXPECT_EQ(got[i], want[i]);
   }

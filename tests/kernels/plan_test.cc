@@ -1,4 +1,5 @@
-// Tests plans. A plan depends only on shapes, sizes, the number of threads and the CPU, and reads no element.
+// Tests plans. A plan depends only on shapes, group sizes, options and the CPU. Planning reads no element of lhs and
+// rhs.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -36,7 +37,8 @@ ProblemSpec PlanSpec(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Each thread gets one range of the gemm tiles and the fill tiles after them. Every tile is in one range.
+// Each thread gets one range of tiles. Tiles that compute products come first, then those that fill out where no group
+// is. Every tile is in exactly one range.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(PlanSpec(mode));
@@ -55,7 +57,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   }
 }
 
-// A range costs at most two tiles more than an equal share, because ranges consist of whole tiles.
+// The cost of a thread's range exceeds an equal share by at most two tiles. Ranges consist of whole tiles.
 TEST_F(PlanTest, RangesHaveEqualCost) {
   const TestProblem test(PlanSpec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
@@ -109,7 +111,7 @@ TEST_F(PlanTest, PrintsThatOperandsArePacked) {
   }
 }
 
-// Returns an array that is too large to exist. Plans never read its address.
+// Returns an array that is too large for any memory. Planning does not read it.
 Array HugeArray(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
   return {reinterpret_cast<void*>(address), dtype, dims};
 }
@@ -129,7 +131,8 @@ TEST_F(PlanTest, TakesExtentsBeyond32Bits) {
   EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
 }
 
-// The state of threads is kept in arrays of kMaxThreads, so only part of a larger pool is used.
+// A call uses at most kMaxThreads threads of a larger pool, because it has arrays of this size for the state of
+// threads.
 TEST_F(PlanTest, UsesAtMostTheMaximumOfThreadsOfAPool) {
   int64_t sizes[] = {1 << 20};
   const int64_t groups[] = {1}, lhs[] = {1 << 20, 4096}, rhs[] = {1, 4096, 4096}, out[] = {1 << 20, 4096};

@@ -1,4 +1,5 @@
-// Tests errors for invalid shapes, types and optional operands. out is not written, and the next call works.
+// Tests that GroupedGemm refuses invalid shapes, types and optional operands, does not write out, and that the next
+// call works.
 #include "kernels/check/problem.h"
 
 #include <cstdint>
@@ -37,7 +38,7 @@ ProblemSpec ThreeGroupsOf(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Returns two problems of three groups with these sizes.
+// Returns a spec of two problems with three groups each. `sizes` has the sizes of all six groups.
 ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
   ProblemSpec spec = ThreeGroupsOf(mode);
   spec.problems = 2;

@@ -67,7 +67,7 @@ TEST(BadQuantizedProblem, NamesTheShapeOfItsScales) {
   expect({2}, "rhs_scale: ");
 }
 
-// A group may end at any row, so a block of scales must not span several rows of lhs.
+// A block of scales of lhs must not have several rows, because a group may end at any row.
 TEST(BadQuantizedProblem, MayNotHaveBlocksAcrossGroups) {
   ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
   spec.lhs_scale = {1, 1};

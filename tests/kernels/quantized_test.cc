@@ -1,4 +1,4 @@
-// Tests quantized operands on every ISA of the host. The oracle has its own dequantization.
+// Tests the bits of results with quantized operands on every ISA of the host. The oracle dequantizes by its own code.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 class Quantized : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Quantized);
 
-// Multiplies each code of each format by 1, with lhs of bf16, f32 and f64.
+// Multiplies each element of each quantized format by 1, with an lhs of bf16, f32 and f64.
 TEST_P(Quantized, EveryCodeHasItsValue) {
   for (DType format : kAllQuantized) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kF64}) {
@@ -43,7 +43,7 @@ TEST_P(Quantized, EveryCodeHasItsValue) {
   }
 }
 
-// k is so long that an s32 sum could overflow. Products are summed as floats instead.
+// With so many steps of k an s32 sum could overflow, so the library must sum products of 8-bit integers as floats.
 TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   constexpr int64_t kSteps = 140'000;
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, kSteps));
@@ -92,7 +92,7 @@ TEST(QuantizedOnEveryIsa, IsWithinTheBound) {
   }
 }
 
-// Returns a problem of three groups in each mode, with the types and parameters of `base`.
+// Returns one problem of three groups for each mode, with the types, scales and zero points of `base`.
 std::vector<ProblemSpec> EveryMode(const ProblemSpec& base) {
   std::vector<ProblemSpec> specs;
   for (RaggedMode mode : kAllModes) {
@@ -115,7 +115,7 @@ bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || 
 TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   for (DType format : kAllQuantized) {
     for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
-      // With an f16 or f64 partner, formats differ only in packing, so two formats are enough.
+      // If the other operand is f16 or f64, formats differ only in how they are packed. Two formats are then enough.
       const bool is_float = partner != DType::kBF16 && IsMatrix(partner);
       if (is_float && format != DType::kS4 && format != DType::kF8E5M2 && partner != DType::kF32) continue;
       for (bool swapped : {false, true}) {
@@ -181,7 +181,8 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// Scales are per row, per column, per block of k, or of elements.
+// Both operands are quantized. Scales are per row of lhs, per column of rhs, per block of steps of k, or so fine that
+// they multiply elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
@@ -205,7 +206,7 @@ TEST(QuantizedOnEveryIsa, BothOperands) {
   }
 }
 
-// Each step of a ragged K has a scale, and replicas are summed.
+// In mode ragged K, each step of k has its own scale, and replicas are summed.
 TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   for (bool flipped : {false, true}) {
     ProblemSpec spec = OneGroup(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
@@ -223,7 +224,7 @@ TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   }
 }
 
-// Buffers end at an unmapped page.
+// Covers register tiles of every height and width. Buffers end at an unmapped page, so reads after their end crash.
 TEST(QuantizedOnEveryIsa, TileEdges) {
   for (DType format : kAllQuantized) {
     const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
@@ -239,12 +240,13 @@ TEST(QuantizedOnEveryIsa, TileEdges) {
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }
-    // Few rows use the widest panels. The last of 37 steps has no partner in a pair, and nothing after it may be read.
+    // Few rows use the widest panels. Kernels take steps of k in pairs. The last of 37 steps has no partner, and
+    // nothing after it may be read.
     for (int64_t m = 1; m <= 8; ++m) ASSERT_TRUE(GivesExpectedBits(OneGroup(DType::kBF16, format, m, 128, 37)));
   }
 }
 
-// Tiles of many rows pack lhs again for each block of columns. Tiles of few rows pack all of lhs at once.
+// Tiles of many rows pack their rows of lhs again for each block of columns of rhs. Tiles of few rows pack lhs once.
 TEST(QuantizedOnEveryIsa, LargeTiles) {
   for (DType lhs : {DType::kBF16, DType::kU8}) {
     for (int64_t block : {64, 160, 640}) {
@@ -286,8 +288,8 @@ TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   }
 }
 
-// Few rows and many columns give KC blocks with few steps. Sums are rescaled after 96, 160 or 224 steps, which are no
-// powers of two.
+// Few rows and many columns give KC blocks with few steps. Each scale covers 96, 160 or 224 steps, which are no powers
+// of two, so scales change within KC blocks.
 TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
@@ -302,9 +304,9 @@ TEST(QuantizedOnEveryIsa, WideTiles) {
   }
 }
 
-// Scale blocks of 288 and 544 steps are longer than a KC block, so some KC blocks continue a sum. Blocks of 16, 48 and
-// 80 steps are no multiple of 32, so scales apply to elements. Kernels that read power-of-two scales themselves must
-// not be used.
+// Scales that cover 288 or 544 steps of k are longer than a KC block, so some KC blocks continue a sum. Scales that
+// cover 16, 48 or 80 steps, no multiple of 32, multiply elements. Kernels that read power-of-two scales themselves must
+// not be used for these.
 TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},
@@ -328,9 +330,9 @@ TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   }
 }
 
-// Scales go from 2^-127, which is denormal in f32, to 2^127 and NaN. They are mixed, or all just inside or just outside
-// the range in which kernels assume normal products. All products are positive, because infinities of both signs would
-// sum to NaN.
+// Scales are powers of two from 2^-127, which is denormal in f32, to 2^127, and NaN. Kernels have a fast path for
+// scales with which products are normal numbers. The scales of a call are very different, or all close to a limit of
+// this range. All products are positive, because the sum of infinities of both signs would be NaN.
 TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};
@@ -358,7 +360,7 @@ TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   }
 }
 
-// If out is f64, elements become f32 instead of bf16, and all sums are f64, even of integers.
+// If out is f64, elements are converted to f32 instead of bf16, and all sums are f64, even those of integers.
 TEST(QuantizedOnEveryIsa, F64Results) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kS8, DType::kS8},
                                  {DType::kU8, DType::kS4},
@@ -386,8 +388,8 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
   EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
 }
 
-// By grouped_gemm.h a quantized operand becomes bf16 next to bf16 or another quantized operand, unless out is f64. Two
-// integer operands stay bytes. All others become f32.
+// By grouped_gemm.h, a quantized operand is converted to bf16 if the other operand is bf16 or quantized and out is not
+// f64. Two integer operands without zero points stay bytes. In all other cases it is converted to f32.
 TEST(QuantizedProblem, NamesTheTypesOfItsProductsInThePlan) {
   const auto expect = [](DType lhs, DType rhs, DType out, const std::string& lhs_text, const std::string& rhs_text) {
     ProblemSpec spec = OneGroup(lhs, rhs, 2, 4, 64);

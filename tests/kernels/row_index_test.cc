@@ -1,4 +1,5 @@
-// Tests row_index, which selects rows of lhs and holds untrusted values.
+// Tests row_index, an array with the row of lhs for each row of out. Its values come from the caller and may be
+// invalid.
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -70,7 +71,8 @@ TEST(RowIndex, IsRightForQuantizedWeights) {
   ExpectRight(spec);
 }
 
-// The buffer of gathered rows holds kMaxRows rows of f32. Kernels of f64 have at most half as many rows.
+// A register tile of any kernel must fit into the buffer for gathered rows, which holds kMaxRows rows of f32, or half
+// as many rows of f64.
 TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
@@ -80,7 +82,8 @@ TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   }
 }
 
-// lhs ends or begins at an unmapped page. Reads stay within lhs even if indices change after planning.
+// Reads stay within lhs even if another thread changes row_index after planning. lhs begins or ends at an unmapped
+// page, so other reads would crash.
 TEST(RowIndex, ChangedAfterPlanningReadsNoOtherMemory) {
   for (const Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
     ProblemSpec spec{.groups = 2, .m = 40, .n = 30, .k = 50, .sizes = {22, 18}, .sizes_type = DType::kS64};

@@ -1,4 +1,4 @@
-// Tests the bits of problems with many tiles and accumulation chains, for every ISA on several threads.
+// Tests the bits of results with many tiles and accumulation chains, for every ISA and on several threads.
 #include <cstdint>
 #include <vector>
 
@@ -27,7 +27,8 @@ TEST(RunTest, WideForward) {
   }
 }
 
-// The groups' row counts use every strategy. Blocks of rhs cut accumulation chains, because there are many columns.
+// The groups have such numbers of rows that every strategy is used. There are so many columns that the blocks of rhs
+// are shorter than accumulation chains.
 TEST(RunTest, BlocksThatCutChains) {
   ProblemSpec spec{.groups = 6, .m = 130, .n = 700, .k = 300, .sizes = {1, 6, 16, 0, 33, 61}};
   for (bool rhs_flipped : {false, true}) {
@@ -48,7 +49,7 @@ TEST(RunTest, ManyChains) {
   }
 }
 
-// Covers the 4096-column tiles of groups of few rows, f64, and many small groups.
+// Covers tiles of 4096 columns, which groups of few rows have, sums in f64, and many small groups.
 TEST(RunTest, OtherShapesOfTiles) {
   ExpectRightOnThreads({.groups = 4, .m = 9, .n = 9001, .k = 20, .sizes = {1, 0, 5, 2}, .bias = true});
   ProblemSpec f64{.groups = 3, .m = 150, .n = 200, .k = 530, .sizes = {100, 3, 40}};
@@ -59,7 +60,7 @@ TEST(RunTest, OtherShapesOfTiles) {
   ExpectRightOnThreads({.groups = 300, .m = 700, .n = 33, .k = 40, .sizes = random.Sizes(300, 700)});
 }
 
-// Each replica begins a new accumulation chain, even if it has few steps.
+// In mode ragged K, each replica begins a new accumulation chain, even if it has few steps of k.
 TEST(RunTest, WeightGradients) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .groups = 4, .m = 220, .n = 130, .k = 900, .sizes = {600, 0, 1, 280}};
   spec.c = true;

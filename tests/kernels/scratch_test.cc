@@ -1,4 +1,4 @@
-// Tests that a warm call, one after the first, takes no memory from the system.
+// Tests that a call takes no memory from the system if the same call ran before (a warm call).
 #include "kernels/run/scratch.h"
 
 #include <sys/mman.h>
@@ -35,8 +35,8 @@ void* Counted(void* memory) {
 
 }  // namespace
 
-// All other standard forms of new and delete call these. They are not inlined, because GCC would warn about free() of
-// memory from new.
+// Replaces the functions that all other standard forms of new and delete call. They are not inlined, because GCC would
+// then warn about free() of memory from new.
 #define RAGGEMM_NOINLINE __attribute__((noinline))
 RAGGEMM_NOINLINE void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
 RAGGEMM_NOINLINE void* operator new(size_t bytes, std::align_val_t alignment) {
@@ -49,7 +49,7 @@ RAGGEMM_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept {
 RAGGEMM_NOINLINE void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 #undef RAGGEMM_NOINLINE
 
-// Replaces the C library's function, with which pack buffers are allocated.
+// Replaces the function of the C library by which the library allocates pack buffers, and counts its calls.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   ++allocations;
   void* memory = nullptr;
@@ -59,7 +59,7 @@ extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
 namespace raggemm::test {
 namespace {
 
-// Page faults and allocations of a call.
+// Numbers of page faults and of allocations during a call.
 struct Taken {
   int64_t faults = std::numeric_limits<int64_t>::max(), allocations = std::numeric_limits<int64_t>::max();
 };
@@ -70,8 +70,8 @@ int64_t MinorFaults() {
   return usage.ru_minflt;
 }
 
-// Returns the minimum that several warm calls take. The system may fault in pages again at any time, but a call itself
-// always takes the same.
+// Returns the smallest numbers among several warm calls. Linux may cause page faults at any time, but those of the call
+// itself are in each of them.
 Taken TakenByWarm(absl::FunctionRef<void()> call) {
   constexpr int kCold = 3, kWarm = 5;
   for (int i = 0; i < kCold; ++i) call();
@@ -131,7 +131,7 @@ TEST_P(ScratchTest, WarmWithEveryOptionalOperand) {
   ExpectNothingTaken(spec);
 }
 
-// Leases all buffers left by earlier tests, so that a test starts without kept buffers.
+// A base class for tests that start without kept pack buffers. It leases all buffers that earlier tests left.
 class ScratchLeaseTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -144,7 +144,7 @@ class ScratchLeaseTest : public testing::Test {
   ScratchLease others_;
 };
 
-// The next call may have another blocking, and a kept block may be too small for it.
+// A kept buffer is used again only if it is large enough. A later call may have other blocks and need a larger one.
 TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {
@@ -180,7 +180,7 @@ TEST_F(ScratchLeaseTest, NamesTheBytesInItsError) {
   EXPECT_EQ(status.message(), "no memory for the pack buffers of 3 threads, 1152921504606846976 bytes each");
 }
 
-// A pool that throws an exception for every task. The memory of refused tasks must not leak.
+// A pool that throws an exception whenever a task is scheduled. The memory of these tasks must not leak.
 class RefusingPool : public TaskPool {
  public:
   int64_t num_threads() const override { return 4; }

@@ -1,4 +1,4 @@
-// Tests group sizes. They come from a router at run time, so each call checks them before it writes anything.
+// Tests that calls refuse wrong group sizes before they write anything. Sizes come from a router at run time.
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -24,7 +24,7 @@ void Set(const Array& array, int64_t index, int64_t value) {
 
 class Sizes : public testing::Test {
  protected:
-  // Sets a size in all dims arrays of the problem.
+  // Sets the size with this index to `value` in all dims arrays of the problem.
   static void SetAll(const TestProblem& test, int64_t index, int64_t value) {
     const DimsArrays arrays(test.problem);
     for (const DimsArray& array : arrays.at) {
@@ -108,7 +108,8 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
   ExpectParts(ErrorOf(TestProblem(spec)), {"replica"});
 }
 
-// Each size fits into int64, but the product of a block's two sizes overflows or exceeds the buffer.
+// In mode all ragged, a matrix has a size along each axis. Each size fits into int64, but the product of both overflows
+// or is larger than the buffer.
 TEST_F(Sizes, AllRaggedBlocksMustFitIntoTheBuffer) {
   for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {

@@ -1,4 +1,4 @@
-// Tests NaN, infinities, signed zeros and denormals.
+// Tests results for operands that are NaN, infinities, signed zeros and denormals.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -33,7 +33,7 @@ class SpecialValues : public IsaTest {
  protected:
   void Run(const TestProblem& test) { ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus()); }
 
-  // Computes one group, [m,k] x [k,n], with constant operands.
+  // Computes the product of one group, [m,k] x [k,n]. All elements of lhs, and all of rhs, have the same value.
   void RunFilled(ProblemSpec spec, double lhs, double rhs, std::vector<double>* out) {
     spec.sizes = {spec.m};
     TestProblem test(spec);
@@ -77,7 +77,7 @@ TEST_P(SpecialValues, StayInTheirGroup) {
   }
 }
 
-// Rows of lhs after the last group or of unprocessed groups have no effect.
+// Rows of lhs after the last group, and rows of groups that are not processed, have no effect, even if they are NaN.
 TEST_P(SpecialValues, OutsideProcessedGroupsHaveNoEffect) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     ProblemSpec base{.mode = mode, .groups = 3, .m = 30, .n = 20, .k = 30, .sizes = {4, 9, 5}};
@@ -115,7 +115,7 @@ TEST_P(SpecialValues, BetaZeroNeverReadsC) {
   }
 }
 
-// If a NaN with a full payload were rounded like a number, the carry would reach the sign and give -0.
+// Any NaN gives a NaN. If a NaN whose payload is all ones were rounded like a number, the carry would turn it into -0.
 TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   for (DType out : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (uint32_t bits : {0x7fffffffU, 0xffffffffU, 0x7fc00000U, 0xffc00001U, 0x7f800001U, 0xffbfffffU}) {
@@ -132,7 +132,7 @@ TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   }
 }
 
-// The total is a copy of the first accumulation chain, and the epilogue adds no zero, so -0 survives.
+// The total is a copy of the first accumulation chain, and the epilogue adds no zero. So a sum of -0 keeps its sign.
 TEST_P(SpecialValues, SignedZeros) {
   std::vector<double> out;
   RunFilled({.m = 3, .n = 5, .k = 1}, -0.0, 1, &out);
@@ -148,7 +148,8 @@ TEST_P(SpecialValues, SignedZeros) {
 }
 
 TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
-  // The first fma rounds a tiny negative product to -0. Adding the chain to +0 would lose the sign.
+  // The first fma rounds a tiny negative product to -0. If the total began at +0, adding the chain would lose the
+  // sign.
   std::vector<double> out;
   RunFilled({.m = 7, .n = 40, .k = 1}, -0x1p-100, 0x1p-100, &out);
   for (double value : out) EXPECT_TRUE(value == 0 && std::signbit(value));
@@ -168,7 +169,7 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   }
 }
 
-// The error below the smallest denormal grows with alpha, and so does the bound.
+// Products below the smallest denormal are lost. This error is multiplied by alpha, and so is the bound.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
@@ -194,8 +195,8 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// Sums underflow to -0 and then show the sign of an added zero. lhs is -1: a code of -0 gives +0, and a code of +0
-// keeps -0.
+// The first product of each sum underflows to -0, and shows the sign of the zeros that are added to it. lhs is -1
+// otherwise: an element -0 of rhs makes the sum +0, and an element +0 keeps -0.
 TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
@@ -205,7 +206,7 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // The tiles rule would hide the sign, because its second lane is +0.
+          // With the rule tiles, the sum of the odd steps of k is +0, which would hide the sign.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

@@ -1,5 +1,5 @@
-// Tests f32 that is split into bf16 parts, on every ISA of the host. The oracle splits operands with its own code.
-// Results have its bits and are within the error bound of the float64 reference.
+// Tests products of f32 that is split into bf16 parts, on every ISA of the host. Results must have the bits that the
+// oracle computes, which splits numbers by its own code, and be within the error bound of the float64 reference.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -30,7 +30,7 @@ ProblemSpec SplitSpec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) 
   return spec;
 }
 
-// Calls visit(spec) for each bf16_sums rule and each precision.
+// Calls visit(spec) with each bf16_sums rule and each precision that split f32 can have, until a check fails.
 template <typename Visit>
 void ForEachRuleAndPrecision(ProblemSpec spec, Visit visit) {
   for (ArithmeticId rule : kSplittingRules) {
@@ -66,7 +66,7 @@ class SplitOnEveryIsa : public testing::Test {
 
 class Split : public IsaTest {
  protected:
-  // Returns a * b, computed as a 1x1 result.
+  // Returns a * b, computed by a call with one row, one column and one step of k.
   float Product(float a, float b, Precision precision, ArithmeticId rule) {
     ProblemSpec spec = SplitSpec(1, 1, 1);
     spec.precision = precision;
@@ -92,7 +92,8 @@ TEST_F(SplitOnEveryIsa, NumbersOfManyMagnitudes) {
   }
 }
 
-// Parts, products and totals are close to the smallest normal number or flush to zero. Some operands are denormal.
+// Operands are so small that parts, products and totals are close to the smallest normal number or flush to zero. Some
+// operands are denormal.
 TEST_F(SplitOnEveryIsa, PartsThatVanish) {
   for (int64_t k : {1, 2, 5, 33, 70}) {
     for (int64_t field : {0, 1, 8, 16, 60, 64}) {
@@ -123,13 +124,13 @@ TEST_F(SplitOnEveryIsa, AnyBits) {
   ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
-// No infinity or NaN is lost. Finite numbers far from overflow give none.
+// Infinities and NaN reach the result. Finite operands with a product far from overflow give a finite result.
 TEST_P(Split, KeepsInfinitiesAndNaN) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : kPrecisions) {
       const auto product = [&](float a, float b) { return Product(a, b, precision, rule); };
-      // The parts after the first are positive, negative or zero.
+      // In these numbers the parts after the first part are positive, negative or zero.
       for (float x : {1.0F, 1.5F, 0x1.7fcp0F, 0x1.00fffep3F, 3e38F}) {
         EXPECT_EQ(product(kInf, x), kInf);
         EXPECT_EQ(product(x, -kInf), -kInf);
@@ -160,8 +161,7 @@ TEST_F(SplitOnEveryIsa, IsWithinTheBound) {
   }
 }
 
-// The largest error of a single product is close to the error that the reference proves for the precision, and not
-// above it.
+// The largest error among many single products is at most Splitting::error of the precision, and close to it.
 TEST_P(Split, HasTheProvenError) {
   Random random(TestSeed());
   for (Precision precision : kPrecisions) {
@@ -187,7 +187,7 @@ TEST_P(Split, HasTheProvenError) {
   }
 }
 
-// Tiles of many rows pack lhs again for each block of columns. Tiles of few rows pack all of lhs at once.
+// Tiles of many rows pack their rows of lhs again for each block of columns of rhs. Tiles of few rows pack lhs once.
 TEST_F(SplitOnEveryIsa, LargeTiles) {
   for (bool flipped : {false, true}) {
     for (int64_t m : {3, 230}) {

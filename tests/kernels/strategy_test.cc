@@ -1,4 +1,4 @@
-// Tests the strategies of tiles on any CPU, and how the plan prints them.
+// Tests the choice of the strategy for each tile on every CPU, and how a plan prints the costs of strategies.
 #include "kernels/plan/strategy.h"
 
 #include <cstdint>
@@ -22,7 +22,7 @@ TEST(StrategyTest, PrintsItsCosts) {
   ProblemSpec spec{.groups = 1, .m = 1, .n = 2048, .k = 1024, .sizes = {1}, .rhs = DType::kBF16};
   const TestProblem test(spec);
   std::vector<int64_t> workspace(1000);
-  // A measured CPU, for which the constants of the cost model were chosen.
+  // The first measured CPU. Constants of the cost model were chosen for such CPUs.
   Cpu cpu = MeasuredCpus().empty() ? Cpu() : MeasuredCpus().front();
   cpu.isas = CpuUpTo(AllIsas().front()).isas;
   const Schedule plan = MakeSchedule(test.problem, {.cpu = cpu}, absl::MakeSpan(workspace)).value();
@@ -35,8 +35,8 @@ TEST(StrategyTest, PrintsItsCosts) {
   EXPECT_NE(ToString(plan).find("tile of 1x"), std::string::npos);
 }
 
-// The schedule has the same plan for a tile as PlanTile for the tile alone. Tiles of more than 32 rows are left out,
-// because they share a plan within their row class.
+// The schedule has for each tile the plan that PlanTile makes for the tile alone. Tiles of more than 32 rows are left
+// out, because tiles with similar numbers of rows share a plan then.
 TEST(StrategyTest, IsInThePlanForEveryTileOnEveryCpu) {
   ProblemSpec spec{.groups = 6, .m = 700, .n = 300, .k = 300, .sizes = {1, 0, 32, 60, 190, 400}};
   const TestProblem test(spec);

@@ -1,5 +1,5 @@
-// Tests executors and thread teams. Every executor and number of threads gives the same bits, and late tasks do
-// nothing.
+// Tests executors and thread teams: every executor and number of threads gives the same bits, and tasks that start
+// after the end of their call do nothing.
 #include "kernels/threads/team.h"
 
 #include <atomic>
@@ -25,7 +25,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem with many uneven tiles, from four groups of very different sizes.
+// Returns a problem of four groups of very different sizes, which has many tiles of different sizes.
 ProblemSpec LoopSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 150, .n = 170, .k = 160, .sizes = {3, 70, 0, 50}, .c = true};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {100, 40, 3, 90};
@@ -41,7 +41,7 @@ struct LoopCase {
   TestProblem test;
   std::vector<double> expected;
 };
-// Returns one problem of each mode, made once.
+// Returns one problem of each mode with its expected result. They are made at the first call.
 std::deque<LoopCase>& Cases() {
   static auto* cases = [] {
     auto* made = new std::deque<LoopCase>;
@@ -87,7 +87,7 @@ TEST(Threads, GiveTheSameBitsOnPools) {
   }
 }
 
-// Calls `before` before each task.
+// A pool that calls a function before each task, and then runs the task at once.
 class InterruptedPool : public InlinePool {
  public:
   InterruptedPool(int threads, std::function<void()> before) : InlinePool(threads), before_(std::move(before)) {}
@@ -100,8 +100,8 @@ class InterruptedPool : public InlinePool {
   std::function<void()> before_;
 };
 
-// A task of an earlier call that starts late takes no tile of the next call. Its team is not reused until the task
-// leaves.
+// If a task of a call starts only during the next call, it computes no tile of the next call. The team of the task is
+// not used for another call until the task has ended.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
@@ -129,8 +129,8 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   EXPECT_EQ(tiles, plan.work.tiles());
 }
 
-// A team runs many loops, the first without tiles. If the caller throws, the exception passes through and nothing
-// waits.
+// A team runs many loops over tiles, and the first loop has no tile. If the calling thread throws an exception, the
+// exception reaches the caller and no thread hangs.
 TEST(Teams, ComputeEveryTileOfEveryLoop) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
@@ -155,7 +155,8 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
   }
 }
 
-// Two tiles wait for each other to begin. Builds with sanitizers have one OpenMP thread and skip OpenMP.
+// Each of two tiles waits until the other has begun, so two threads must compute them. Builds with sanitizers have one
+// OpenMP thread and skip OpenMP.
 TEST(Teams, ComputeTilesAtTheSameTime) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

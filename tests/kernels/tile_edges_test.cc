@@ -1,4 +1,5 @@
-// Tests all small extents around the edges of register tiles, panels and accumulation chains.
+// Tests all small extents, and larger ones close to multiples of the extents of register tiles, packed panels and
+// accumulation chains.
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -11,16 +12,16 @@
 namespace raggemm::test {
 namespace {
 
-constexpr int64_t kRows = 20;  // Rows of the tallest group. Most register tiles have at most 14.
+constexpr int64_t kRows = 20;  // Rows of the largest group. Most kernels have register tiles of at most 14 rows.
 
-// Returns the sizes 0 to `last` for one call.
+// Returns the group sizes 0, 1, ..., `last`.
 std::vector<int64_t> UpTo(int64_t last) {
   std::vector<int64_t> sizes(last + 1);
   std::iota(sizes.begin(), sizes.end(), 0);
   return sizes;
 }
 
-// Returns all small heights, and some of several register tiles.
+// Returns group sizes: all up to kRows, and some that need several register tiles.
 std::vector<int64_t> Heights() {
   std::vector<int64_t> heights = UpTo(kRows);
   for (int64_t rows : {28, 29, 64, 113}) heights.push_back(rows);
@@ -29,7 +30,8 @@ std::vector<int64_t> Heights() {
 
 class TileEdges : public testing::Test {
  protected:
-  // Returns a problem with these sizes and one row, column or step of k after the last group.
+  // Returns a problem with these group sizes. The ragged axis has one more row, column or step of k after the last
+  // group.
   static ProblemSpec Spec(RaggedMode mode, const std::vector<int64_t>& sizes) {
     ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = sizes};
     const int64_t sum = std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0});
@@ -37,7 +39,8 @@ class TileEdges : public testing::Test {
     return spec;
   }
 
-  // Checks the bits in every storage. Stops at the first failure, because others probably have the same cause.
+  // Checks the bits of a problem in every storage of its operands. Stops at the first failure, because later failures
+  // probably have the same cause.
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;
@@ -128,7 +131,7 @@ TEST_F(TileEdges, MisalignedStarts) {
     spec.lhs = spec.rhs = spec.out = dtype;
     spec.bias_type = dtype;
     for (spec.gap_elements = 0; spec.gap_elements < 4; ++spec.gap_elements) {
-      // Rows are whole cache lines, but the gap shifts them.
+      // A row of rhs has the size of whole cache lines, but with a gap it begins within a line.
       for (int64_t n : {32, 64}) {
         spec.n = n;
         spec.k = 64;

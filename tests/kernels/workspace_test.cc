@@ -1,4 +1,4 @@
-// Tests the workspace of a call: its size, its use and its errors.
+// Tests the workspace of a call: its size, that calls stay within it, and errors for wrong workspaces.
 #include "kernels/check/workspace.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace raggemm::test {
 namespace {
 
-// Exported programs have buffers of these sizes, so they must never change.
+// The sizes of workspaces must never change, because exported programs contain them.
 TEST(WorkspaceSizeFor, IsFrozen) {
   const int64_t constants[] = {47, 63, 79, 95, 111, 127, 143}, per_group[] = {5, 7, 9, 11, 13, 15, 17};
   for (int arrays = 0; arrays <= 6; ++arrays) {
@@ -46,8 +46,9 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
   return spec;
 }
 
-// WorkspaceSizeFor is enough for any number of groups and any alignment. The workspace ends at an unmapped page, and
-// the two spare slots per group are not written. All size arrays differ, so overlapping slots would change the result.
+// A workspace of the size that WorkspaceSizeFor returns is enough for any number of groups and any alignment. It ends
+// at an unmapped page, and calls do not write its two spare elements per group. All size arrays have different values,
+// so the result would change if their copies in the workspace overlapped.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {
@@ -108,7 +109,8 @@ TEST(Workspace, NullIsAnErrorForAnyLength) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
-// Sums over no replica could be defined, but the workspace size would not count their groups.
+// In mode ragged K, a problem without replicas is an error. Its result could be defined as zero, but the size of the
+// workspace, which counts groups of replicas, would be too small.
 TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   const std::vector<int64_t> groups = {1, 0, 4096}, lhs = {0, 3}, rhs = {0, 5}, out = {4096, 3, 5};
   std::vector<float> results(4096 * 3 * 5);
@@ -124,7 +126,7 @@ TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
 }
 
-// A call with 2^31 problems of 2^30 replicas and no group must not loop over them.
+// A call with 2^31 problems of 2^30 replicas, which have no group, must not loop over the replicas.
 TEST(Workspace, EmptySegmentsTakeNoTime) {
   const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
                              out = {0, 5};

@@ -1,9 +1,9 @@
 """Reports how far results are from the exact products: numerics.py [--short] [--out FILE.md]
 
 Multiplies matrices with even, cancelling, wide-range and denormal data in several dtypes, precisions and quantized
-formats. Compares raggemm, XLA's dot and numpy with the exact product. The report goes to FILE.md (build/numerics.md)
-and to stdout. Errors are in units in the last place (ulp) of the result: the largest, the 99.9th percentile and the
-mean.
+formats. Compares raggemm, XLA's dot and numpy with the exact product. The report goes to stdout and to FILE.md, by
+default build/numerics.md. Errors are in units in the last place (ulp) of the result: the largest, the 99.9th
+percentile and the mean.
 
 The exit code is 1 if an error of raggemm exceeds the tolerance of docs/numerics.md, or if two modes of raggemm give
 different bits for the same product. tests/oracle/reference.cc derives the tolerance.
@@ -28,11 +28,11 @@ from raggemm import GroupedTensor, QuantizedTensor, dequantize, gmm, grouped_gem
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUPS, ROWS, COLUMNS = 4, 16, 32
 LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (320,)
-CHAIN = 256  # Steps of one accumulation chain.
+CHAIN = 256  # Steps of k in an accumulation chain.
 F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-PRODUCTS = {None: 1, X3: 3, X6: 6}  # Products of bf16 parts for each product.
-SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error of one product by splitting.
+PRODUCTS = {None: 1, X3: 3, X6: 6}  # Number of bf16 products that replace a product, by precision.
+SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error that this adds to a product.
 
 
 finfo = ml_dtypes.finfo
@@ -42,7 +42,7 @@ finfo = ml_dtypes.finfo
 
 
 class Operands(NamedTuple):
-    """lhs [GROUPS,ROWS,k] and rhs [GROUPS,k,COLUMNS], their exact product, and the sums of |lhs||rhs|."""
+    """Operands lhs [GROUPS,ROWS,k] and rhs [GROUPS,k,COLUMNS], their exact product, and that of |lhs| and |rhs|."""
 
     lhs: Any
     rhs: Any
@@ -59,12 +59,15 @@ def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
 
 
 def _even(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns elements uniform in [-1, 1)."""
+    """Returns lhs and rhs with elements that are uniformly distributed in [-1, 1)."""
     return rng.uniform(-1, 1, (GROUPS, ROWS, k)), rng.uniform(-1, 1, (GROUPS, k, COLUMNS))
 
 
 def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns operands whose products come twice, with opposite signs and other last digits, in random order of k."""
+    """Returns lhs and rhs whose products nearly cancel.
+
+    For each product there is another one with the opposite sign and different last digits. The order of k is random.
+    """
     (lhs, rhs), half = _even(rng, k, dtype), k // 2
     lhs[:, :, half : 2 * half] = lhs[:, :, :half]
     change = 1 + float(finfo(dtype).eps) * rng.integers(-4, 5, (GROUPS, half, COLUMNS))
@@ -74,14 +77,14 @@ def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np
 
 
 def _wide(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns elements with exponents uniform over much of the type's range. Products do not overflow."""
+    """Returns lhs and rhs whose exponents are uniformly distributed over a wide range. Products do not overflow."""
     span = 8 if dtype is F16 else 40
     lhs, rhs = _even(rng, k, dtype)
     return tuple(np.ldexp(x, rng.integers(-span, span // 2 + 1, x.shape)) for x in (lhs, rhs))
 
 
 def _denormal(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns normal operands whose products are denormal in the type of the sums (for f16 in f16)."""
+    """Returns lhs and rhs of normal numbers whose products are denormal in float32, or for float16 in float16."""
     (lhs, rhs), half = _even(rng, k, dtype), 8 if dtype is F16 else 67
     return np.ldexp(lhs, -half), np.ldexp(rhs, -half - k.bit_length() // 2)
 
@@ -101,7 +104,7 @@ def make_operands(kind: str, dtype, k: int, seed: int) -> Operands:
 
 
 def errors_of(got: np.ndarray, exact: np.ndarray, tolerance: np.ndarray) -> tuple[str, float]:
-    """Returns the errors in ulp as text, and the largest error in units of the tolerance."""
+    """Returns the errors in ulp as text (see above), and the largest ratio of an error and its tolerance."""
     form = finfo(got.dtype)
     distance = np.abs(got.astype(np.float64) - exact)
     distance = np.where(np.isfinite(distance), distance, np.inf)
@@ -166,7 +169,7 @@ XLA = jax.jit(_xla, static_argnums=(2, 3))
 
 
 def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
-    """Returns the tolerance of docs/numerics.md for products without alpha, c and bias."""
+    """Returns the tolerance of each element by docs/numerics.md, for products without alpha, c and bias."""
     products, f32, out = PRODUCTS[types.precision], finfo(F32), finfo(types.out)
     chains = CHAIN + 2 + k / CHAIN if products == 1 else 64 * products + 2 + k / 64
     roundings = max(chains, 18 + products * (k / 32 + 1)) if types.flushes else chains
@@ -182,7 +185,7 @@ def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
 
 
 def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns a table row, and a text for each failure."""
+    """Computes a product of float operands. Returns its row of the table, and a text for each failure."""
     operands = make_operands(kind, types.lhs, k, seed)
     tolerance = float_tolerance(operands, k, types)
     arguments = (operands.lhs, operands.rhs, np.dtype(types.out))
@@ -202,7 +205,7 @@ def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, 
 
 
 class Quantized(NamedTuple):
-    """A quantization of operands [g,m,k] and [g,k,n]."""
+    """How to quantize lhs [g,m,k] and rhs [g,k,n], and how raggemm then computes their product."""
 
     name: str
     rhs: Callable[[jax.Array], QuantizedTensor]
@@ -235,7 +238,7 @@ QUANTIZED = (
 
 
 def dequantized(x: Any) -> np.ndarray:
-    """Returns a tensor [g,rows,cols] in float64, dequantized if it is quantized."""
+    """Returns the values of a tensor [g,rows,cols], quantized or not, in float64."""
     if not isinstance(x, QuantizedTensor):
         return np.asarray(x).astype(np.float64)
 
@@ -250,7 +253,7 @@ def dequantized(x: Any) -> np.ndarray:
 
 
 def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
-    """Returns the product with ragged M and with uniform groups."""
+    """Returns the product of lhs and rhs, computed in mode ragged M and in mode uniform."""
     rows = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), lhs)
     ragged = jax.jit(gmm)(rows, rhs, jnp.full(GROUPS, ROWS, jnp.int32)).reshape(GROUPS, ROWS, COLUMNS)
     call = functools.partial(grouped_gemm, contracting_dims=((2,), (1,)), preferred_element_type=F32)
@@ -258,7 +261,7 @@ def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
 
 
 def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns a table row, and a text for each failure."""
+    """Computes a product of quantized operands. Returns its row of the table, and a text for each failure."""
     operands = make_operands(kind, how.dtype, k, seed)
     rhs = how.rhs(jnp.asarray(operands.rhs))
     lhs = how.lhs(jnp.asarray(operands.lhs)) if how.lhs else jnp.asarray(operands.lhs)
@@ -280,12 +283,12 @@ def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[
 
 
 def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
-    """Returns the table, and a text for each failure."""
+    """Makes all products. Returns the table of the report, and a text for each failure."""
     rows, wrong = [], []
     runs: list[tuple[Callable, str, Any, int]] = []
     for k in SHORT_LENGTHS if short else LENGTHS:
         runs += [(check_floats, kind, types, k) for types in TYPES for kind in KINDS]
-    for k in SHORT_LENGTHS if short else (64, 2048):  # Other data would have zeros as elements or denormal scales.
+    for k in SHORT_LENGTHS if short else (64, 2048):  # Other kinds of data would quantize to zeros or denormal scales.
         runs += [(check_quantized, kind, how, k) for how in QUANTIZED for kind in ("even", "cancelling")]
     for seed, (function, kind, operands, k) in enumerate(runs):
         row, found = function(kind, operands, k, seed)

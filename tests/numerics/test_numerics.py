@@ -1,4 +1,4 @@
-"""Tests a short run of the numerics report, and that the report notices wrong products."""
+"""Runs numerics.py briefly, and tests that it notices wrong products."""
 
 import numerics
 import numpy as np

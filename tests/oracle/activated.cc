@@ -14,8 +14,8 @@ float Polynomial(const std::vector<float>& coefficients, float x) {
   return sum;
 }
 
-// Returns e^x for x <= 0. Splits x into n * ln(2) + r, and takes five terms of e^r after 1 + r. ln(2) is the difference
-// of two numbers.
+// Returns e^x for x <= 0. Splits x into n * ln(2) + r, and approximates e^r by 1 + r + r^2 times a polynomial of five
+// coefficients. ln(2) is the difference of two constants, for more digits.
 float Exp(float x) {
   if (std::isnan(x)) return x;
   x = std::max(x, -104.0F);
@@ -31,7 +31,8 @@ float Sigmoid(float x) {
   return (x < 0 ? e : 1.0F) / (e + 1);
 }
 
-// Returns the normal distribution's integral up to x. Its tail is e^(-x^2/2) times a polynomial.
+// Returns the integral of the standard normal density from minus infinity to x. Computes the tail, the smaller of the
+// two sides of x, as e^(-x^2/2) times a polynomial.
 float NormalCdf(float x) {
   const float y = std::abs(x) > 15 ? 15 : std::abs(x), square = y * y, rest = std::fma(y, y, -square);
   float e = Exp(square * -0.5F);

@@ -1,4 +1,4 @@
-// Activations in f32 with the bits that moe_mlp.h defines, one std::fma at a time.
+// Computes activations in f32 with the same bits as the library, but with plain C++ code and std::fma.
 #ifndef RAGGEMM_TESTS_ORACLE_ACTIVATED_H_
 #define RAGGEMM_TESTS_ORACLE_ACTIVATED_H_
 
@@ -6,7 +6,7 @@
 
 namespace raggemm {
 
-// Returns activation(x) or activation(gate) * up.
+// Returns activation(x). With two numbers, returns activation(gate) * up.
 float Activated(Activation activation, float x);
 float Activated(Activation activation, float gate, float up);
 

@@ -20,9 +20,10 @@
 namespace raggemm {
 namespace {
 
-constexpr int64_t kChain = 256;  // Steps of k in a chain.
+constexpr int64_t kChain = 256;  // Steps of k in an accumulation chain.
 
-// The operands of one term of a group's sum, in product types.
+// The operands of one matrix product, in the types that are multiplied. A group has one such product, or for ragged K
+// one per replica.
 template <typename T>
 struct Operands {
   std::vector<T> lhs;  // [M, K]
@@ -30,16 +31,16 @@ struct Operands {
   int64_t k, n;
 };
 
-// Compiles a function twice, once with the fma instruction. Calls of the library's fma would otherwise dominate test
-// time. Clang cannot clone templates.
+// Compiles a function twice, with and without the fma instruction of the CPU. Without the instruction, std::fma calls a
+// slow function of the C library, which would dominate the time of tests. Clang cannot do this for templates.
 #if defined(__clang__) || !defined(__x86_64__)
 #define RAGGEMM_WITH_FMA
 #else
 #define RAGGEMM_WITH_FMA __attribute__((target_clones("fma", "default")))
 #endif
 
-// Adds k products to the chains of a row of out. The compiler vectorizes over columns, because a single column would
-// wait for its last fma.
+// Adds k products to each of the n chains of a row of out. The inner loop is over columns, so that the compiler can
+// vectorize it. The fmas of a single column would wait for each other.
 template <typename T>
 RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, T* __restrict chains) {
   for (int64_t kk = 0; kk < k; ++kk) {
@@ -47,14 +48,14 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
   }
 }
 
-// ---- bf16 with bf16: f32 sums that flush, computed in float64 without flushing ----
+// ---- bf16 with bf16: f32 sums that flush denormals to zero, computed without instructions that flush ----
 
-// Flushing does not affect sums of at least this magnitude, so plain float operations compute them.
+// Magnitude from which plain float operations compute a sum. It is so far from denormals that flushing has no effect.
 constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
 
-// Adds a * b to each chain. Products of bf16 are exact in float64.
+// Adds a * b[j] to chain j of n chains, and flushes denormal sums to zero. Products of bf16 are exact in float64.
 RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* chains) {
   constexpr int64_t kBlock = 64;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -72,7 +73,7 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Adds step k of row i, or zeros after the last step.
+// Adds the products of step k of row i to the chains. After the last step it adds products of zeros.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
@@ -129,16 +130,17 @@ std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64
   return totals;
 }
 
-// ---- split f32: bf16 sums of longer contractions ----
+// ---- split f32: each f32 product becomes several bf16 products, so the contraction is longer ----
 
-// Returns the parts of lhs and rhs in each product, in order. Does not use the table of raggemm/arithmetic.h.
+// Returns the bf16 products that replace an f32 product, in their order: the index of the part of lhs, and of rhs. Does
+// not use the table of raggemm/arithmetic.h, so that tests compare both.
 std::vector<std::pair<int, int>> Products(Precision precision) {
   if (precision == Precision::kBf16X3) return {{1, 0}, {0, 1}, {0, 0}};
   return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
 }
 
-// Returns part `index` of x. The last product, of the first parts, keeps infinities and NaNs. In other products they
-// count as zeros.
+// Returns bf16 part `index` of x. In the last product, which multiplies the first parts, infinities and NaNs keep their
+// value (in_last). In the other products they count as zeros.
 float PartOf(float x, int index, bool in_last) {
   auto rest = static_cast<float>(Flushed(x));
   if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
@@ -146,8 +148,8 @@ float PartOf(float x, int index, bool in_last) {
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Splits rows of k numbers into rows of parts. Each block has the steps of all products, padded with zeros to `whole`
-// steps per product.
+// Splits rows of k numbers into longer rows of bf16 parts. Each block of steps is repeated for each product, with the
+// parts of that product. Zeros fill the steps of each product up to a multiple of `whole`.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
@@ -167,7 +169,7 @@ std::vector<float> Split(Precision precision, const Arithmetic& rule, const std:
   return parts;
 }
 
-// Returns the totals of row i, one fma chain after the other.
+// Returns the totals of row i by the basic rule: one fma chain after the other is computed and added to the total.
 template <typename T>
 std::vector<T> Totals(const std::vector<Operands<T>>& terms, int64_t i) {
   std::vector<T> totals(terms[0].n);
@@ -196,7 +198,7 @@ std::vector<double> TotalsIn(Precision, const Arithmetic&, const std::vector<Ope
   return Totals(terms, i);
 }
 
-// Returns x modulo 2^32, in two's complement. Sums of bytes are wrapped to stay within 64 bits.
+// Returns the s32 number that equals x modulo 2^32.
 int64_t Wrapped(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
 std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Operands<int64_t>>& terms, int64_t i) {
@@ -211,9 +213,10 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Op
   return totals;
 }
 
-// ---- operands as they are multiplied ----
+// ---- operands in the values that are multiplied ----
 
-// Returns the value of a packed element: dequantized, and rounded to the product type.
+// Returns the value of an element when it is multiplied: minus its zero point, and times its scale if scales multiply
+// elements. The product with the scale is rounded to f32 and then to the product type.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -231,7 +234,7 @@ std::vector<T> Transposed(const std::vector<T>& rows, int64_t k) {
   return columns;
 }
 
-// Returns the steps [begin, begin + steps) of all terms of a group.
+// Returns the operands of all terms of a group, limited to the steps of k in [begin, begin + steps).
 template <typename T>
 std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& problem_rule, const GroupProduct& group,
                                  int64_t begin, int64_t steps) {
@@ -239,7 +242,7 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
   std::vector<Operands<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
-    // If out is empty, one operand may have no steps while the other has some.
+    // If out is empty, lhs and rhs may have different extents of k, one of them zero.
     int64_t k = std::min({steps, lhs.cols - begin, rhs.rows - begin});
     std::vector<T> rows, columns;
     for (int64_t i = 0; i < lhs.rows; ++i) {
@@ -270,8 +273,8 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   return terms;
 }
 
-// The product of a group. Each sum, of type Sum, covers the steps of k that share a scale, or all steps. The total has
-// type T.
+// The product of a group. Each sum has the type Sum and covers the steps of k that share a scale, or all steps. The
+// total of the scaled sums has the type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -308,7 +311,8 @@ class Product {
   }
 
  private:
-  // Returns a term that has elements. The summed replicas share their scales.
+  // Returns the first term that has elements. Any such term gives the same scales, because the summed replicas share
+  // them.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }
@@ -324,7 +328,7 @@ class Product {
   std::vector<std::vector<Operands<Sum>>> parts_;
 };
 
-// Returns the stored value of a result: activated in f32 if there is an activation, and rounded to out's type.
+// Returns the value of an element of out: the result after the activation, if there is one, rounded to out's type.
 template <typename T>
 double Stored(const GroupedGemmProblem& problem, int64_t element, T result) {
   const bool is_f32 = std::is_same_v<T, float> && problem.out.dtype == DType::kF32;

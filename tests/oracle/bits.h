@@ -1,4 +1,4 @@
-// The rule that fixes every bit of a result (raggemm/grouped_gemm.h), computed with one std::fma at a time.
+// Computes every bit of a result by the rules of raggemm/grouped_gemm.h, with plain C++ code and std::fma.
 #ifndef RAGGEMM_TESTS_ORACLE_BITS_H_
 #define RAGGEMM_TESTS_ORACLE_BITS_H_
 
@@ -9,9 +9,11 @@
 
 namespace raggemm {
 
+// Returns all elements of an array.
 std::vector<double> ValuesOf(const Array& array);
 
-// Returns the value of every element of out, as a number of out's type. If c is out, call this before Run.
+// Returns the expected value of every element of out, rounded to out's type. If c is in the memory of out, call this
+// before the library overwrites c.
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

@@ -30,7 +30,7 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   const bool ragged = (k_is_rows ? x_.first_dims : x_.last_dims).has_value();
   if (ragged && !k_is_rows && x_.last_dims->dims.size() == 3 && x_.last_dims->dims[1] != 1 &&
       scale->dims[scale_rank - 2] != 1) {
-    sum_steps_ = -1;  // Each replica has its own scales.
+    sum_steps_ = -1;  // Replicas have different scales, so scales multiply elements.
     return;
   }
   if (values == 1) return;
@@ -66,7 +66,7 @@ double Dequantizer::Scale(int64_t index, int64_t scale_row) const {
 
 bool Dequantizer::scales_exactly() const {
   if (scale_ == nullptr) return true;
-  // A power of two changes no digit. The difference of two bytes has up to eight digits.
+  // A scale that is a power of two changes no digit of the element. Subtracting a zero point adds a digit.
   const int digits = zero_ != nullptr ? FormatOf(x_.dtype).digits + 1 : FormatOf(x_.dtype).digits;
   return scale_->dtype == DType::kF8E8M0FNU || digits + FormatOf(scale_->dtype).digits <= 8;
 }

@@ -1,4 +1,4 @@
-// Computes element values of lhs or rhs, one at a time. Simple and slow.
+// Finds the zero point and the scale of each element of lhs or rhs. Simple and slow.
 #ifndef RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 #define RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 
@@ -12,16 +12,18 @@ class Dequantizer {
  public:
   Dequantizer(const GroupedGemmProblem& problem, bool is_lhs);
 
-  // Returns an element minus its zero point. zero_row is the index of a zero point per group.
+  // Returns an element minus its zero point. If there is one zero point per group, zero_row is the index of the zero
+  // point of the element's group.
   double Element(int64_t index, int64_t zero_row) const;
-  // Returns the scale of an element. scale_row is the index of a scale per group.
+  // Returns the scale of an element, or 1 if there are no scales. If there is one scale per group, scale_row is the
+  // index of the scale of the element's group.
   double Scale(int64_t index, int64_t scale_row) const;
 
-  // Returns the number of steps of k whose sum has a common scale. 0: all steps. -1: there are no scales, or they
-  // multiply elements.
+  // Returns the number of successive steps of k whose sum is multiplied by a scale. 0: all steps. -1: there are no
+  // scales, or scales multiply elements instead of sums.
   int64_t sum_steps() const { return sum_steps_; }
   bool scales_elements() const { return scale_ != nullptr && sum_steps_ < 0; }
-  // Returns true if any element times any scale is a bf16 number.
+  // Returns true if the product of an element and a scale is always a bf16 number, so that rounding to bf16 is exact.
   bool scales_exactly() const;
 
  private:
@@ -30,8 +32,8 @@ class Dequantizer {
   const BufferDescriptor& x_;
   const Array* scale_ = nullptr;
   const Array* zero_ = nullptr;
-  int64_t rows_ = 1, cols_ = 1;  // All stored matrices, on top of each other.
-  int64_t block_cols_ = 0;       // Columns of a column block, or 0.
+  int64_t rows_ = 1, cols_ = 1;  // Size of the matrix that stacks all stored matrices on top of each other.
+  int64_t block_cols_ = 0;       // Columns of a column block. 0: the operand has another layout.
   int64_t sum_steps_ = -1;
 };
 

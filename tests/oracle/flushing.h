@@ -1,4 +1,4 @@
-// Sums of f32 that flush denormals to zeros of the same sign, without flushing hardware.
+// Computes f32 sums that flush denormals to zeros of the same sign, without CPU modes that flush.
 #ifndef RAGGEMM_TESTS_ORACLE_FLUSHING_H_
 #define RAGGEMM_TESTS_ORACLE_FLUSHING_H_
 
@@ -6,18 +6,18 @@
 
 namespace raggemm {
 
-// Flushes a denormal to a zero of the same sign.
+// Returns x, or a zero with its sign if x is denormal in f32.
 template <typename T>
 inline T Flushed(T x) {
   return std::abs(x) < T{0x1p-126} ? std::copysign(T{0}, x) : x;
 }
 
-// Adds two numbers and rounds the exact sum once, to nearest even.
+// Returns the exact sum of two numbers, rounded once to f32, to nearest even. Flushes a denormal result to zero.
 float FlushingAdd(double a, double b);
 
-// Adds two f32 numbers that are not denormal, and rounds to odd (Arithmetic::adds_pairs). Keeps 24 digits of the exact
-// sum, and sets the last one if any other digit is lost. A sum beyond f32 becomes infinite, and one below the normal
-// numbers becomes zero.
+// Returns the sum of two f32 numbers that are not denormal, rounded to odd (Arithmetic::adds_pairs). Keeps the first 24
+// binary digits of the exact sum. If a lost digit is not zero, the last kept digit becomes 1. A sum beyond the largest
+// f32 becomes infinite, and a sum below the normal numbers becomes zero.
 float OddSum(float a, float b);
 
 }  // namespace raggemm

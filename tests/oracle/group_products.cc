@@ -1,4 +1,4 @@
-// The matrices that a call multiplies, derived from the caller's operands alone.
+// Finds the matrices that a call multiplies. Uses only the operands of the caller, no decision of the library.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -12,7 +12,8 @@
 namespace raggemm {
 namespace {
 
-// One dims array, [P*R*G]: the size of each group, and its start within the G groups of its problem and replica.
+// The values of one dims array [P,R,G]: the size of each group, and the sum of the sizes of earlier groups of the same
+// replica.
 struct GroupSizes {
   std::vector<int64_t> size, start;
 };
@@ -28,18 +29,19 @@ GroupSizes ReadSizes(const RaggedDims& dims) {
   return sizes;
 }
 
-// The problems and replicas of a call, and the groups of each.
+// The mode of a call, and its numbers of problems, of replicas per problem, of groups per replica, and of groups that
+// are processed.
 struct Batch {
   RaggedMode mode = RaggedMode::kUniform;
   int64_t problems = 1, replicas = 1, groups = 0, local_groups = 0;
 };
 
-// One group of one replica. `group` counts all groups, and `local` the groups from group_offset on.
+// The indices of one group of one replica. `group` counts from the first group, and `local` from group_offset on.
 struct GroupIndex {
   int64_t problem, replica, group, local;
 };
 
-// A buffer as a stack of equal matrix blocks. Groups may divide either axis of a block.
+// A buffer as a stack of matrices of equal shape, called blocks here. Groups may divide either axis of a block.
 class Operand {
  public:
   // For an rhs in column blocks, `cols` is the number of columns of out.
@@ -58,7 +60,7 @@ class Operand {
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
 
-  // Returns the matrix of a group in one of the blocks.
+  // Returns the matrix of a group inside the block with this index, if the buffer has `blocks` blocks.
   MatrixView InBlock(int64_t block, int64_t blocks, const GroupIndex& at) const {
     const int64_t height = rows_ / blocks;
     if (buffer_.layout == Layout::kColumnBlocks) {
@@ -85,8 +87,8 @@ class Operand {
     return Transposed(view);
   }
 
-  // Returns the matrix of a group if both axes are ragged. These matrices are dense and contiguous, from the start of
-  // the problem's part of the buffer.
+  // Returns the matrix of a group if both axes are ragged. The matrices of a problem then lie densely one after the
+  // other in its share of the buffer.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
@@ -102,7 +104,7 @@ class Operand {
 
   const BufferDescriptor& buffer_;
   const Batch& batch_;
-  const Array* row_index_;  // Null: rows are in order.
+  const Array* row_index_;  // Index of the stored row for each row. Null: rows are stored in order.
   GroupSizes first_, last_;
   int64_t rows_ = 1, cols_ = 1;
 };
@@ -140,11 +142,11 @@ absl::StatusOr<Batch> BatchOf(const GroupedGemmProblem& problem) {
   return batch;
 }
 
-// The three operands of a call, and the positions of a group's matrices in them.
+// lhs, rhs and out of a call. Its functions return the matrices of a group in them.
 struct Operands {
   const Batch& batch;
   Operand lhs, out, rhs;
-  bool lhs_has_group_axis;  // Only for ragged N.
+  bool lhs_has_group_axis;  // Used with ragged N only. True: lhs has a matrix for each group.
 
   Operands(const GroupedGemmProblem& problem, const Batch& batch)
       : batch(batch),
@@ -189,8 +191,8 @@ struct Operands {
   }
 };
 
-// Returns a group's row in an array with one row for all groups, one per local group, or one per local group and
-// replica.
+// Returns the row of a group in an array with `rows` rows: one for all groups, one per processed group, or one per
+// processed group and replica.
 int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
   if (rows == 1) return 0;
   const bool shared = rows == batch.problems * batch.local_groups;
@@ -199,13 +201,13 @@ int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
 }
 
 int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64_t p, int64_t r) {
-  // Uniform calls accept only zeros, in an array of any shape, even an empty one.
+  // In mode uniform, group_offset must be zeros. Its array may have any shape, and may be empty.
   if (!problem.group_offset.has_value() || batch.mode == RaggedMode::kUniform) return 0;
   const bool single = ElementCount(*problem.group_offset) == 1;
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));
 }
 
-// Returns the product of a group. For ragged K it has the terms of all replicas from `at` on, otherwise one term.
+// Returns the product of the group `at`. For ragged K it has one term per replica from `at` on, otherwise one term.
 GroupProduct ProductOf(const GroupedGemmProblem& problem, const Operands& operands, GroupIndex at) {
   const Batch& batch = operands.batch;
   GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(at)}};

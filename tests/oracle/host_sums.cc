@@ -1,4 +1,4 @@
-// The default bf16_sums rule of this host. Tests that define a CPU of their own replace this file.
+// Finds the default bf16_sums rule of this CPU. Tests with software units replace this file.
 #include <fstream>
 #include <iterator>
 #include <string>

@@ -19,7 +19,7 @@
 namespace raggemm {
 namespace {
 
-// Evaluates an s32 element exactly, in two's complement.
+// Returns element (i, j) of a group of an s32 result, exactly modulo 2^32.
 double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
   const auto value = [](const Array& array, int64_t index) { return static_cast<uint64_t>(ToInteger(array, index)); };
   uint64_t total = 0;
@@ -35,14 +35,14 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// Returns the arithmetic of a rule. Split f32 has longer chains.
+// Returns the arithmetic of a rule. For split f32 with one lane, its chain is as long as a block with all its products.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;
   return arithmetic;
 }
 
-// Returns the relative error that scales add to a sum of products.
+// Returns the error that scales add to a sum of products, relative to the sum of the magnitudes of the products.
 double ErrorOfScaling(const Rule& rule, std::pair<const Dequantizer*, const Dequantizer*> operands,
                       double contraction) {
   const auto& [lhs, rhs] = operands;
@@ -60,7 +60,7 @@ struct Activated {
   double value, error;
 };
 
-// Applies an activation. Its error is the one that raggemm/moe_mlp.h promises.
+// Returns activation(x) in float64, and the largest error that raggemm/moe_mlp.h permits for it.
 Activated ApplyActivation(Activation activation, double x) {
   const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
   const auto activated = [&]() -> Activated {
@@ -82,7 +82,7 @@ Activated ApplyActivation(Activation activation, double x) {
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// Applies the activation to a result and its bound. No activation is steeper than 1.13.
+// Replaces an expected value and its bound by those after the activation. No activation has a slope above 1.13.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
   if (!problem.gate) {
@@ -104,24 +104,27 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
            FormatOf(DType::kF32).SmallestSubnormal();
 }
 
-// Evaluates element (i, j) of one group's product, and its tolerance. This is the definition of the operation.
+// Computes the expected value and the error bound of element (i, j) of a group's product. This is the definition of the
+// operation.
 //
-// Proof that results by the rule of raggemm/grouped_gemm.h are within the tolerance. Let
+// Proof that results by the rule of raggemm/grouped_gemm.h, called r, are within the bound of the expected value
+// `want`. eps is the distance from 1 to the next number of a type, and tiny is the smallest denormal. The index c means
+// the type of the sums, and out the type of out. Let
 //
 //     u = eps_c / 2     be the relative error of one rounding of a sum
-//     K                 the length of the contraction
-//     R                 the number of summed replicas, or 1
-//     C, L              the length and the number of lanes of a chain
+//     K                 be the number of steps of k
+//     R                 be the number of summed replicas, or 1
+//     C, L              be the number of steps and of lanes of a chain
 //
 // Roundings: a product a*b is exact inside its fma. It then passes at most
 //
 //     C/L               roundings in its lane
-//     L - 1             when lanes are added
-//     K/C + R - 1       when chains are added: one per chain after the first
-//     3                 for alpha, c and bias
+//     L - 1             roundings when lanes are added
+//     K/C + R - 1       roundings when chains are added: one per chain after the first
+//     3                 roundings for alpha, c and bias
 //
-// These are n < C/L + L - 1 + K/C + R - 1 + 3 roundings. beta*c passes two, and bias passes one. Together (Higham,
-// Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
+// Together these are n < C/L + L - 1 + K/C + R - 1 + 3 roundings. beta*c passes two roundings, and bias one. So
+// (Higham, Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
 //
 //     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
 //
@@ -130,39 +133,42 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 //
 // Result: rounding r to out's type adds at most eps_out/2 * (|want| + |r - want|), or tiny_out/2 for denormals.
 //
-// Denormals: instead of a relative error, an fma or a product may be off by tiny_c/2. A sum is exact. There are K fmas,
-// whose errors alpha multiplies, the product with alpha, and the fma with c.
+// Denormals: an fma or a product with a denormal result has an absolute error of at most tiny_c/2 instead. A sum is
+// exact. There are K fmas, whose errors are multiplied by alpha, then the product with alpha, and the fma with c.
 //
-// Pairs that are added first: a product passes one rounding with its partner and C/2 in its chain. Each is to odd, and
-// off by 2*u. This makes (2 + C)*u. A padded chain passes no more roundings than a full one.
+// Arithmetic mmla, which adds the two products of a pair first: a product passes one rounding in its pair and C/2 in
+// its chain. Each of them rounds to odd, with an error of up to 2*u. This makes (2 + C)*u. A chain that is filled up
+// with zeros has no more roundings than a full chain.
 //
-// Arithmetics that flush: denormal operands count as zeros, in `want`, too. Each fma and addition may be off by the
-// smallest normal number. There are at most two of them per k, and one more.
+// Arithmetics that flush denormals: denormal operands count as zeros, in `want`, too. Each fma and addition may be off
+// by the smallest normal number. There are at most two of these operations per step of k, and one more.
 //
-// Split f32: there are `products` times as many products, in `products` times as many chains, or in chains of all
-// products of a block. Let 2^e <= |x| < 2^(e+1).
+// Split f32: each product becomes `products` bf16 products. There are `products` times as many chains, or each chain
+// has all products of a block. x has the parts x0, x1 and x2. Let 2^e <= |x| < 2^(e+1).
 //
-//     x - x0            is exact and at most 2^(e-8): half a unit of the eight digits of bf16
-//     x - x0 - x1       is at most 2^(e-17): half a unit again
+//     x - x0            is exact and at most 2^(e-8), half a unit in the last of the eight digits of bf16
+//     x - x0 - x1       is at most 2^(e-17), half a unit in the last digit of x1
 //     x2                is the whole rest: a multiple of 2^(e-23), the unit of f32, with at most seven digits
 //
-// So |x1| <= 2^-8 |x| and |x2| <= 2^-17 |x|. A product a*b lacks
+// So |x1| <= 2^-8 |x| and |x2| <= 2^-17 |x|. These terms of a product a*b are omitted:
 //
 //     in bf16_x3        a1*b1 and the rests of a and b after two parts: (2^-16 + 2 * 2^-17) |a||b|, and second orders
 //     in bf16_x6        a1*b2, a2*b1 and a2*b2: (2 * 2^-25 + 2^-34) |a||b|
 //
-// The magnitudes of the summed products add up to at most (1 + 2^-8 + 2^-17)^2 |a||b|. There is room for this.
-// A flushed part loses less of x than the smallest normal number, times the number that x is multiplied with.
+// The magnitudes of the bf16 products of a*b add up to at most (1 + 2^-8 + 2^-17)^2 |a||b|. The bound has room for
+// this. A part of x that is flushed to zero is less than the smallest normal number, so the product loses less than
+// that number times the other operand.
 //
-// Scales of sums: three operations per sum are rounded: the product of both scales, its product with the sum, and the
-// addition. Each sum starts new chains. Sums of integers are rounded to the compute type once.
+// Scales that multiply sums: three operations per sum are rounded: the product of both scales, the product of this with
+// the sum, and the addition to the total. Each sum starts new chains. Sums of integers are rounded to the compute type
+// once.
 //
-// Scales of elements: a scaled element is off by half a unit of its product type, unless the product has few enough
-// digits. The scales themselves are part of `want`.
+// Scales that multiply elements: a scaled element is off by half a unit in its last digit, unless element and scale
+// have so few digits that their product is exact. `want` is computed with the scaled elements before this rounding.
 //
-// There are two conditions. First, nothing overflows before the end, as a sum with a small alpha might. Second, `want`
-// counts as exact, although it is a float64 sum. It is no more exact than float64 results: K*u at worst, usually
-// sqrt(K)*u.
+// The proof has two conditions. First, no value before the result overflows, as a sum with a small alpha might. Second,
+// `want` counts as exact, although it is a sum in float64. Its relative error is that of a float64 result: K*u at
+// worst, usually sqrt(K)*u.
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
   const Splitting& splitting = kSplittings[static_cast<int>(problem.precision)];
@@ -227,8 +233,8 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
   return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
 }
 
-// Finds the group of an element among a million groups. It sorts the groups that have elements by their first element,
-// and takes the last group that begins at or before a position:
+// Finds the group of an element of out fast, even among a million groups. It sorts the groups that have elements by
+// their first element, and takes the last group that begins at or before a position:
 //
 //   ragged rows, or a matrix for each group       ragged columns
 //     aaaa     position: the element                aabc    position: the element in the same column
@@ -243,10 +249,12 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // Returns the group of an element, and its row and column in the group. The group is null if none has the element.
+  // Returns the group of an element of out, and the row and column of the element in the group. The group is null if
+  // the element belongs to none.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
-    // With ragged columns all groups are in one matrix.
+    // Rows of a matrix are `row` elements apart, and a matrix has `matrix` elements. With ragged columns, all groups of
+    // a replica are in one matrix.
     const int64_t row = groups_[0]->out.row_step, matrix = groups_[0]->out.rows * row;
     for (const int64_t begin : {element, element - element % matrix + element % row}) {
       const auto next =

@@ -1,10 +1,11 @@
-// The specification: the value of every element of out in float64, and the largest error that a result may have.
+// The specification of GroupedGemm: the value of every element of out in float64, and its largest permitted error.
 //
-// The input must be valid, which MakePlan checks. The only error is a set of dims arrays that is no mode. If out is c,
-// ask before c is overwritten. This code is never optimised, so callers with large results ask for some elements only.
+// The problem must be valid. MakePlan checks this, and these functions do not. They only return an error if the dims
+// arrays fit no mode. If c is in the memory of out, compute the reference before the call overwrites c. This code is
+// simple and slow, so callers with large results ask for a few elements only.
 //
-// With dims arrays [P,R,G] every operand is a stack of equal matrices: one per (p,r), or one per p and group if it has
-// a group axis. The rhs of ragged N has one per p.
+// With dims arrays [P,R,G] every operand is a stack of matrices of equal shape: one per problem and replica, or one per
+// problem and group if the operand has a group axis. The rhs of ragged N is a stack with one matrix per problem.
 #ifndef RAGGEMM_TESTS_ORACLE_REFERENCE_H_
 #define RAGGEMM_TESTS_ORACLE_REFERENCE_H_
 
@@ -20,28 +21,32 @@
 namespace raggemm {
 
 struct Reference {
-  std::vector<double> want;
-  // Largest allowed |got - want|. 0 for integers, and for elements of out that are a zero or a copy of c.
+  std::vector<double> want;  // Expected values.
+  // Largest permitted |got - want| of each element. It is 0 if out is s32, and for elements that belong to no group,
+  // which are zeros or copies of c.
   std::vector<double> bound;
 };
-// Returns the expected values of all elements of out, or of those with these linear indices.
+// Returns the expected values and bounds of all elements of out, or of the elements with the linear indices
+// `out_elements`.
 absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem);
 absl::StatusOr<Reference> ComputeReferenceAt(const GroupedGemmProblem& problem, absl::Span<const int64_t> out_elements);
 
-// Returns the largest error of a sum of products by the rule of an arithmetic, as a share of the sum of all magnitudes.
-// Includes alpha, c, bias and their roundings. reference.cc has the proof.
+// Returns the largest error of a sum of products by the rule of an arithmetic, divided by the sum of the magnitudes of
+// all summands. The error includes the roundings of alpha, c and bias. `contraction` is the number of steps of k.
+// reference.cc has the proof.
 double RelativeErrorOfSum(const Arithmetic& arithmetic, double contraction, double replicas = 1);
 
-// Returns |got - want| / bound. Results above 1 are wrong. A NaN is right if want is a NaN, and an infinity if want
-// rounds to it in out's type. Other infinities and NaNs have an infinite error.
+// Returns |got - want| / bound, which is above 1 if `got` is wrong. Returns 0 if both are NaN, or if `got` is an
+// infinity to which `want` rounds in out's type. Returns infinity for any other NaN or infinity.
 double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 
-// The matrix of one group inside a buffer, transposed if the operand is.
+// The matrix of one group inside a buffer. If the operand is transposed, this is the matrix after transposing.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  // Columns of a column block, and elements to skip between blocks, in addition to col_step.
+  // For the layout of column blocks: columns of a block, and elements to skip from a block to the next one, in addition
+  // to col_step.
   int64_t block_cols = 1, block_skip = 0;
-  // Rows of the operand that are the rows of this matrix, from row_index[first_index] on. Null: rows are in order.
+  // Row i of this matrix is row row_index[first_index + i] of the operand. Null: rows of the operand are in order.
   const Array* row_index = nullptr;
   int64_t first_index = 0;
   int64_t At(int64_t i, int64_t j) const {
@@ -50,21 +55,22 @@ struct MatrixView {
   }
 };
 
-// One processed group: out = activation(alpha * (sum over terms of lhs x rhs) + beta * c + bias). c has the layout of
-// out. An empty contraction gives zero for any alpha.
+// The matrices and parameters of one processed group, which computes
+// out = activation(alpha * (sum over terms of lhs x rhs) + beta * c + bias). c has the layout of out. Without steps of
+// k the sum is zero and alpha has no effect.
 struct GroupProduct {
   struct Term {
     MatrixView lhs, rhs;
   };
   MatrixView out;
-  std::vector<Term> terms;  // One term, or for ragged K one per replica, summed in order.
-  int64_t alpha = 0;        // Index of the group's alpha.
-  int64_t beta = 0;         // Index of the group's beta.
-  int64_t bias = 0;         // Index of the group's first bias element.
-  // Indices of the group's scales and zero points, if they are per group.
+  std::vector<Term> terms;  // One product, or for ragged K one per replica. Their sum is taken in this order.
+  int64_t alpha = 0;        // Index of the group's value in alpha.
+  int64_t beta = 0;         // Index of the group's value in beta.
+  int64_t bias = 0;         // Index of the first element of the group's bias.
+  // Indices of the group's scales and zero points in their arrays, if the arrays have one value per group.
   int64_t lhs_scale = 0, rhs_scale = 0, lhs_zero = 0, rhs_zero = 0;
 };
-// Returns the products of all processed groups. Elements of out without a product belong to no group.
+// Returns the products of all processed groups. Elements of out that are in none of them belong to no group.
 absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// Tests the specification with numbers that a reader can multiply mentally.
+// Tests tests/oracle/reference.cc with numbers that a reader can multiply mentally.
 #include "tests/oracle/reference.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 using testing::DoubleEq;
 using testing::ElementsAre;
 
-// A problem of f64 matrices, and the memory of its arrays.
+// A base class with a problem of f64 matrices, and with the memory of its arrays.
 class ReferenceTest : public testing::Test {
  protected:
   BufferDescriptor Matrix(std::vector<int64_t> dims, std::vector<double> values) {
@@ -45,7 +45,7 @@ class ReferenceTest : public testing::Test {
     return Matrix(std::move(dims), std::vector<double>(elements));
   }
 
-  // Returns the expected values of all elements. Checks that single elements have the same values.
+  // Returns the expected values of all elements of out. Checks that ComputeReferenceAt gives the same for each element.
   std::vector<double> Want() {
     const absl::StatusOr<Reference> all = ComputeReference(problem_);
     EXPECT_TRUE(all.ok()) << all.status();
@@ -78,7 +78,8 @@ TEST_F(ReferenceTest, RaggedM) {
   problem_.lhs.last_dims = Sizes({1, 2});
   EXPECT_THAT(Want(), ElementsAre(12, -1, -1, 0));
 
-  problem_.lhs = Matrix({2, 4}, {1, 2, 3, 5, 4, 6, 0, 0});  // the groups' [K,1] and [K,2] back to back
+  problem_.lhs =
+      Matrix({2, 4}, {1, 2, 3, 5, 4, 6, 0, 0});  // the matrices [K,1] and [K,2] of both groups, one after the other
   problem_.lhs.is_trans = true;
   problem_.lhs.last_dims = Sizes({1, 2});
   problem_.lhs.layout = Layout::kPacked;
@@ -91,9 +92,9 @@ TEST_F(ReferenceTest, RaggedMWithProblemsAndReplicas) {
   problem_.out = Out({8, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 0, 1, 2, 0, 0, 2}, {2, 2, 2});
   EXPECT_THAT(Want(), ElementsAre(1, 20, 30, 0, 500, 600, 7000, 8000));
-  problem_.alpha = Values({4}, {2, 3, 4, 5});  // per problem and group
+  problem_.alpha = Values({4}, {2, 3, 4, 5});  // one value per problem and group
   EXPECT_THAT(Want(), ElementsAre(2, 60, 90, 0, 2000, 2400, 35000, 40000));
-  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // per replica too
+  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // one value per problem, replica and group
   EXPECT_THAT(Want(), ElementsAre(2, 60, 150, 0, 3000, 3600, 63000, 72000));
 }
 
@@ -156,9 +157,9 @@ TEST_F(ReferenceTest, Uniform) {
 }
 
 TEST_F(ReferenceTest, AllRagged) {
-  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // 1x1, then 2x2
-  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // 1x2, then 2x1
-  problem_.out = Out({5});                      // 1x2, then 2x1, then nothing
+  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // group 0: 1x1, group 1: 2x2
+  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // group 0: 1x2, group 1: 2x1
+  problem_.out = Out({5});                      // group 0: 1x2, group 1: 2x1, then an unused element
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 2});
   problem_.lhs.last_dims = problem_.rhs.first_dims = Sizes({1, 2});
   problem_.rhs.last_dims = problem_.out.last_dims = Sizes({2, 1});
@@ -182,7 +183,7 @@ TEST_F(ReferenceTest, GroupOffset) {
   problem_.out = Out({3, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 1});
   problem_.group_offset = Sizes({1}, {1});
-  problem_.bias = Values({1, 1}, {0.5});  // by local group
+  problem_.bias = Values({1, 1}, {0.5});  // one row per processed group
   EXPECT_THAT(Want(), ElementsAre(0, 20.5, 0));
 }
 
@@ -210,7 +211,8 @@ TEST_F(ReferenceTest, Bound) {
   EXPECT_THAT(ComputeReference(problem_)->bound, ElementsAre(DoubleEq(0x1p-52 * (259 * 256 + 256)), 0.0));
 }
 
-// Covers single products of f32 with everything that makes them less exact. No bound may hide a visible error.
+// Each problem is a single product of f32, with an activation or a scale that adds errors. Bounds must be so small that
+// no visible error is within them.
 TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   float lhs = 1.5, rhs = -2.5, out = 0, scale = 3;
   const int64_t dims[] = {1, 1, 1};
@@ -236,14 +238,14 @@ TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   problem.rhs_scale = {&scale, DType::kF32, {}};
   expect(1.5 * -5 * 3);
 
-  lhs = 0x1p-140F;  // Sums of bf16 would flush it.
+  lhs = 0x1p-140F;  // A denormal. Products of bf16 would flush it to zero.
   rhs = 0x1p120F;
   static_cast<Array&>(problem.rhs) = {&rhs, DType::kF32, dims};
   problem.rhs_scale.reset();
   EXPECT_EQ(ComputeReference(problem)->want[0], 0x1p-20);
 }
 
-// A denormal product of bf16 may have an error of up to the smallest normal number.
+// The bound of a denormal product of bf16 must permit a result that is flushed to zero.
 TEST(Bound, AllowsForDenormalsThatAreFlushed) {
   const uint16_t tiny = 0x1f80;  // 2^-64
   uint16_t values[] = {tiny, tiny, 0};

@@ -11,7 +11,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the number of steps of k that lhs stores, in all groups if groups divide k.
+// Returns the extent of k in lhs. If groups divide k, this counts the steps of all groups.
 int64_t StepsOf(const GroupedGemmProblem& problem) {
   const BufferDescriptor &lhs = problem.lhs, &rhs = problem.rhs;
   const auto rank = static_cast<int64_t>(lhs.dims.size());
@@ -25,8 +25,8 @@ int64_t StepsOf(const GroupedGemmProblem& problem) {
 
 bool IsInteger(DType dtype) { return IsQuantized(dtype) && FormatOf(dtype).IsInteger(); }
 
-// Returns true if integer products are summed: both operands are integers without zero points, and no scale multiplies
-// elements. Sums must be exact in s32, unless out is s32.
+// Returns true if products of integers are summed in s32: both operands are integers without zero points, no scale
+// multiplies elements, and out is not f64. If out is not s32 either, no sum may overflow s32.
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   if (!IsInteger(problem.lhs.dtype) || !IsInteger(problem.rhs.dtype)) return false;
   if (problem.lhs_zero || problem.rhs_zero || problem.out.dtype == DType::kF64) return false;
@@ -35,7 +35,7 @@ bool SumsIntegers(const GroupedGemmProblem& problem) {
   return problem.out.dtype == DType::kS32 || StepsOf(problem) < int64_t{1} << (31 - digits);
 }
 
-// Returns the product type of elements of type x next to elements of type `other`.
+// Returns the type in which elements of type x are multiplied if the other operand has the type `other`.
 DType ProductType(DType x, DType other, const GroupedGemmProblem& problem, bool integers) {
   if (!IsQuantized(x)) return x;
   if (integers) return FormatOf(x).digits == FormatOf(x).bits ? DType::kU8 : DType::kS8;

@@ -1,4 +1,5 @@
-// Decides the numeric rule and product types of a call, from raggemm/problem.h and raggemm/grouped_gemm.h alone.
+// Decides the numeric rule of a call and the types that it multiplies, by the text of raggemm/problem.h and
+// raggemm/grouped_gemm.h, without code of the library.
 #ifndef RAGGEMM_TESTS_ORACLE_RULE_H_
 #define RAGGEMM_TESTS_ORACLE_RULE_H_
 
@@ -9,11 +10,12 @@ namespace raggemm {
 
 struct Rule {
   Arithmetic arithmetic;
-  DType lhs, rhs;  // Product types.
-  bool integers;
+  DType lhs, rhs;  // Types in which elements of lhs and rhs are multiplied.
+  bool integers;   // True: products of integers are summed in s32.
 };
 
-// Returns the rule of a problem. bf16_sums comes from the problem, RAGGEMM_BF16_SUMS or the CPU, in this order.
+// Returns the rule of a problem. The bf16_sums rule comes from the problem, else from the environment variable
+// RAGGEMM_BF16_SUMS, else from the CPU.
 Rule RuleOf(const GroupedGemmProblem& problem);
 
 // Returns the default bf16_sums rule of this CPU.

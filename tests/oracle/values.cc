@@ -11,7 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Decodes an element. double has the same fields, with another bias and more fraction bits.
+// Returns the value of an element from its bits. Moves the fields of the format to those of double, which has the same
+// fields with another exponent bias and more fraction bits.
 double Decode(const Format& format, uint64_t bits) {
   if (format.role == Role::kScale) {
     return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);
@@ -32,12 +33,12 @@ double Decode(const Format& format, uint64_t bits) {
 }
 
 double LargestOf(const Format& format) {
-  // If a fraction of all ones is the NaN, the largest number has the fraction below.
+  // If the largest exponent with a fraction of all ones is a NaN, the largest number has the next smaller fraction.
   const double lacks = format.nonfinite == NonFinite::kAllOnes && format.role != Role::kScale ? 2 : 1;
   return std::ldexp(2 - lacks * format.Epsilon(), format.max_exponent);
 }
 
-// Encodes a value, which must be a number of the format.
+// Returns the bits of a value, which must be a number of the format.
 uint64_t Encode(const Format& format, double value) {
   if (std::isnan(value)) return format.NaN();
   if (format.role == Role::kScale) return static_cast<uint64_t>(std::ilogb(value) - format.min_exponent);
@@ -46,7 +47,7 @@ uint64_t Encode(const Format& format, double value) {
   const double magnitude = std::abs(value);
   if (std::isinf(value)) return sign | ((uint64_t{1} << (format.bits - format.digits)) - 1) << fraction_bits;
   const int exponent = magnitude == 0 ? format.min_exponent : std::max<int>(std::ilogb(magnitude), format.min_exponent);
-  // The hidden bit of a normal number adds one to the field.
+  // The leading 1 of a normal number, which is not stored, adds one to the exponent field.
   const uint64_t field = exponent - format.min_exponent;
   return sign | ((field << fraction_bits) + static_cast<uint64_t>(std::ldexp(magnitude, fraction_bits - exponent)));
 }

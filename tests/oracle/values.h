@@ -1,4 +1,4 @@
-// Elements of an Array as float64. Simple, exact and slow.
+// Reads and writes elements of an Array of any type as float64. Simple, exact and slow.
 #ifndef RAGGEMM_TESTS_ORACLE_VALUES_H_
 #define RAGGEMM_TESTS_ORACLE_VALUES_H_
 
@@ -12,10 +12,10 @@ namespace raggemm {
 // Returns an element of any dtype. Integers are exact up to 2^53.
 double ToDouble(const Array& array, int64_t index);
 
-// Rounds once to a float format, ties to even. A value out of range becomes an infinity, else a NaN, else the largest
-// number, depending on what the format has.
+// Rounds a value once to a float format, ties to even. A value out of range becomes an infinity if the format has
+// infinities, else a NaN if it has one, else the largest number of its sign.
 double RoundTo(DType dtype, double value);
-// Stores a value, rounded to the array's format. Integer formats take an integer modulo 2^bits.
+// Stores a value, rounded to the format of the array. Integer formats store its integer part modulo 2^bits.
 void StoreRounded(const Array& array, int64_t index, double value);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// Tests how files of cases are read, and the recorded edge cases.
+// Tests the reading of files of cases, and the edge cases in proto/cases.
 #include "proto/read_cases.h"
 
 #include <fstream>

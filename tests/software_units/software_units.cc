@@ -1,8 +1,8 @@
-// Plain C++ in place of matrix units that this CPU may lack, so that the code around them runs on every host. The ISAs
-// here are AMX, AVX512_BF16 and scalar code. This file is linked into a test before the library, so it replaces
-// kernels/target/x86.cc.
+// Software units: plain C++ code that does what the matrix instructions of AMX and AVX512_BF16 do. With it, the code
+// around these instructions runs on every host. This file is linked into a test before the library, and replaces
+// kernels/target/x86.cc. Its ISAs are AMX, AVX512_BF16 and scalar code.
 #include "kernels/isa/pack.h"
-// g++ takes two minutes to compile unrolled register tiles of 14 rows of these vectors.
+// Disables unrolling of loops. g++ would take two minutes to compile unrolled register tiles of these vectors.
 #undef RAGGEMM_UNROLL
 #define RAGGEMM_UNROLL
 
@@ -16,7 +16,7 @@
 namespace raggemm {
 namespace {
 
-// Compiles a function with and without the FMA instruction, as in tests/oracle/bits.cc.
+// Compiles a function twice, with and without the FMA instruction of the CPU, like tests/oracle/bits.cc.
 #ifdef __clang__
 #define RAGGEMM_WITH_FMA
 #else
@@ -48,10 +48,11 @@ RAGGEMM_WITH_FMA Sixteen<float> DotOfEach(Sixteen<uint32_t> a, Sixteen<uint32_t>
   return sum;
 }
 
-// A tile register of AMX. Each line has 16 words.
+// A tile register of AMX. Each of its rows has 16 words of four bytes.
 using Tile = uint32_t[kTileRows][kLine / 4];
 
-// Computes totals += lhs x rhs as TDPBF16PS does. The thread's mode flushes denormals.
+// Computes totals += lhs x rhs like the instruction TDPBF16PS, which flushes denormals. The float mode of the thread
+// must flush denormals.
 RAGGEMM_WITH_FMA void AddDots(const Tile& lhs, const Tile& rhs, Tile& totals) {
   for (int i = 0; i < 16; ++i) {
     float even[16] = {}, odd[16] = {};
@@ -67,7 +68,7 @@ RAGGEMM_WITH_FMA void AddDots(const Tile& lhs, const Tile& rhs, Tile& totals) {
   }
 }
 
-// Traits of a vector of 16 sums T, as in AVX-512, and of 16 words of elements E.
+// Traits for the kernel templates: a vector of 16 sums of type T, as in AVX-512, and of 16 words of elements of type E.
 template <class T, class E>
 struct LanesOf {
   using One = ScalarTraits<T>;
@@ -197,7 +198,7 @@ struct PlainTiles {
     Check();
     AddDots(tiles[kLhs], tiles[kRhs], tiles[kTotal]);
   }
-  // Computes totals += lhs x rhs modulo 2^32, as TDPBUSD and its relatives do.
+  // Computes totals += lhs x rhs modulo 2^32, like the instruction TDPBUSD and its variants for other signs.
   template <int kTotal, int kLhs, int kRhs, class A, class B>
   static void Dot(A, B) {
     Check();
@@ -219,7 +220,7 @@ struct PlainTiles {
     are_set_up = true;
   }
   static void Restore(const void* saved) { are_set_up = *static_cast<const bool*>(saved); }
-  // Traps if tiles are not set up on the thread, as the instructions do.
+  // Stops the process if tiles are not configured on this thread, like the instructions of AMX.
   static void Check() {
     if (!are_set_up) __builtin_trap();
   }

@@ -21,12 +21,13 @@
 namespace raggemm::test {
 namespace {
 
-// Adds the spec to a failure.
+// Returns a result, with the text of the spec appended if it is a failure.
 testing::AssertionResult WithSpec(const ProblemSpec& spec, testing::AssertionResult result) {
   return result ? result : result << ", " << Describe(spec);
 }
 
-// Returns the instruction sets with their own kernels for a problem. All others use the kernels of one of these.
+// Returns the instruction sets of the host that have their own kernels for a problem. The other ones use kernels of
+// these. Returns all instruction sets of the host if none has its own kernels.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
   const std::vector<Isa> all = HostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());
@@ -39,12 +40,12 @@ std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
 
 }  // namespace
 
-// Computes the expected values once, because they take longer than all calls together.
+// Computes the expected values once for all ISAs, because they take longer than all calls together.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, absl::Span<const int64_t> threads) {
   const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
   if (!expected.ok()) return testing::AssertionFailure() << expected.status();
   const Array& out = test.problem.out;
-  std::vector<char> right;  // Bytes of the first result, after its check.
+  std::vector<char> right;  // Bytes of the first result that passed the check.
   for (Isa isa : IsasFor(test.problem)) {
     for (int64_t count : threads) {
       options.isa = isa;

@@ -1,4 +1,4 @@
-// Checks everything that must hold in every call.
+// Checks that apply to every call: the bits or the error of the result, writes outside of buffers, and error messages.
 #ifndef RAGGEMM_TESTS_SUPPORT_CHECK_H_
 #define RAGGEMM_TESTS_SUPPORT_CHECK_H_
 
@@ -14,27 +14,29 @@
 
 namespace raggemm::test {
 
-// Computes a problem with every ISA of the host and each of these numbers of threads. Succeeds if every element has the
-// bits of the rule, and neither bytes next to a buffer nor the thread's float mode have changed.
+// Computes a problem with every ISA of the host and each number of threads in `threads`. Succeeds if every element of
+// out has the bits that tests/oracle computes, and if neither the bytes around a buffer nor the float mode of the
+// calling thread have changed. Skips ISAs that use the kernels of another ISA.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
-// Does the same for the problem of a spec.
+// Does the same for the problem of a spec, with serial calls.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
-// Succeeds if every element of the computed result is within its bound.
+// Computes a problem with every ISA of the host. Succeeds if every element of out is within its error bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
-// Expects results with the bits of the rule and within the bound.
+// Computes the problem of a spec, and expects that out has the bits of tests/oracle and is within its error bound.
 void ExpectRight(const ProblemSpec& spec);
 
-// Does the same with 1, 2, 3 and 8 OpenMP threads, which change blocks and tiles.
+// Does the same as GivesExpectedBits(spec), but with 1, 2, 3 and 8 OpenMP threads. Their number changes the blocks and
+// tiles.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
-// Expects that a text contains all parts.
+// Expects that a text contains each string of `parts`.
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
-// Returns the error message of an invalid problem, or "" if there is no error. Expects an InvalidArgument error and an
-// unchanged out.
+// Computes a problem and returns its error message, or "" if the call succeeds. If it fails, expects the code
+// InvalidArgument and an unchanged out. `spoil` makes the problem of a spec invalid.
 std::string ErrorOf(const TestProblem& test);
 std::string ErrorOf(
     const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});

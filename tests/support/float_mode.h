@@ -1,4 +1,4 @@
-// The float mode of the calling thread, as in its control register MXCSR or FPCR.
+// Reads and sets the float mode of the calling thread: the value of the control register MXCSR (x86) or FPCR (aarch64).
 #ifndef RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
 #define RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
 
@@ -6,20 +6,20 @@
 
 namespace raggemm::test {
 
-// Returns the mode without exception flags.
+// Returns the float mode of the calling thread, on x86 without the exception flags of MXCSR.
 uint64_t ThreadMode();
 void SetThreadMode(uint64_t mode);
 
 #ifdef __x86_64__
 inline constexpr uint64_t kUsualMode = 0x1f80;
-inline constexpr uint64_t kFlushes = 0x8040;  // Flushing of denormal results and operands.
+inline constexpr uint64_t kFlushes = 0x8040;  // Bits that flush denormal results and operands to zero.
 inline constexpr uint64_t kRoundsToZero = 0x6000;
 #else
 inline constexpr uint64_t kUsualMode = 0;
 inline constexpr uint64_t kFlushes = 1 << 24;
 inline constexpr uint64_t kRoundsToZero = 3 << 22;
 #endif
-// Mode of a host that flushes and rounds toward zero.
+// Float mode of a host that flushes denormals and rounds toward zero.
 inline constexpr uint64_t kHostileMode = kUsualMode | kFlushes | kRoundsToZero;
 
 }  // namespace raggemm::test

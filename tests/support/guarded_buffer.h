@@ -1,5 +1,5 @@
-// Buffers that detect accesses outside. Access beyond one end hits an unmapped page and crashes. A write beyond the
-// other end is found afterwards.
+// Buffers that detect accesses outside of them. Accesses beyond one end hit an unmapped page and crash. Writes beyond
+// the other end are found afterwards by SurroundingsIntact.
 #ifndef RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 #define RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 
@@ -8,13 +8,14 @@
 
 namespace raggemm::test {
 
-// Side of a buffer with the unmapped page.
+// The end of a buffer that is next to the unmapped page.
 enum class Cliff : uint8_t { kBehind, kBefore };
 
-// A buffer next to an unmapped page. data() is null if the buffer has no bytes. Do not construct buffers concurrently.
+// A buffer next to an unmapped page. data() is null if the buffer has no bytes.
 class GuardedBuffer {
  public:
-  // Leaves `gap` bytes between the buffer and the unmapped page, so that buffers of round sizes start at odd addresses.
+  // Leaves `gap` bytes between the buffer and the unmapped page. A gap of one element keeps a buffer of round size from
+  // being aligned to vectors.
   explicit GuardedBuffer(size_t bytes, size_t gap = 0, Cliff cliff = Cliff::kBehind);
   GuardedBuffer(GuardedBuffer&& other) noexcept;
   GuardedBuffer& operator=(GuardedBuffer&&) = delete;
@@ -22,12 +23,12 @@ class GuardedBuffer {
 
   void* data() const { return data_; }
   size_t size() const { return bytes_; }
-  // Returns true if the mapped bytes around the buffer have not changed.
+  // Returns true if no mapped byte before or after the buffer has changed since its construction.
   bool SurroundingsIntact() const;
 
  private:
   size_t bytes_, pages_;
-  unsigned char* region_;  // pages_ mapped pages, with an unmapped page on each side.
+  unsigned char* region_;  // First of `pages_` mapped pages, which have an unmapped page on each side.
   void* data_;
 };
 

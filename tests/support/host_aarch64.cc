@@ -1,4 +1,4 @@
-// Instruction sets of an AArch64 CPU, which always has NEON.
+// Finds the instruction sets of an AArch64 CPU without the library. Every such CPU has NEON.
 #include <sys/auxv.h>
 
 #include "tests/support/isa_fixture.h"

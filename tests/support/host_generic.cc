@@ -1,4 +1,4 @@
-// Instruction sets of an unknown CPU, which only has plain C++.
+// Defines CpuHas for architectures without kernels of their own, which have only the plain C++ code, "scalar".
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

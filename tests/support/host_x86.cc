@@ -1,4 +1,4 @@
-// Instruction sets of an x86 CPU, found without the library.
+// Finds the instruction sets of an x86 CPU without the library.
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,7 +19,8 @@ bool Shows(const char* flag) {
   return text.find(std::string(" ") + flag) != std::string::npos;
 }
 
-// Returns true if Linux lists the tile flags and permits this process to use tile state (0x1022: ARCH_GET_XCOMP_PERM).
+// Returns true if Linux lists the flags amx_tile and amx_bf16, and permits this process to use tile registers. 0x1023
+// is ARCH_REQ_XCOMP_PERM and 0x1022 is ARCH_GET_XCOMP_PERM. Component 18 is the tile data.
 bool PermitsTiles() {
   if (!Shows("amx_tile") || !Shows("amx_bf16")) return false;
   uint64_t permitted = 0;

@@ -9,7 +9,8 @@
 namespace raggemm::test {
 namespace {
 
-// Returns true for kernels that software units do not replace. The same tests without software units cover them.
+// Returns true if this program has software units and the ISA is scalar code. Software units do not replace scalar
+// code, so the same tests in a program without software units cover it.
 bool RunsInOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
 
 }  // namespace
@@ -32,7 +33,8 @@ bool HostHas(Isa isa) { return kUnitsAreSoftware || CpuHas(NameOf(isa)); }
 
 bool HostLacksTilesOfBytes() { return !kUnitsAreSoftware && CpuLacksTilesOfBytes(); }
 
-// Asks the CPU only once. In a virtual machine each CPUID goes to the host, and tile flags come from a file.
+// Asks the CPU only once, because this is slow: in a virtual machine the hypervisor handles each CPUID instruction, and
+// the flags of AMX are read from a file.
 std::vector<Isa> HostIsas() {
   static const auto& isas = *new std::vector<Isa>([] {
     const auto counts = [](Isa isa) { return HostHas(isa) && !RunsInOtherProgram(isa); };

@@ -1,4 +1,4 @@
-// Tests that run once per instruction set.
+// A base class for tests that run once for each instruction set of the host.
 #ifndef RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_
 #define RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_
 
@@ -12,20 +12,24 @@
 namespace raggemm::test {
 
 inline std::string IsaName(Isa isa) { return std::string(NameOf(isa)); }
-// Returns the ISA of this name. Aborts if this architecture has none.
+// Returns the ISA with this name. Aborts if this architecture has no such ISA.
 Isa Named(absl::string_view isa);
-// Returns a CPU with this ISA and those after it in AllIsas. It is not probed, so choices for it do not depend on the
-// host's load.
+// Returns a CPU that has this ISA and all ISAs after it in AllIsas. The speeds of its kernels are not measured, so
+// plans for it do not depend on the load of the host.
 Cpu CpuUpTo(Isa isa);
-// Returns true if the CPU has the ISA of this name. Asks the CPU without the library (host_x86.cc, host_generic.cc).
+// Returns true if the CPU has the ISA with this name. Does not use the library to find out: host_x86.cc,
+// host_aarch64.cc and host_generic.cc each define this function.
 bool CpuHas(absl::string_view isa);
-// Returns true if the CPU has AMX without 8-bit tiles.
+// Returns true if the CPU has AMX, but not its instructions for 8-bit integers.
 bool CpuLacksTilesOfBytes();
-// Returns true if the CPU has the ISA, or plain C++ replaces it.
+// Returns true if the CPU has the ISA, or if this program is linked with software_units.cc, which replaces ISAs by
+// plain C++.
 bool HostHas(Isa isa);
+// Returns false in programs with software_units.cc, otherwise the same as CpuLacksTilesOfBytes.
 bool HostLacksTilesOfBytes();
-// True in programs with software_units.cc.
+// True in programs that are linked with software_units.cc.
 extern const bool kUnitsAreSoftware;
+// Returns the ISAs to test on this host, in the order of AllIsas.
 std::vector<Isa> HostIsas();
 
 class IsaTest : public testing::TestWithParam<Isa> {
@@ -33,7 +37,7 @@ class IsaTest : public testing::TestWithParam<Isa> {
   static Options With(Isa isa) { return {.executor = Executor::kSerial, .isa = isa}; }
 };
 
-// Instantiates tests of a class derived from IsaTest for the CPU's ISAs.
+// Runs each test of `fixture`, a class derived from IsaTest, once for each ISA of HostIsas.
 #define RAGGEMM_FOR_EACH_ISA(fixture)                                   \
   INSTANTIATE_TEST_SUITE_P(Isa, fixture, testing::ValuesIn(HostIsas()), \
                            [](const testing::TestParamInfo<Isa>& info) { return IsaName(info.param); })

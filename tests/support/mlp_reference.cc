@@ -15,7 +15,7 @@ namespace {
 
 const double kEpsilon = FormatOf(DType::kF32).Epsilon(), kSmallest = FormatOf(DType::kF32).SmallestSubnormal();
 
-// A number and the largest error that a call may have.
+// A number, and the largest difference that a correct call may have from it.
 struct Near {
   double value, error;
 };
@@ -25,7 +25,8 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// Returns activation(gate) * up. An activation's slope is at most 1.2. moe_mlp.h has the error of each activation.
+// Returns activation(gate) * up, or activation(gate) if `up` is null, with its error. No activation has a slope above
+// 1.2. moe_mlp.h has the error of each activation.
 Near Activated(Activation activation, Near gate, const Near* up) {
   Near multiplier = up == nullptr ? Near{1, 0} : *up;
   if (activation == Activation::kSwigluOai) {
@@ -41,8 +42,8 @@ Near Activated(Activation activation, Near gate, const Near* up) {
                  kEpsilon * std::abs(a) + kSmallest};
 }
 
-// Computes `a` of each row into `rounded`, rounded like in the call. Returns the largest difference from the call's
-// `a`.
+// Computes the activated values, `a` of moe_mlp.h, of each row into `rounded`, rounded to the type that a call uses.
+// Returns the largest difference that each value may have from the value in the call.
 std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
   const MlpSpec& spec = mlp.spec;
   const Format& format = FormatOf(spec.type_of_a());
@@ -61,7 +62,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
     const Near a = Activated(spec.activation, v, mlp.IsGated() ? &u : nullptr);
     StoreRounded(rounded, i, a.value);
     const bool fits = std::abs(a.value) + a.error < Largest(format.dtype);
-    // Products may flush up to 0x1p-126.
+    // The second product may flush values below 0x1p-126 to zero.
     errors.push_back(fits ? a.error + format.Epsilon() * (std::abs(a.value) + a.error) + format.SmallestSubnormal() +
                                 0x1p-126
                           : HUGE_VAL);
@@ -69,7 +70,8 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// Adds the effect of errors in lhs to the bound of each element of a product.
+// Adds the effect of errors in lhs to the bound of each element of a product. `errors` has the error of each element of
+// lhs.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {
@@ -83,8 +85,8 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
           const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
           error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
         }
-        // The product's bound was computed with the lhs rounded here. The magnitude of the call's lhs differs by its
-        // error.
+        // The bound of the product was computed with the lhs of this reference. The lhs of the call may be larger by
+        // its error, and the factor allows for this.
         product.bound[group.out.At(i, j)] += error * (1 + 1e-3);
       }
     }

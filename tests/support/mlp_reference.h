@@ -1,4 +1,4 @@
-// An expert MLP by its definition (include/raggemm/moe_mlp.h), in float64.
+// Computes an expert MLP by its definition (include/raggemm/moe_mlp.h) in float64, and bounds the error of results.
 #ifndef RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
 #define RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
 
@@ -8,15 +8,16 @@
 
 namespace raggemm::test {
 
-// Returns the expected elements of out and their bounds. A bound is infinite if an intermediate value may overflow.
+// Returns the expected elements of out and their error bounds. A bound is infinite if a value before it may overflow.
 Reference ComputeReference(const TestMlp& mlp);
 
+// Returns the activation of x in float64. For swiglu_oai this is the factor that the gate alone determines.
 double ExactActivation(Activation activation, double x);
-// Returns the magnitude of the sigmoid's exponent if it is rounded, which causes an error, or 0 if the exponent is x
-// itself.
+// Returns the magnitude of the sigmoid's argument if a call rounds it, which causes an error. Returns 0 if the argument
+// is x itself, or if the activation has no sigmoid.
 double RoundedExponent(Activation activation, double x);
 
-// Returns success if every element of out is within its bound.
+// Returns success if every element of out is within its error bound.
 testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);
 
 }  // namespace raggemm::test

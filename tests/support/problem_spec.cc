@@ -25,12 +25,12 @@ int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>&
   return sum;
 }
 
-// Returns the shape of `count` stacked matrices [a, b], or [b, a] if flipped.
+// Returns the shape [count * a, b] of matrices [a, b] on top of each other, or [count * b, a] if flipped.
 std::vector<int64_t> Stack(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count * b, a} : std::vector<int64_t>{count * a, b};
 }
 
-// Returns the shape of `count` matrices with a group axis.
+// Returns the shape [count, a, b] of matrices with a group axis, or [count, b, a] if flipped.
 std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count, b, a} : std::vector<int64_t>{count, a, b};
 }
@@ -109,7 +109,7 @@ uint64_t TestSeed() {
 bool Sampled(int64_t one_in) {
   static const bool is_full = std::getenv("RAGGEMM_FULL_TESTS") != nullptr;
   static Random random(TestSeed());
-  // Halves the share, because the same tests also run without software units.
+  // Programs with software units test half as many cases, because the same tests also run without software units.
   return is_full || random.Below(kUnitsAreSoftware ? 2 * one_in : one_in) == 0;
 }
 
@@ -162,7 +162,7 @@ TestProblem::TestProblem(const ProblemSpec& spec, Contents contents)
   if (contents_ != Contents::kNone) ClearOut();
 }
 
-// Gives each operand its own dims arrays, like callers do.
+// Gives each operand its own arrays of group sizes, even if the sizes are equal, like callers do.
 void TestProblem::SetRaggedDims(const ProblemSpec& spec) {
   const bool batched = spec.problems * spec.replicas != 1;
   const std::vector<int64_t> shape =
@@ -226,7 +226,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 
-// Adds random row indices, out of range for rows in no processed group.
+// Adds random row indices. Rows that belong to no processed group get the index -1, which is out of range.
 Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   std::vector<int64_t> index;
   const int64_t first = spec.group_offset.value_or(0), end = first + spec.local_groups.value_or(spec.groups);
@@ -242,7 +242,7 @@ Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   return AddIntegers(spec.sizes_type, {static_cast<int64_t>(index.size())}, index);
 }
 
-// Adds random zero points, or scales of many magnitudes, so that a wrong scale shows.
+// Adds random zero points, or scales whose magnitudes differ so much that a wrong scale shows in results.
 Array TestProblem::AddQuantParams(DType dtype, std::vector<int64_t> dims) {
   if (IsQuantized(dtype) && FormatOf(dtype).IsInteger()) return AddRandom(dtype, std::move(dims));
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
@@ -272,7 +272,7 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
 Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values) {
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   char* bytes = static_cast<char*>(array.data);
-  // In little endian the low bytes are the narrower integer.
+  // The machine is little-endian, so the first bytes of a wide integer are the narrower integer.
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * SizeOf(dtype), &values[i], SizeOf(dtype));
   return array;
 }

@@ -1,4 +1,4 @@
-// Problems made from a few numbers, with random data in guarded buffers.
+// Makes problems from a few numbers (ProblemSpec), with random data in guarded buffers.
 #ifndef RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
 #define RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
 
@@ -13,14 +13,15 @@
 
 namespace raggemm::test {
 
-// Returns the seed of all random tests: RAGGEMM_TEST_SEED, or a fixed number if it is not set.
+// Returns the seed of all random tests: the environment variable RAGGEMM_TEST_SEED, or a fixed number if it is not set.
 uint64_t TestSeed();
 
-// Returns true for one in `one_in` calls on average, chosen by TestSeed(). If RAGGEMM_FULL_TESTS is set, always returns
-// true, which completes loops over exhaustive grids.
+// Returns true for one of `one_in` calls on average, so that a loop over a large grid of cases tests a random sample.
+// Always returns true if the environment variable RAGGEMM_FULL_TESTS is set. TestSeed() determines the sample. Programs
+// with software units take half as many.
 bool Sampled(int64_t one_in);
 
-// SplitMix64, which is fast and gives the same numbers everywhere.
+// A random number generator (SplitMix64) that is fast and gives the same numbers on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -29,33 +30,36 @@ class Random {
   bool Coin() { return Below(2) == 1; }
   // Returns a number in [-1, 1).
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
-  // Returns non-negative group sizes, some of them zero. Their sum is at most `total`, and often equal.
+  // Returns non-negative group sizes, some of them zero. Their sum is at most `total`, and often equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
   uint64_t state_;
 };
 
+// The number of values in alpha and beta: one, one per group, or one per group and replica.
 enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 
-// A problem in numbers. Extents that its mode lacks are ignored.
+// A description of a problem by a few numbers, from which TestProblem makes the operands. Fields that do not apply to
+// the mode are ignored.
 struct ProblemSpec {
   RaggedMode mode = RaggedMode::kRaggedM;
   int64_t problems = 1, replicas = 1, groups = 1;
-  // Extents of each problem and replica. A ragged axis may exceed the sum of its sizes. Unused in all-ragged mode.
+  // Extents of each replica. The extent of the ragged axis may exceed the sum of the group sizes. All-ragged mode does
+  // not use m, n and k.
   int64_t m = 1, n = 1, k = 1;
-  std::vector<int64_t> sizes = {};  // [problems, replicas, groups] along the ragged axis. All-ragged: along M.
-  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // All-ragged mode only.
-  // True if the stored axes are swapped: [K,M] for lhs of ragged M, [M,K] for lhs of ragged K, [N,K] for rhs, and so
-  // on.
+  std::vector<int64_t> sizes = {};  // Group sizes, [problems, replicas, groups]. All-ragged mode: sizes along M.
+  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and K. All-ragged mode only.
+  // True if the operand is stored with its axes swapped. lhs is then [K,M] instead of [M,K], or [M,K] instead of [K,M]
+  // in mode ragged K. rhs is then [N,K] instead of [K,N].
   bool lhs_flipped = false, rhs_flipped = false;
-  bool lhs_grouped = false;  // Ragged N: lhs is [G,M,K] instead of [M,K].
+  bool lhs_grouped = false;  // Ragged N only. True: lhs is [G,M,K], a matrix for each group. False: [M,K].
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
-  int64_t block_cols = 64;  // Columns of a column block.
+  int64_t block_cols = 64;  // Columns of a block if rhs_layout is kColumnBlocks.
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // Type of group sizes and group_offset.
   bool c = false, bias = false, alpha = false, beta = false;
-  // Rows of alpha and beta. bias has one row per group, unless this is kPerReplica.
+  // Number of values in alpha and beta. bias has one row per group, or with kPerReplica one per group and replica.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
@@ -64,33 +68,37 @@ struct ProblemSpec {
   // Scales and zero points of quantized operands:
   //
   //   {}                   none
-  //   {0}                  one value
+  //   {0}                  one value for the operand
   //   {1}                  one value for each group
-  //   {rows, columns}      one value for each block of the stored matrix. 0: the whole axis.
-  //   {rows, columns, 0}   the same values for all groups
+  //   {rows, columns}      one value for each block of this many rows and columns of the stored matrix. 0: the block
+  //                        has the whole axis
+  //   {rows, columns, 0}   the same, but all groups share the values of one matrix
   std::vector<int64_t> lhs_scale = {}, rhs_scale = {}, lhs_zero = {}, rhs_zero = {};
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
   std::optional<DType> gate = std::nullopt;
-  std::optional<int64_t> lhs_rows = std::nullopt;  // Rows of each problem and replica, if there is a row_index.
-  int64_t slack = 0;                               // All-ragged: elements of out after the last group.
-  int64_t gap_elements = 0;                        // Distance of each buffer from the unmapped page.
+  std::optional<int64_t> lhs_rows = std::nullopt;  // Adds a row_index. Rows of lhs in each replica, instead of m.
+  int64_t slack = 0;                               // All-ragged mode only: elements of out after the last group.
+  int64_t gap_elements = 0;                        // Elements between each buffer and its unmapped page.
   Cliff cliff = Cliff::kBehind;
-  bool special_values = false;  // True: some elements are 0, 1, infinity, NaN or the smallest of the type.
+  bool special_values = false;  // True: an eighth of the elements are 0, 1, infinities, NaN or very small numbers.
   uint64_t seed = TestSeed();
 };
+// Returns a problem of mode ragged M with a single group of m rows.
 ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of an operand's scales or zero points. `stored` is the operand's shape. `blocks` is a field of
-// ProblemSpec. `rows` is the number of values if they are per group.
+// Returns the shape of an operand's scales or zero points. `stored` is the shape of the operand. `blocks` has the form
+// of ProblemSpec::lhs_scale. `rows` is the number of values if there is one per group.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
-// Does the same as StoreRounded. Lets the CPU round f32, the most frequent type, which takes a tenth of the time.
+// Does the same as StoreRounded of tests/oracle, but lets the CPU round f32. This takes a tenth of the time for f32,
+// the most frequent type.
 void StoreNearest(const Array& array, int64_t index, double value);
 
+// An array in a guarded buffer of its own.
 class Tensor {
  public:
   Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0, Cliff cliff = Cliff::kBehind);
@@ -107,20 +115,22 @@ class Tensor {
 // A problem that owns its buffers. Tests may change `problem` and add tensors.
 class TestProblem {
  public:
-  // kNone: floats and quantized operands are not written, so even large ones cost nothing.
+  // kNone: operands and out are not written, except for group sizes and indices. Large operands then cost no time.
   enum class Contents : uint8_t { kRandom, kNone };
   explicit TestProblem(const ProblemSpec& spec, Contents contents = Contents::kRandom);
   TestProblem(TestProblem&&) = default;
 
   GroupedGemmProblem problem;
 
-  // Adds an array of rounded values in [-1, 1), some of them special if the problem has special values.
+  // Adds an array of random values: in [-1, 1) for floats, in [-8, 8) for quantized floats, and any value for integers.
+  // Some are special if the spec says so.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
+  // Adds random zero points if dtype is a quantized integer, otherwise random scales.
   Array AddQuantParams(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
   // Sets every byte of out to 0xFF, a NaN in every float type.
   void ClearOut();
-  // Copies c to out, and then makes both the same memory.
+  // Copies c to out, and then lets c point to the memory of out.
   void AliasOutWithC();
   bool SurroundingsIntact() const;
 
@@ -134,7 +144,7 @@ class TestProblem {
   int64_t gap_elements_;
   Cliff cliff_;
   bool special_values_;
-  std::deque<Tensor> tensors_;  // A deque, because arrays point into its elements.
+  std::deque<Tensor> tensors_;  // The operands' memory. A deque never moves the elements, to which arrays point.
 };
 
 }  // namespace raggemm::test

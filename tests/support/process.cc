@@ -14,7 +14,7 @@
 namespace raggemm::test {
 namespace {
 
-// Last character of a child's output, which shows that the child finished.
+// Last character that a child writes. Without it, the child did not finish.
 constexpr char kDone = '\n';
 
 void Write(int to, const std::string& text) {
@@ -49,7 +49,7 @@ int64_t ResidentBytes() {
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body) {
   int pipe_ends[2];
   if (pipe(pipe_ends) != 0) return "no pipe";
-  std::fflush(nullptr);  // Otherwise a child that ends by exit() writes the buffered text again.
+  std::fflush(nullptr);  // A child that ends by exit() would write buffered text again.
   const pid_t child = fork();
   if (child < 0) return "no process";
   if (child == 0) {

@@ -7,7 +7,8 @@
 namespace raggemm::test {
 namespace {
 
-// Tasks that are never run. They are kept, because a leak checker would report the memory of destroyed tasks.
+// Returns the tasks that are never run. They stay in memory, because a leak checker would report what tasks point to if
+// the tasks were destroyed.
 std::vector<std::function<void()>>& KeptForEver() {
   static auto* kept = new std::vector<std::function<void()>>;
   return *kept;

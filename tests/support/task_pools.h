@@ -1,4 +1,4 @@
-// Thread pools that behave like those of other runtimes.
+// Thread pools that run tasks in different ways, like the pools of runtimes that may call the library.
 #ifndef RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
 #define RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
 
@@ -14,7 +14,7 @@
 
 namespace raggemm::test {
 
-// A pool that runs tasks on its own threads, newest first if `reverse` is true.
+// A pool that runs tasks on its own threads: the oldest waiting task first, or the newest first if `reverse` is true.
 class ThreadedPool : public TaskPool {
  public:
   explicit ThreadedPool(int threads, bool reverse = false);
@@ -33,7 +33,7 @@ class ThreadedPool : public TaskPool {
   std::vector<std::thread> threads_;
 };
 
-// A pool that runs each task at once, on the scheduling thread.
+// A pool that runs each task at once, on the thread that schedules the task.
 class InlinePool : public TaskPool {
  public:
   explicit InlinePool(int threads) : threads_(threads) {}
@@ -44,11 +44,11 @@ class InlinePool : public TaskPool {
   const int threads_;
 };
 
-// A pool that keeps tasks. RunAll runs them, possibly long after the call.
+// A pool that runs no task until RunAll is called, possibly long after the call that scheduled the tasks.
 class KeepingPool : public TaskPool {
  public:
   explicit KeepingPool(int threads) : threads_(threads) {}
-  ~KeepingPool() override;  // Keeps tasks that were not run for the rest of the process.
+  ~KeepingPool() override;  // Never destroys tasks that were not run.
   int64_t num_threads() const override { return threads_; }
   void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
   void RunAll();

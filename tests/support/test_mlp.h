@@ -1,4 +1,5 @@
-// Expert MLPs for tests: random operands in guarded buffers, and the expected results by separate products.
+// Makes expert MLPs for tests, with random operands in guarded buffers. Computes the expected bits of their results by
+// separate products.
 #ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 
@@ -18,17 +19,19 @@
 
 namespace raggemm::test {
 
+// How an MLP stores the weights of its gate: it has none, they are in w_gate, or in w_up with the columns of gate and
+// up in two halves or interleaved.
 enum class Gate : uint8_t { kNone, kSeparate, kHalves, kInterleaved };
 
 struct MlpSpec {
   int64_t tokens = 9, hidden = 40, intermediate = 24;
   std::vector<int64_t> sizes = {3, 0, 7, 2};
-  std::optional<int64_t> local = std::nullopt;  // Number of groups with weights, by default all.
-  int64_t offset = 0;                           // First group with weights.
-  int64_t behind = 2;                           // Rows after the last group. Their tokens do not exist.
+  std::optional<int64_t> local = std::nullopt;  // Number of groups that have weights. By default all have weights.
+  int64_t offset = 0;                           // Index of the first group that has weights.
+  int64_t behind = 2;                           // Rows after those of the last group. Their token indices are invalid.
   DType x = DType::kF32, weights = DType::kF32, out = DType::kF32;
   std::optional<DType> down = std::nullopt;  // Type of w_down, if it differs from `weights`.
-  // Scales and zero points of all quantized weights, in the form of ProblemSpec.
+  // Scales and zero points of all quantized weights, in the form of ProblemSpec::rhs_scale.
   std::vector<int64_t> scale = {}, zero = {};
   DType scale_type = DType::kF32;
   DType sizes_type = DType::kS32;  // Type of group sizes, row_tokens and group_offset.
@@ -43,6 +46,7 @@ struct MlpSpec {
   int64_t groups() const { return static_cast<int64_t>(sizes.size()); }
   int64_t local_groups() const { return local.value_or(groups()); }
   DType down_type() const { return down.value_or(weights); }
+  // Returns the type of the activated values, `a` of moe_mlp.h.
   DType type_of_a() const { return IsMatrix(down_type()) ? down_type() : x; }
 };
 MlpSpec RandomMlpSpec(std::mt19937& random);
@@ -61,7 +65,7 @@ class TestMlp {
   explicit TestMlp(const MlpSpec& spec);
 
   MoeMlpExtents Extents() const;
-  // Fills out with 0x55, and runs the MLP.
+  // Sets every byte of out to 0x55, and runs the MLP.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> OutBits() const;
   void ClearOut();
@@ -79,8 +83,8 @@ class TestMlp {
 
   const MlpSpec spec;
   std::mt19937 random;
-  const int64_t rows;     // Rows of all groups.
-  const int64_t columns;  // Columns of the first product.
+  const int64_t rows;     // Number of rows of all groups together.
+  const int64_t columns;  // Columns of the product with w_up: twice `intermediate` if w_up holds the gate, too.
   FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, row_slots, out;
   std::deque<FloatTensor> quant_params;
   size_t workspace_size;
@@ -91,33 +95,37 @@ class TestMlp {
   void AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
-// Returns x of each row of the groups, times its weight if weights are on the input.
+// Returns a row of x for each row of the groups: the token of that row, times the row's weight if weights multiply the
+// input.
 FloatTensor Gathered(const TestMlp& mlp);
 
+// One of the weights of an MLP: w_up, w_gate or w_down.
 enum class Part : uint8_t { kUp, kGate, kDown };
-// Returns the product of all groups' rows with one of the weights.
+// Returns the grouped GEMM of `lhs` with the weights that `part` names, with their bias, scales and zero points.
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
-// The products before the activation.
+// The results of the products with w_up and w_gate, which the activation follows.
 struct FirstProducts {
-  FloatTensor up, gate;  // f32. gate is as large as up, even without a gate.
-  // Returns the gate and up values of an element of `a`.
+  FloatTensor up, gate;  // Both f32 and of the same shape. `gate` is unused unless the MLP has w_gate.
+  // Returns the values of gate and up from which element (row, column) of the activated values is computed. Without a
+  // gate, the first value is the value of up.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);
 FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first);
 
-// Computes a problem with scalar code on one thread.
+// Computes a grouped GEMM with scalar code on one thread.
 void Compute(const GroupedGemmProblem& gemm);
 
-// Returns the bits of out, computed by separate steps in scalar code on one thread: gather, products, activation,
-// product, sums of tokens.
+// Returns the bits of out. Computes them by separate steps in scalar code on one thread: gather, products with w_up and
+// w_gate, activation, product with w_down, and sums of the rows of each token.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
-// Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to `out`. d is f32. If
-// `by_slot` is true, a token's rows are added in the order of row_slots.
+// Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to the type `out`. d is f32.
+// If `by_slot` is true, the rows of a token are added in the order of their row_slots, otherwise in the order of rows.
 std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
                                  bool by_slot);
-// Does the same as BitsOf, but returns the format's own NaN for every NaN, because its kind is not specified.
+// Returns the bits of an element. Returns Format::NaN for every NaN, because the sign and payload of a NaN are not
+// specified.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test

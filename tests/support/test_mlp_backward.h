@@ -1,4 +1,4 @@
-// Gradients of expert MLPs for tests, with room for all possible operands.
+// Makes calls of MoeMlpBackward for tests, with gradients of all operands that are not quantized.
 #ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
 
@@ -16,8 +16,8 @@ class TestMlpBackward {
   explicit TestMlpBackward(const MlpSpec& spec);
 
   MoeMlpExtents Extents() const;
-  void ClearGradients();  // Fills all gradients with 0x55.
-  // Runs the call with a guarded workspace.
+  void ClearGradients();  // Sets every byte of the gradients to 0x55.
+  // Runs the call. Expects that it writes nothing after the end of its workspace.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> Bits() const;
 
@@ -26,7 +26,8 @@ class TestMlpBackward {
   MoeMlpBackwardProblem problem;
 };
 
-// Returns the bits of all gradients, computed by GroupedGemm and activations in scalar code on one thread.
+// Returns the bits of all gradients, in the order of kMlpGradientSlots. Computes them by separate calls of GroupedGemm
+// and of activations, in scalar code on one thread.
 std::vector<uint64_t> GradientSequenceBits(const TestMlpBackward& call);
 
 }  // namespace raggemm::test

@@ -7,7 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// A storage of an operand: straight or flipped, or packed if its last axis is ragged.
+// A way to store an operand: with its axes swapped or not (ProblemSpec::lhs_flipped), in one of the layouts.
 struct Storage {
   bool flipped;
   Layout layout;
@@ -86,7 +86,8 @@ void ChooseBlocksOfExperts(ProblemSpec& spec, Random& random) {
   }
 }
 
-// Quantizes lhs, rhs or both, with scales and zero points. Makes extents whole bytes.
+// Chooses quantized types for lhs, rhs or both, with scales and zero points. Changes extents so that rows fill whole
+// bytes.
 void ChooseQuantized(ProblemSpec& spec, Random& random) {
   const bool blocks =
       (spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kUniform) && spec.lhs_layout != Layout::kPacked;
@@ -110,12 +111,12 @@ void ChooseQuantized(ProblemSpec& spec, Random& random) {
   if (which != 1) spec.rhs = format(), spec.rhs_scale = blocks_per_value();
   if (spec.lhs == DType::kF8E5M2 && spec.rhs == spec.lhs) spec.lhs = DType::kBF16, spec.lhs_scale.clear();
   if (FormatOf(spec.rhs).IsInteger() && IsQuantized(spec.rhs) && random.Coin()) spec.rhs_zero = blocks_per_value();
-  // Along the axis that groups divide, a block has at most one row.
+  // Blocks of scales must not cross groups, so a block has at most one row along the axis that groups divide.
   if (spec.mode == RaggedMode::kRaggedM && spec.lhs_scale.size() == 2) {
     int64_t& block = spec.lhs_scale[spec.lhs_flipped ? 1 : 0];
     block = std::min<int64_t>(block, 1);
   }
-  // Blocks of lhs and rhs along k would need the same length, so lhs gets one scale instead.
+  // Blocks of scales of both operands would need the same length along k, so lhs gets a single scale.
   if (spec.lhs_scale.size() == 2 && spec.rhs_scale.size() == 2) spec.lhs_scale = {0};
 }
 
@@ -160,7 +161,7 @@ ProblemSpec RandomSpec(Random& random) {
   base.mode = Choose(kAllModes, random);
   const std::vector<ProblemSpec> variants = StorageVariants(base);
   ProblemSpec spec = variants[random.Below(static_cast<int64_t>(variants.size()))];
-  // Most problems are small. Some are long along one axis.
+  // Most extents are small. Half of the problems have one large extent.
   const int64_t limit[] = {40, 70, 40};
   int64_t* extents[] = {&spec.m, &spec.n, &spec.k};
   for (int axis = 0; axis < 3; ++axis)

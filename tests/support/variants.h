@@ -1,4 +1,4 @@
-// Systematic and random choices of problems.
+// Lists of types, rules and modes to loop over, and systematic and random choices of problems.
 #ifndef RAGGEMM_TESTS_SUPPORT_VARIANTS_H_
 #define RAGGEMM_TESTS_SUPPORT_VARIANTS_H_
 
@@ -14,13 +14,14 @@
 
 namespace raggemm::test {
 
-// The bf16_sums rules. The first two are also the rules of split f32.
+// The numeric rules that bf16_sums can name. The first two can also sum f32 that is split into bf16 parts.
 inline constexpr ArithmeticId kBf16Rules[] = {ArithmeticId::kPairs, ArithmeticId::kTiles, ArithmeticId::kF32,
                                               ArithmeticId::kMmla};
 inline constexpr auto kSplittingRules = absl::MakeConstSpan(kBf16Rules).first(2);
 inline constexpr RaggedMode kAllModes[] = {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN,
                                            RaggedMode::kUniform, RaggedMode::kAllRagged};
 
+// Returns all types whose format has the role.
 template <Role role>
 constexpr auto DTypesOf() {
   constexpr auto is_one = [](const Format& format) { return format.role == role; };
@@ -36,14 +37,15 @@ inline constexpr auto kAllQuantized = DTypesOf<Role::kQuantized>();
 inline constexpr DType kAllBytes[] = {DType::kS8, DType::kU8};
 inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 
-// Returns the same problem in every storage that its mode permits: transposes, layouts, group axes.
+// Returns the same problem once for each way to store its operands that the mode permits: transposed or not, in each
+// layout, and with or without a group axis of lhs.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 
-// Returns a problem with three groups, one of them empty. Rows, columns or steps of k follow the last group.
+// Returns a problem with three groups, one of them empty. The ragged axis goes on after the last group.
 ProblemSpec ThreeGroups(RaggedMode mode);
 
-// Returns a random problem of any mode, storage, types, batch, offset and optional operands. It has at most about a
-// million multiply-adds.
+// Returns a problem with a random mode, storage, types, batch, group offset and optional operands. It has at most
+// about 20 million multiply-adds.
 ProblemSpec RandomSpec(Random& random);
 
 }  // namespace raggemm::test

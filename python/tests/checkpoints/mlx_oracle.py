@@ -1,6 +1,7 @@
-"""Runs mlx-lm on a checkpoint in a separate environment: mlx_oracle.py FOLDER OUT COUNT TOKEN...
+"""Runs mlx-lm on the checkpoint in FOLDER, in an environment of its own: mlx_oracle.py FOLDER OUT COUNT TOKEN...
 
-OUT is an .npz file with "logits" after each token, and "greedy", the COUNT tokens that follow.
+Writes the .npz file OUT. It has "logits", the logits after each TOKEN, and "greedy", the COUNT tokens that mlx-lm
+generates after them.
 """
 
 import pathlib

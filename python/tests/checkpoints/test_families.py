@@ -1,6 +1,6 @@
-"""Compares logits and greedy tokens of the example that decodes checkpoints with mlx-lm.
+"""Compares the example that decodes checkpoints with mlx-lm: logits and greedy tokens.
 
-mlx-lm gets quantized checkpoints dequantized to float32. `./dev test --checkpoints` runs this.
+mlx-lm gets quantized checkpoints dequantized to float32, except for MXFP4. `./dev test --checkpoints` runs this.
 """
 
 import functools
@@ -21,7 +21,7 @@ from checkpoint.weights import Loader
 MLX = os.environ.get("RAGGEMM_MLX_PYTHON")
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "checkpoint"
 PROMPT, COUNT = 24, 32
-TOLERANCE = 1e-4  # relative to the largest logit
+TOLERANCE = 1e-4  # largest permitted error of a logit, divided by the largest logit
 
 
 def example_result(folder, tokens):
@@ -95,4 +95,4 @@ def test_two_processes_decode_the_same_tokens(tmp_path):
         for n in (1, 2)
     )
     assert len(one.splitlines()[0].split()) == 16
-    assert two.splitlines()[-1] == one.splitlines()[0]  # gloo prints the preceding lines
+    assert two.splitlines()[-1] == one.splitlines()[0]  # The lines before are printed by gloo.

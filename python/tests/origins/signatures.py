@@ -1,4 +1,7 @@
-"""Parameters of functions of other packages, read from sources, because most packages need a GPU to be imported."""
+"""Reads the parameters of functions of other packages from their sources, and compares them with raggemm's functions.
+
+The packages are not imported, because most of them need a GPU for that.
+"""
 
 import ast
 import dataclasses
@@ -14,7 +17,7 @@ _KNOWN = {"jax": jax, "jnp": jnp, "tuple": tuple}
 
 
 class Unknown(str):
-    """The text of a default that only the other package can evaluate."""
+    """The source text of a default value that only the other package can evaluate."""
 
 
 def _default(node: ast.expr):
@@ -26,7 +29,7 @@ def _default(node: ast.expr):
 
 
 def parameters_of(source: str, name: str) -> list[Parameter]:
-    """Returns the parameters of the function or Class.method with this name."""
+    """Returns the parameters of the function, or of the method Class.method, with this name in a source text."""
     body = ast.parse(source).body
     for part in name.split("."):
         found = [node for node in body if getattr(node, "name", None) == part]
@@ -48,15 +51,15 @@ def parameters_of(source: str, name: str) -> list[Parameter]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A function of a front end, the function that it replaces, and the deliberate differences."""
+    """A function of raggemm.compat (`ours`), the function that it replaces, and the deliberate differences."""
 
     package: str
     file: str
     name: str
     ours: Callable
-    without: str = ""  # parameters that our function lacks
-    more: str = ""  # additional parameters of our function
-    defaults: str = ""  # parameters with another default
+    without: str = ""  # names of parameters that raggemm's function lacks
+    more: str = ""  # names of parameters that only raggemm's function has
+    defaults: str = ""  # names of parameters with another default value
 
     def __str__(self) -> str:
         return f"{self.package}-{self.name}"
@@ -73,7 +76,7 @@ class Pair:
 
 
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
-    """Returns a sentence for each difference that a caller would notice."""
+    """Returns a sentence for each difference of two functions' parameters that a caller would notice."""
     ours = list(inspect.signature(function).parameters.values())
     at = {p.name: i for i, p in enumerate(ours)}
     names = [p.name for p in theirs]

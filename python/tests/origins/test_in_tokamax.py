@@ -1,4 +1,7 @@
-"""Tests raggemm as an implementation in tokamax against tokamax' "xla". `./dev test --origins` runs this."""
+"""Tests raggemm as an implementation inside tokamax against tokamax' implementation "xla".
+
+`./dev test --origins` runs this.
+"""
 
 import jax
 import jax.numpy as jnp

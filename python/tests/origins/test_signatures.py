@@ -10,15 +10,18 @@ from signatures import Pair
 TE = "transformer_engine/jax"
 GEMM, QUANTIZATION = f"{TE}/cpp_extensions/gemm.py", f"{TE}/cpp_extensions/quantization.py"
 EJKERNEL = "ejkernel/modules/operations/grouped_matmul.py"
-QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # arguments of earlier versions
+QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # arguments of earlier versions of MaxText
 MAXTEXT = "maxtext/kernels/megablox"
-SCORES = "score_function routing_map_format"  # strings instead of enumerators
+SCORES = "score_function routing_map_format"  # raggemm's defaults are strings instead of enumerators
 NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute_lb_loss return_expert_counts
     defer_reductions precomputed_topk precomputed_density_prob"""
 
 
 def kernel(algorithm):
-    """Returns the kernel that ejkernel.register() registers."""
+    """Returns one of the two kernels that raggemm.compat.ejkernel.register() registers in ejkernel.
+
+    algorithm: "v1" for ejkernel's algorithms grouped_matmul and grouped_matmulv2, "v3" for grouped_matmulv3.
+    """
     return {"v1": ejkernel._kernel, "v3": ejkernel._kernel_v3}[algorithm]
 
 

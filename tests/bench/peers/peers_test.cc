@@ -1,5 +1,5 @@
-// Tests that the list of competitors is complete, and that each uses the given number of threads. The benchmark itself
-// compares results before it takes times.
+// Tests that the list of other libraries (peers) is complete, and that each of them uses the number of threads that it
+// is given. Their results are checked by the benchmark itself.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,13 +30,13 @@ const char* const kPeers[] = {"onednn",
                               "mkl",
                               "mkl-batch"};
 
-// Returns the CPU seconds of each thread of this process, by thread id.
+// Returns the CPU time of each thread of this process in seconds, by the id of the thread.
 std::map<int, double> ThreadSeconds() {
   std::map<int, double> seconds;
   DIR* const tasks = opendir("/proc/self/task");
   while (const dirent* entry = readdir(tasks)) {
     const int thread = std::atoi(entry->d_name);
-    // The kernel's id of the thread's CPU clock. clock_getcpuclockid returns the clock of a process.
+    // Id that Linux gives to the CPU clock of the thread. clock_getcpuclockid only returns clocks of processes.
     const auto clock = static_cast<clockid_t>((~static_cast<unsigned>(thread) << 3U) | 6U);
     timespec time;
     if (thread != 0 && clock_gettime(clock, &time) == 0) {
@@ -47,8 +47,8 @@ std::map<int, double> ThreadSeconds() {
   return seconds;
 }
 
-// A library that used more threads would make the comparison unfair. The CPU time of each thread shows the truth, even
-// if the library's own report is wrong.
+// A library that used more threads than it is given would make the comparison unfair. The CPU time of each thread shows
+// how many it uses, even if the library itself reports another number.
 TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
   constexpr int64_t kSize = 768;
   constexpr double kSeconds = 0.1;
@@ -64,7 +64,8 @@ TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
     for (PeerThreads threading : {PeerThreads::kOwn, PeerThreads::kOuter}) {
       if (threading == PeerThreads::kOuter && peer.one_call) continue;
       for (int threads : {1, 2, 1}) {
-        SCOPED_TRACE(absl::StrCat(peer.name, threading == PeerThreads::kOwn ? ", own " : ", outer ", threads, " threads"));
+        SCOPED_TRACE(
+            absl::StrCat(peer.name, threading == PeerThreads::kOwn ? ", own " : ", outer ", threads, " threads"));
         ASSERT_TRUE(peer.run(series, threading, threads).ok());
         // Waits until idle threads stop spinning.
         struct timespec pause = {0, 100'000'000};

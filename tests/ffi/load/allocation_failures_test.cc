@@ -1,5 +1,5 @@
-// Tests calls in which memory runs out, at each allocation in turn. The call fails or is right, and the next call
-// works.
+// Tests calls in which an allocation of memory fails: the first one, then the second one, and so on. Each call must
+// fail with an error or give the right result, and the next call must work.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -24,7 +24,8 @@ enum class Fail { kNever, kOnce, kFromThenOn };
 
 std::atomic<Fail> fail = Fail::kNever;
 std::atomic<int64_t> allocations = 0, first_to_fail = 0;
-thread_local int in_host = 0;  // Depth of host functions on this thread, in which allocations never fail.
+thread_local int in_host =
+    0;  // Number of nested host functions in which this thread is. Above 0, allocations never fail.
 
 bool Fails() {
   if (fail == Fail::kNever || in_host > 0) return false;
@@ -36,7 +37,7 @@ bool Fails() {
 
 }  // namespace
 
-// Replaces the C library's functions for all libraries of this process, and so below operator new, too.
+// Replaces the allocation functions of the C library for all libraries of this process. operator new calls them, too.
 extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names
 void* __libc_malloc(size_t bytes);
@@ -57,7 +58,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 int madvise(void* start, size_t bytes, int) noexcept {
   static_cast<void>(start), static_cast<void>(bytes);
-  return Fails() ? -1 : 0;  // Advice may be ignored.
+  return Fails() ? -1 : 0;  // Gives no advice, which Linux may ignore anyway.
 }
 }
 
@@ -69,7 +70,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Calls a host function in which allocations do not fail.
+// Calls an API function of the host. Allocations during the call do not fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
@@ -91,8 +92,8 @@ const XLA_FFI_Api* ApiWithMemory() {
   return &api;
 }
 
-// Runs `body` with a failure of allocation number `first`, and of all later ones if `how` is kFromThenOn. Returns false
-// if `body` made fewer allocations.
+// Runs `body`, and makes its allocation number `first` fail, or with kFromThenOn also all later ones. Returns false if
+// `body` made fewer allocations, so that none failed.
 bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   allocations = 0;
   first_to_fail = first;
@@ -102,7 +103,7 @@ bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   return allocations >= first;
 }
 
-// Runs both stages of a call, with frames made beforehand.
+// Runs the stages INSTANTIATE and EXECUTE of a call. The constructor makes the call frames, so that Run does not.
 class Stages {
  public:
   Stages(PluginCall& call, host::TaskRunner* pool)
@@ -127,10 +128,11 @@ class Stages {
 
 struct Attempt {
   bool failed;         // True if an allocation failed.
-  std::string defect;  // Wrong behaviour of the plugin, or "".
+  std::string defect;  // Description of wrong behaviour of the plugin. "": none.
 };
 
-// Returns the defect of a call that ran while memory was short, or of the call after it, or "".
+// Checks a call in which allocations failed, and makes another call. Returns what is wrong about one of them, or "".
+// `error` is the error of the first call.
 std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
   if (error.ok() && !call.IsRight()) return "the result is wrong";
   if (!error.ok() && !call.OutIsUntouched()) return "out was written to";
@@ -140,7 +142,7 @@ std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunne
   return call.IsRight() ? "" : "the next result is wrong";
 }
 
-// Runs a call with a failure of allocation number `first`, and then another call.
+// Runs a call whose allocation number `first` fails, as in WithFailure, and then a call with enough memory.
 Attempt Try(PluginCall& call, host::TaskRunner* pool, Fail how, int64_t first) {
   Stages stages(call, pool);
   host::Error error;
@@ -170,9 +172,9 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Each attempt has its own process, because only one call of a process is the first. The child loads the plugin. If the
-// parent had loaded it, the child would not use OpenMP. libgomp ends the process if it has no memory for a team.
-// raggemm tries the allocation first, but memory may still run out after this trial.
+// Each attempt runs in a process of its own, because only one call of a process is its first. The child loads the
+// plugin, because after a fork raggemm would not use OpenMP in the child. libgomp ends the process if it has no memory
+// for a team. raggemm tries the allocation before, but libgomp's own allocation may still fail.
 TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
@@ -198,8 +200,9 @@ TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   }
 }
 
-// If XLA has no memory for a task, the memory that the task holds is free for the next call. The pool runs tasks at
-// once, so no earlier task holds anything. The test runs in a child, because other tests need a process without calls.
+// If XLA has no memory to schedule a task, the memory that belongs to the task must be free for the next call. The pool
+// runs tasks at once, so earlier tasks hold no memory. The test runs in a child, because other tests need a process
+// that has not made a call.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");
@@ -224,7 +227,7 @@ TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   EXPECT_EQ(result, "");
 }
 
-// The error of an invalid call needs memory, too.
+// Allocations for the error message of an invalid call may fail, too.
 TEST_P(AllocationFailures, AreHandledInAWrongCall) {
   const std::unique_ptr<PluginCall> call = CallOn(GetParam());
   host::ThreadPool pool(2);

@@ -1,4 +1,4 @@
-// Tests fork() after and during calls, and exit() during calls.
+// Tests that a process works that forks after or during calls, or calls exit() during calls.
 #include <unistd.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 1, 40, 20}, .c = true}; }
 
-// Returns a problem so small that a call mostly takes and returns buffers.
+// Returns a problem that is so small that a call spends most of its time on taking and returning buffers.
 ProblemSpec Tiny() { return {.m = 2, .n = 2, .k = 2, .sizes = {2}}; }
 
 std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpec& spec = ManyTiles()) {
@@ -28,7 +28,7 @@ std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpe
   return call;
 }
 
-// Runs a call. Returns "" if it is right.
+// Runs a call. Returns "" if its result is right, else what is wrong.
 std::string Outcome(PluginCall& call, host::TaskRunner* pool) {
   const host::Error error = call.Run(pool);
   return !error.ok() ? error.message : call.IsRight() ? "" : "the result is wrong";
@@ -36,7 +36,7 @@ std::string Outcome(PluginCall& call, host::TaskRunner* pool) {
 
 constexpr const char* kExecutors[] = {"OPENMP", "POOL", "AUTO", "SERIAL"};
 
-// Runs calls on other threads, with every executor, during its lifetime.
+// Runs calls with every executor on other threads, again and again, while this object lives.
 class Callers {
  public:
   explicit Callers(host::TaskRunner* pool) {
@@ -61,8 +61,8 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// A pool in a forked child, which has no threads, so that tasks never start. The parent's pool is unusable, because a
-// thread of the parent may hold its mutex during the fork.
+// A pool for a forked child. The child has no other threads, so tasks never start. The parent's pool is unusable in the
+// child, because a thread of the parent may have locked its mutex during the fork.
 class PoolWithoutThreads : public host::TaskRunner {
  public:
   int64_t num_threads() const override { return 2; }
@@ -88,7 +88,8 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
   }
 }
 
-// The child uses no pool, because a thread that it lacks may hold the pool's mutex.
+// The parent forks while other threads are in calls. The child makes calls without a pool, because a thread that does
+// not exist in the child may have locked the mutex of the pool.
 TEST(Fork, DuringCallsOfOtherThreads) {
   const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);
@@ -101,7 +102,7 @@ TEST(Fork, DuringCallsOfOtherThreads) {
   }
 }
 
-// exit() runs the library's destructors while other threads are in calls.
+// The process calls exit(), which runs the destructors of the library, while other threads are in calls.
 TEST(Exit, DuringCallsOfOtherThreads) {
   const int exits = Soaking() ? 500 : 10;
   for (int i = 0; i < exits; ++i) {

@@ -1,4 +1,4 @@
-// Tests elements beyond index 2^31 and byte 2^32 of every operand. The system provides only touched pages.
+// Tests operands with elements beyond index 2^31 and byte 2^32. Linux provides memory only for pages that are accessed.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kTwoTo31 = int64_t{1} << 31;
 constexpr DType kType = DType::kBF16;  // kTwoTo31 elements of this type are 2^32 bytes.
 
-// A mapping that is zero and takes no memory until it is written.
+// An array of zeros in virtual memory. A page takes physical memory only after it is written.
 class Sparse {
  public:
   explicit Sparse(std::vector<int64_t> dims) : dims_(std::move(dims)) {
@@ -35,7 +35,7 @@ class Sparse {
   void* data_;
 };
 
-// Layout of a matrix in an operand, in elements.
+// Position of a matrix in the buffer of an operand, in elements.
 struct MatrixLayout {
   int64_t start, row_step, col_step;
   int64_t At(int64_t row, int64_t col) const { return start + row * row_step + col * col_step; }
@@ -47,7 +47,8 @@ struct Product {
   MatrixLayout lhs, rhs, out;
 };
 
-// Returns the value of an element: a small integer, so that every sum is exact. Neighbours differ.
+// Returns the value of the element with this index: a small integer, so that every sum is exact. Neighbouring elements
+// mostly differ.
 double ValueAt(int64_t index) { return static_cast<double>((index * 40503 >> 7) % 5 - 2); }
 
 void Fill(const Array& array, const MatrixLayout& matrix, int64_t rows, int64_t cols) {
@@ -73,7 +74,7 @@ class LargeProblem {
     return {const_cast<int32_t*>(kept.data()), DType::kS32, kept_dims};
   }
 
-  // Fills the matrices of the products, calls the plugin, and checks results.
+  // Writes values to the matrices of the products, calls the plugin, and checks the results of the products.
   void RunAndCheck(const std::vector<Product>& products) {
     for (const Product& p : products) {
       Fill(problem.lhs, p.lhs, p.m, p.k);
@@ -134,7 +135,7 @@ TEST(LargeExtents, RowsOfARaggedContraction) {
                      {kM, kN, 4, {kSecond * kM, 1, kM}, {kSecond * kN, kN, 1}, {3 * kM * kN, kN, 1}}});
 }
 
-// Rows are more than 2^31 elements apart.
+// The matrices have so many columns that rows begin more than 2^31 elements apart.
 TEST(LargeExtents, LongRows) {
   constexpr int64_t kN = kTwoTo31 + 64, kM = 2, kK = 3;
   LargeProblem large({kM, kK}, {kK, kN}, {kM, kN});

@@ -1,5 +1,5 @@
-// Tests closing and reopening of the plugin while tasks and threads of its calls still exist. Results are right, and
-// memory does not grow.
+// Tests that the plugin can be closed and loaded again while tasks and threads of its calls still exist. Results must
+// be right, and memory must not grow.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -26,7 +26,7 @@ void LoadCallClose(const std::string& executor, host::TaskRunner* pool) {
   ASSERT_EQ(host::Instantiate(plugin.instantiate, call.attributes).message, "");
   ASSERT_EQ(host::Execute(plugin.execute, call, pool).message, "");
   EXPECT_TRUE(HasBits(test.problem.out, expected));
-  call.results[1].dims = {0};  // An error must not leak memory either.
+  call.results[1].dims = {0};  // Makes the call invalid, because errors must not leak memory, either.
   EXPECT_THAT(host::Execute(plugin.execute, call, pool).message, testing::HasSubstr("int64_workspace has 0 elements"));
 }
 

@@ -1,5 +1,5 @@
-// Tests calls when the system refuses new threads. They run on fewer threads or only on the caller's, with the same
-// result.
+// Tests calls if the system refuses to create threads. Calls then run on fewer threads, or only on the calling thread,
+// with the same result.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kNoLimit = INT64_MAX / 2;
 
-// Number of threads that may still be created. A thread that ends makes room for another, as under the limit of a user
-// or container.
+// Number of threads that can still be created. The end of a thread makes room for another thread, as with the limit of
+// a user or a container.
 std::atomic<int64_t> room = kNoLimit;
 std::atomic<int64_t> refused = 0, made = 0;
 
@@ -42,7 +42,7 @@ void* Counted(void* data) {
 
 }  // namespace
 
-// Replaces the C library's function.
+// Replaces the function of the C library. Refuses to create a thread if there is no room.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
                               void* argument) {
   static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
@@ -63,8 +63,8 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
 
-// Runs three calls on a new thread without a libgomp team, while only `threads` more can be created. Returns "" if all
-// are right.
+// Runs three calls on a new thread, for which libgomp has no team yet, while only `threads` other threads can be
+// created. Returns "" if all results are right, else what is wrong.
 std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
   PluginCall call(ManyTiles());
   call.call().attributes["executor"] = executor;
@@ -83,19 +83,21 @@ std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::T
   return result;
 }
 
-// libgomp would end the process if it could not create its threads.
+// With OpenMP, a call uses as many threads as can be created. If libgomp could not create its threads, it would end the
+// process.
 TEST(ThreadFailures, OpenMpHasFewerThreads) {
   for (int64_t threads = 0; threads <= 5; ++threads) {
     ASSERT_EQ(RunWithRoomFor(threads, "OPENMP", nullptr), "");
     const int64_t helpers = std::min<int64_t>(threads, 4);
-    // Each helper is created twice: as a trial, and by libgomp.
+    // Each helper thread is created twice: first as a trial by raggemm, then by libgomp.
     EXPECT_EQ(made, 2 * helpers) << "with room for " << threads;
     EXPECT_EQ(refused > 0, helpers < 4) << threads;
   }
 }
 
-// In the first three environments, threads with the default stack size can be created, but not with libgomp's stack
-// size. After a trial with default stacks, libgomp would end the process.
+// raggemm must try to create threads with the stack size that libgomp uses. In the first three environments, threads
+// with the default stack size can be created, but not with libgomp's. After a trial with the default size, libgomp
+// would then end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";

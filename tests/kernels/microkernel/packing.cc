@@ -1,4 +1,4 @@
-// Tests the packers of every ISA, and kernels that pack ahead.
+// Tests the packers of every ISA, and kernels that pack the next panel while they compute sums.
 #include <cstdint>
 
 #include "gtest/gtest.h"
@@ -93,7 +93,7 @@ class Packing : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Packing);
 
-// Covers both packers and every width up to two vectors and one element.
+// Covers packers of rows and of transposed matrices, with every width up to two vectors and one element.
 TEST_P(Packing, Packs) {
   for (const KernelRow& row : rows()) {
     for (DType dtype : TypesOf(row)) {
@@ -111,8 +111,8 @@ TEST_P(Packing, Packs) {
   }
 }
 
-// Packing during sums must not change the sums. Each register tile is one call, and the last call may have nothing left
-// to pack.
+// Kernels that pack the next panel must compute the same sums as without packing. Each register tile is one call of a
+// kernel. The last call may have nothing left to pack.
 TEST_P(Packing, PackAhead) {
   for (const KernelRow& row : rows()) {
     if (row.ahead_slice == 0) continue;

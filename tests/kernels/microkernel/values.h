@@ -1,4 +1,4 @@
-// Operands of a kernel or packer, and its arithmetic in double.
+// Makes random operands for tests of micro-kernels and packers, and computes their expected results in double.
 #ifndef RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
 #define RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
 
@@ -18,7 +18,7 @@
 
 namespace raggemm::test {
 
-// Random values of one type, as the kernel reads them and as numbers.
+// A buffer of random elements of one type. data() is for kernels, and operator[] returns an element as a number.
 class Values {
  public:
   Values(DType dtype, int64_t count, Random& random) : tensor_(dtype, {count}) {
@@ -39,13 +39,14 @@ class Values {
   Tensor tensor_;
 };
 
-// Returns the types that results and bias can have. Operands can have the same types, unless TypesOf says otherwise.
+// Returns the types that results and bias can have with the kernels of a row.
 inline std::vector<DType> ResultTypesOf(const KernelRow& row) {
   if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS32};
   std::vector<DType> types = {DType::kF16, DType::kBF16, DType::kF32};
   if (ArithmeticOf(row).sum == DType::kF64) types.push_back(DType::kF64);
   return types;
 }
+// Returns the types that lhs and rhs can have with the kernels of a row.
 inline std::vector<DType> TypesOf(const KernelRow& row) {
   if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS8, DType::kU8};
   if (ArithmeticOf(row).product == DType::kBF16) return {DType::kBF16};
@@ -54,7 +55,7 @@ inline std::vector<DType> TypesOf(const KernelRow& row) {
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Computes a * b + c, rounded once to the compute type. double holds its values exactly.
+// Returns a * b + c, rounded once to the compute type. Add and Mul do the same for a + b and a * b.
 inline double Fma(DType compute, double a, double b, double c) {
   if (compute == DType::kS32) {
     const auto sum = static_cast<int64_t>(a) * static_cast<int64_t>(b) + static_cast<int64_t>(c);
@@ -74,10 +75,12 @@ inline double Mul(DType compute, double a, double b) {
 inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t width) {
   return (k / layout.k_group * width + j) * layout.k_group + k % layout.k_group;
 }
+// Returns the number of elements of a packed panel with k steps and `width` rows or columns.
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Returns the padded k. If the packed layout groups steps of k, zeros fill up the last group.
+// Returns the number of steps of a packed panel for k steps. It is larger than k if the panel stores groups of steps of
+// k next to each other. Zeros then fill the last group.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -85,8 +88,8 @@ inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
   return values;
 }
 
-// Computes a sum of products by a rule. add(k, sum) adds the product of step k to a sum. No number may be close to
-// denormal.
+// Computes a sum of products by a numeric rule. add(k, sum) returns `sum` plus the product of step k. Does not flush
+// denormals, so all numbers must be far larger than denormals.
 template <typename AddProduct>
 double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
   if (rule.adds_pairs) {
@@ -111,25 +114,26 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Returns the element type of a panel. Panels of bytes have the matrix's format.
+// Returns the element type of a panel for matrices of the type `matrix`. Panels of bytes keep the type of the matrix.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Returns true if panels store lhs with flipped top bits. Words of four bytes do: for VPDPBUSD if rhs has the same
-// format, and for SDOT if the formats differ.
+// Returns true if panels store the bytes of lhs with the top bit flipped. This applies to kernels that multiply four
+// bytes at once: with VPDPBUSD if rhs has the same format as lhs, and with SDOT if the formats differ.
 inline bool Flips(const KernelRow& row, bool same_format) {
   return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && same_format != IsaOf("neon").has_value();
 }
 
+// Returns the value of a byte after its top bit is flipped.
 inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// Returns a random panel for matrices of this type, with zeros from step k on.
+// Returns a random packed panel of k_padded steps for matrices of the type `matrix`. Steps from k on are zeros.
 inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
-  // NEON kernels read a whole vector at the last rows.
+  // NEON kernels read a whole vector at the end of the panel, so it has room for one more vector.
   const int64_t slack = IsaOf("neon") ? 16 / SizeOf(PanelType(layout, matrix)) : 0;
   Values panel(PanelType(layout, matrix), PanelElements(layout, k_padded, width) + slack, random);
   for (; k < k_padded; ++k) {
@@ -138,7 +142,7 @@ inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t
   return panel;
 }
 
-// Rounds operands to the product type of the rule, so that products are exact.
+// Rounds operands to bf16 if the rule multiplies bf16, so that products are exact.
 inline void RoundToProduct(const Arithmetic& rule, std::initializer_list<Values*> operands) {
   if (rule.product != DType::kBF16) return;
   for (Values* x : operands) x->RoundAllTo(rule.product);

@@ -1,4 +1,4 @@
-// Tests the instruction sets of aarch64 and their kernels for each arithmetic.
+// Tests the list of instruction sets of aarch64, and which of them have kernels for each arithmetic.
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ TEST(IsaRows, AreThoseOfAarch64) {
 }
 
 TEST(IsaRows, EveryCpuHasNeon) {
-  Cpu cpu;  // No probed speeds, because an emulator distorts them.
+  Cpu cpu;  // Without measured speeds of kernels, because an emulator distorts them.
   cpu.isas = HostCpu().isas;
   EXPECT_EQ(PreferredIsa(cpu, kArithmetics[0]), *IsaOf("neon"));
   EXPECT_EQ(MissingFor(*IsaOf("neon")), "");

@@ -1,4 +1,4 @@
-// Tests the instruction sets of x86-64, the measured CPUs, and the choice of an instruction set on them.
+// Tests the list of instruction sets of x86-64, the measured CPUs, and which instruction set is chosen on a CPU.
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -96,7 +96,7 @@ ProblemSpec PinnedSpec() {
   return {.groups = 2, .m = 30, .n = 40, .k = 20, .sizes = {5, 20}, .c = true, .bias = true, .alpha = true};
 }
 
-// A call that names an ISA that the CPU lacks fails. It never falls back to another ISA.
+// A call fails if it names an ISA that the CPU lacks. It must not use another ISA instead.
 TEST(AbsentIsa, IsAnError) {
   const TestProblem test(PinnedSpec());
   const absl::Status status = GroupedGemm(test.problem, {.isa = Named("avx512"), .cpu = CpuUpTo(Named("avx2"))});
@@ -105,7 +105,8 @@ TEST(AbsentIsa, IsAnError) {
   EXPECT_NE(status.message().find("; usable: avx2, scalar"), absl::string_view::npos) << status;
 }
 
-// If the ISA's matrix unit computes another rule than bf16_sums, kernels without the unit are used. The plan says so.
+// If a call names a bf16_sums rule that the chosen ISA has no kernels for, it uses kernels of another ISA. The plan
+// says so.
 TEST(RuleWithoutAUnit, IsInThePlan) {
   ProblemSpec spec = PinnedSpec();
   spec.lhs = spec.rhs = DType::kBF16;
