@@ -1,4 +1,4 @@
-// The contenders of a case: our library and other libraries (peers), which compute the same case.
+// The contenders of a case: our library and other libraries (peers).
 #ifndef RAGGEMM_BENCH_CONTENDERS_H_
 #define RAGGEMM_BENCH_CONTENDERS_H_
 
@@ -21,8 +21,7 @@ struct Contender {
   // finds its weights in a cache.
   std::function<absl::Status(int64_t set)> run;
   int64_t sets = 1;
-  // The result matrix of operand set 0. Null if `run` computes a result that cannot be compared with that of our
-  // library.
+  // The result matrix of operand set 0. Null if it cannot be compared with that of our library.
   char* result = nullptr;
 };
 
@@ -30,15 +29,13 @@ struct Contender {
 // PeerThreads that it supports.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
-// Returns peers that multiply f32, on operands that are already widened. `wide_case` is the case with f32 operands, and
-// `wide` has these operands, with values that are exact in the narrow type.
+// Returns peers that multiply f32, on operands that are already widened: those of the case wide_case.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
-// Returns a contender for the quantized case `c`: our library on bf16 operands of the same shapes. `wide` has these
-// operands. Their values are not those of the quantized operands.
+// Returns our library on bf16 operands with the shapes, but not the values of the quantized case `c`.
 Contender WithBf16(const Case& c, const Memory& wide);
 
-// Returns the contender `widened` of MakeWidened with one more step: it widens the bf16 operands in each call.
+// Returns `widened`, a contender of MakeWidened, with one more step: it widens the bf16 operands in each call.
 Contender WithWidening(const Contender& widened, const Case& c, const Memory& memory, const Memory& wide);
 
 }  // namespace raggemm::bench

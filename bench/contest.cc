@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Least seconds of a turn. It is so long that the wake-up of sleeping threads does not matter.
+// Least seconds of a turn, so that the wake-up of sleeping threads does not matter.
 constexpr double kSecondsPerTurn = 0.02;
 // A contender that takes kFarBehind times as long as our library runs only two rounds, or one round if its call takes
 // kLongCall seconds. Disturbances of the machine hardly ever cause such a difference.
@@ -35,8 +35,7 @@ double Spread(const std::vector<double>& values) {
 }
 
 constexpr size_t kReferenceElements = 128;
-// Number of elements of a result that are compared with our result. They are evenly spread. Comparing more elements
-// would take too long.
+// Number of elements of a result that are compared with our result. Comparing more elements would take too long.
 constexpr int64_t kComparedElements = 1 << 18;
 
 absl::Status Wrong(int64_t element, double got, double want) {
@@ -45,14 +44,13 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// The expected result of operand set 0 of a case. It has some elements in float64 from tests/oracle, and a whole result
-// that is right in these elements: the first one, which is that of our library.
+// The expected result of operand set 0 of a case: some elements in float64 from tests/oracle, and a whole result that
+// is right in these elements, that of our library.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
 
-  // Fills out with NaNs and runs the contender on set 0. If the result is wrong, returns an internal error with the
-  // index of an element, its value and the expected value.
+  // Fills out with NaNs and runs the contender on set 0. Returns an internal error if the result is wrong.
   absl::Status Run(const Contender& contender);
 
  private:
@@ -61,7 +59,7 @@ class ResultCheck {
   absl::Status CompareWithFirst(const Array& got) const;
 
   Case case_;
-  std::vector<int64_t> dims_;      // Shape of out as a flat array: its number of elements.
+  std::vector<int64_t> dims_;
   std::vector<int64_t> elements_;  // Indices in out of the elements of reference_.
   Reference reference_;
   std::vector<char> first_;
@@ -103,14 +101,14 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
   return absl::OkStatus();
 }
 
-// Compares a result with ours. Operands that are not quantized are in [-1,1], so a sum of `length` products is at most
-// `length`. This bounds the error of both results.
+// Operands that are not quantized are in [-1,1], so a sum of `length` products is at most `length`. This bounds the
+// error of both results.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
   const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
   const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
-  // With an odd step, the compared elements are in all columns, even if the number of columns is a power of two.
+  // An odd step, so that the compared elements are in all columns, even if their number is a power of two.
   const int64_t step = dims_[0] / kComparedElements | 1;
   for (int64_t i = 0; i < dims_[0]; i += step) {
     const double value = ToDouble(got, i), want = ToDouble(first, i);
@@ -149,7 +147,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
         WaitUntilQuiet();
         limits.push_back(meter.Measure(case_.threads, case_.in, [this] { return NextMatrices(); }));
       }
-      // Each round begins with another contender, so that no contender is always the first or the last of a round.
+      // Each round begins with another contender, so that none is always the first or the last.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
       if (!TooSlow(entrant)) TakeTurn(entrant);
     }
@@ -158,8 +156,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// Finds the fastest candidate in widened_, by the better of two turns, or by one turn if calls are long. Adds it to
-// entrants_, with widening in each call. Checks only its results. If they are wrong, tries the next candidate.
+// Adds the fastest candidate in widened_ to entrants_, by the better of two turns, or by one turn if calls are long. If
+// its results are wrong, tries the next candidate.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
   for (Entrant& candidate : widened_) {
@@ -172,11 +170,10 @@ void Contest::ChooseWidened(ResultCheck& check) {
   for (const Entrant& candidate : widened_) {
     Entrant& chosen = entrants_.emplace_back(Entrant{WithWidening(candidate.contender, case_, memory_, *wide_)});
     chosen.status = check.Run(chosen.contender);
-    if (chosen.status.ok()) break;  // A wrong candidate stays in the report, and the next one is tried.
+    if (chosen.status.ok()) break;  // A wrong candidate stays in the report.
   }
 }
 
-// Calls a contender for kSecondsPerTurn. Adds the mean seconds of a call to the entrant, and an error to its status.
 void Contest::TakeTurn(Entrant& entrant) {
   if (!entrant.status.ok()) return;
   WaitUntilQuiet();

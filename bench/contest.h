@@ -16,8 +16,8 @@ namespace raggemm::bench {
 
 class ResultCheck;
 
-// The number of rounds: as many as fit into `seconds`, but at least `least` and at most `most`. In each round, every
-// contender has one turn of calls on successive sets of operands, for at least 20 ms.
+// As many rounds as fit into `seconds`, but at least `least` and at most `most`. In each round, every contender has one
+// turn of calls on successive sets of operands, for at least 20 ms.
 struct Rounds {
   int least, most;
   double seconds;
@@ -26,17 +26,17 @@ struct Rounds {
 class Contest {
  public:
   // `memory` has the operands of the case. `wide` is for comparisons and may be null. For a case of bf16, it has the
-  // same values as f32. For a quantized case, it has bf16 operands of the same shapes. The contest owns neither.
+  // same values as f32. For a quantized case, it has bf16 operands of the same shapes.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
-  // Runs the case. Returns an internal error if our own result is wrong. If a peer fails, the error is in the report.
+  // Returns an internal error if our own result is wrong. If a peer fails, the error is in the report.
   absl::StatusOr<proto::CaseReport> Run(LimitsMeter& meter, const Rounds& rounds);
 
  private:
   struct Entrant {
     Contender contender;
     std::vector<double> seconds = {};  // Mean seconds of a call in each round.
-    absl::Status status = {};          // After an error the entrant is not timed any more.
+    absl::Status status = {};          // After an error the entrant is not timed.
   };
 
   void ChooseWidened(ResultCheck& check);

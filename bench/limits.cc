@@ -53,7 +53,7 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   asm volatile("" : : "r"(sum));  // Keeps the loads from being optimized away.
 }
 
-// Reads bytes `from` to `to` of `memory`. Bytes are counted as if the stretches followed each other without gaps.
+// Bytes are counted as if the stretches followed each other without gaps.
 void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());
@@ -153,7 +153,6 @@ void LimitsMeter::MeasureUnits(int threads, DType in, Limits& limits) {
   }
 }
 
-// Returns the next kPart bytes of memory to store to.
 char* LimitsMeter::NextPart() {
   char* part = memory_.data() + next_part_ * kPart;
   next_part_ = (next_part_ + 1) % (kBeyondCaches / kPart);

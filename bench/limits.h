@@ -16,34 +16,30 @@
 
 namespace raggemm::bench {
 
-// The limits of the machine for some number of threads that run at once.
 struct Limits {
   // Highest GFLOP/s of each unit, in the order of Units(). 0 if the CPU lacks the unit or it cannot multiply the
   // measured type.
   std::array<double, kUnits> gflops = {};
-  double read_gbps = 0;   // GB/s of reads from memory.
-  double store_gbps = 0;  // GB/s of non-temporal stores to memory.
+  double read_gbps = 0;
+  double store_gbps = 0;  // Non-temporal stores.
   // Mean GFLOP/s of f32 fma over 10 ms. It is no limit, but shows if the machine is busy.
   double overall_fma_gflops = 0;
 };
 
-// Returns the index of the fastest unit in Units().
 size_t FastestUnit(const Limits& limits);
 
-// Ranges of memory that a plain pass reads in this order, each cache line once.
+// Ranges of memory to read in this order, each cache line once.
 using Stretches = std::vector<absl::Span<const char>>;
 int64_t BytesOf(const Stretches& memory);
 
-// Measures the limits of the machine, and remembers the highest rate of each unit.
 class LimitsMeter {
  public:
   LimitsMeter();
-  // Measures the units that multiply the type `in`, and the bandwidth of memory, in about 50 ms. Reads memory in
-  // several patterns and returns the fastest rate. Calls `next` before each pattern, for memory that is in no cache.
+  // Measures the units that multiply the type `in`, and the bandwidth of memory, in about 50 ms. Calls `next` before
+  // each pattern, for memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
   // Returns limits with the rate of each unit raised to the fastest rate of any measurement on this number of threads.
-  // The rate of an instruction does not depend on the case. The speed of memory does change, because other guests of a
-  // host use a share of it for minutes.
+  // The speed of memory is not raised, because other guests of a host use a share of it for minutes.
   Limits WithFastestUnits(Limits limits, int threads) const;
 
  private:
@@ -52,25 +48,25 @@ class LimitsMeter {
 
   Arena memory_;
   int64_t next_part_ = 0;
-  std::map<int, std::array<double, kUnits>> fastest_;  // Highest GFLOP/s of each unit so far, by number of threads.
+  std::map<int, std::array<double, kUnits>> fastest_;  // Highest GFLOP/s of each unit, by number of threads.
 };
 
 // Return the upper quartile or the median of each limit over the samples. Disturbances of the machine only lower the
-// measured limits, and this must not raise our share of the roofline. So the limits of a case are upper quartiles. For
-// the rates of units this is not enough, because a long case has only six samples: once the quartile was 159 GFLOP/s,
-// our result 206, and the rate in other cases 230 (Zen 4, two threads).
+// measured limits, so the limits of a case are upper quartiles. For the rates of units this is not enough, because a
+// long case has only six samples: once the quartile was 159 GFLOP/s, our result 206, and the rate in other cases 230
+// (Zen 4, two threads).
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// The operations and bytes of a case that every implementation needs. Each operand and its scales are moved once, in
-// their stored size. Only weights of active groups are read. wgrad writes the gradients of all groups.
+// The operations and bytes of a case that every implementation needs. Each operand and its scales are moved once. Only
+// weights of active groups are read. wgrad writes the gradients of all groups.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };
 Work WorkOf(const Case& c);
 
-// Returns the least seconds that the limits allow for the work, with the fastest unit. Arithmetic may overlap with
-// memory transfers perfectly. Reads and writes may not overlap with each other.
+// Returns the least seconds that the limits allow for the work. Arithmetic may overlap with memory transfers perfectly.
+// Reads and writes may not overlap with each other.
 double SecondsAtBest(const Work& work, const Limits& limits);
 
 }  // namespace raggemm::bench

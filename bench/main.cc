@@ -44,18 +44,16 @@ constexpr Length kLengths[] = {{"quick", 108, 0}, {"default", 21 * 60, 0}, {"ful
 
 const Length& LengthOf(Selection selection) { return kLengths[static_cast<int>(selection)]; }
 
-// A run over many cases: the memory that they share, and the report.
 class Session {
  public:
   Session(std::vector<Case> cases, Selection selection, std::string report_path);
 
-  // Prints the CPU, the peers and the overhead of a call.
   void PrintMachine() const;
 
-  // Runs a case. Call this function once for each case, in order. Writes the report of all cases so far to the disk.
+  // Runs the next case. Writes the report of all cases so far to the disk.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
-  // Returns an internal error if one of our results was wrong, or Unavailable if the report could not be written.
+  // Returns an internal error if one of our results was wrong, or Unavailable without a report.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -71,10 +69,10 @@ class Session {
   const std::chrono::steady_clock::time_point start_;
   LimitsMeter meter_;
   proto::Report report_;
-  std::vector<Work> work_;  // Work of each case in the report.
+  std::vector<Work> work_;
   absl::Status status_;
   size_t started_ = 0;
-  // Operands for one input type and quantization at a time, those of memory_of_.
+  // Operands for the input type and quantization memory_of_.
   std::optional<std::pair<DType, const Quantization*>> memory_of_;
   std::unique_ptr<Memory> memory_, wide_;
 };
@@ -135,7 +133,7 @@ void Session::TakeMemoryFor(const Case& next) {
   memory_of_ = of;
 }
 
-// Returns the rounds of the next case. All cases that are left get equal shares of the time that is left.
+// All cases that are left get equal shares of the time that is left.
 Rounds Session::RoundsForNext() const {
   constexpr int kLeast = 3, kMost = 9;
   const Length& length = LengthOf(selection_);
@@ -152,7 +150,7 @@ void Session::JudgeAgain() {
   }
 }
 
-// Writes the report. The limits of the machine in the report are medians over all cases so far.
+// The limits of the machine in the report are medians over all cases so far.
 absl::Status Session::Write() {
   std::map<int, std::vector<Limits>> by_threads;
   for (const proto::CaseReport& c : report_.cases()) {

@@ -17,7 +17,7 @@ namespace raggemm::bench {
 namespace {
 
 constexpr int64_t kPage = 4096;
-// Number of elements that a thread widens at a time, or of bytes that it sets to zero at a time.
+// Elements that a thread widens at a time, or bytes that it sets to zero.
 constexpr int64_t kChunk = 1 << 16;
 
 // Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices of a case start with
@@ -55,8 +55,7 @@ void WidenMatrix(const void* from, const void* to, int64_t elements, int threads
 }
 
 // Writes zeros with non-temporal stores, like a library that writes gradients which are not read soon. Stores words of
-// 8 bytes (MOVNTI), because wider vectors need compiler flags that this file is compiled without. Words of 8 bytes fill
-// whole cache lines in the write-combining buffers, too.
+// 8 bytes (MOVNTI), because wider vectors need compiler flags that this file is compiled without.
 void ZeroChunk(char* begin, int64_t bytes) {
   constexpr int64_t kWord = sizeof(uint64_t);
   const int64_t before = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(begin) & (kWord - 1));

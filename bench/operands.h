@@ -1,5 +1,5 @@
-// The operands of a case. There is one set of operands for each of several successive calls, so that every call finds
-// its weights (wgrad: their gradients) in memory and not in a cache.
+// The operands of a case, in several sets. Successive calls use successive sets, so that every call finds its weights
+// (wgrad: their gradients) in memory and not in a cache.
 #ifndef RAGGEMM_BENCH_OPERANDS_H_
 #define RAGGEMM_BENCH_OPERANDS_H_
 
@@ -17,14 +17,14 @@
 
 namespace raggemm::bench {
 
-// Bytes that exceed the caches that two benchmark threads can reach. Some CPUs have more L3 cache in total, but each
-// core reaches only a part of it.
+// Bytes that exceed the caches that two benchmark threads can reach. Some CPUs have more L3 cache, but each core
+// reaches only a part of it.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
 // Memory filled with random numbers in [-1,1]. The numbers do not depend on the size of the arena, so a case always has
-// the same numbers. They are rounded to `precision` and stored as `dtype`. So an f32 arena with the precision of bf16
-// has the values of a bf16 arena. Numbers of quantized formats ignore `precision`, and their magnitudes go up to the
-// largest power of two of the format. Numbers of formats for scales are in (0,1].
+// the same numbers. They are rounded to `precision` and stored as `dtype`. Numbers of quantized formats ignore
+// `precision`, and their magnitudes go up to the largest power of two of the format. Numbers of formats for scales are
+// in (0,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -55,12 +55,11 @@ SetBytes SetBytesOf(const Case& c);
 // have at least kBeyondCaches bytes.
 int64_t SetsOf(const Case& c);
 
-// Returns the memory of the matrices that are in no cache when a call begins: the weights of groups with rows in a set
-// of operands, or for wgrad all gradients. Adjacent matrices are joined.
+// Returns the memory that is in no cache when a call begins: the weights of groups with rows in a set of operands, or
+// for wgrad all gradients. Adjacent matrices are joined.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// The memory of operands for any of the cases, one case at a time. All cases must have the same `in` and quantization.
-// `precision` is that of Arena.
+// All cases must have the same `in` and quantization. `precision` is that of Arena.
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);
@@ -77,7 +76,6 @@ class Series {
   Series(const Case& c, const Operands& at);
   GemmSeries gemms() const;
 
-  // Gradients of groups without rows, which must become zero.
   struct Span {
     char* begin;
     int64_t bytes;
@@ -95,8 +93,7 @@ class Series {
   std::vector<Span> empty_gradients_;
 };
 
-// One call of our library, with the types, K and N of a case. `sizes` are the group sizes, which may differ from those
-// of the case.
+// One call of our library, with the types, K and N of a case. `sizes` may differ from those of the case.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);
@@ -111,11 +108,9 @@ class GroupedCall {
   GroupedGemmProblem problem_;
 };
 
-// Widens lhs and rhs of every product from bf16 to the f32 operands of `wide`, a series of the same shape, as fast as
-// memory allows.
+// Widens lhs and rhs of every product from bf16 to the f32 operands of `wide`, a series of the same shape.
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 
-// Writes zeros as fast as memory allows.
 void ZeroBytes(char* begin, int64_t bytes, int threads);
 
 }  // namespace raggemm::bench

@@ -1,4 +1,3 @@
-// The time of a call that computes nothing.
 #ifndef RAGGEMM_BENCH_OVERHEADS_H_
 #define RAGGEMM_BENCH_OVERHEADS_H_
 
@@ -7,7 +6,7 @@
 namespace raggemm::bench {
 
 // Returns the microseconds of a custom call on 512 groups without rows: from XLA's call frame through the plugin and
-// back. Takes about 50 ms.
+// back.
 absl::StatusOr<double> MicrosecondsOfEmptyCall();
 
 }  // namespace raggemm::bench

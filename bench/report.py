@@ -17,14 +17,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-plt.switch_backend("Agg")  # Works without a display.
+plt.switch_backend("Agg")
 
 F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# For each regime of a report, the row of the table in pages that contains it. Several regimes may share a row.
-# A field is the geometric mean over all cases of the row.
+# For each regime of a report, the row of the table in pages that contains it. A field is the geometric mean over all
+# cases of the row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",
     "forward, 4 to 16 rows": "forward, 4 to 16",
@@ -82,7 +82,7 @@ def regime_of(case) -> str:
 
 
 def frame_of(report: dict) -> pd.DataFrame:
-    """Returns a table with a row for each case: its fields in the report, its regime and its types."""
+    """Returns a table with a row for each case."""
     cases = pd.DataFrame(report["cases"])
     optional = ("ratio", "best_peer", "best_peer_gflops", "quantization", "unit", "peers")
     cases = cases.reindex(columns=[*cases.columns, *(name for name in optional if name not in cases)])
@@ -101,7 +101,6 @@ def _list(value) -> list[dict]:
 
 
 def geometric_mean(values, weights=None) -> float:
-    """Returns the geometric mean of the values that are not NaN, or NaN if there are none."""
     values = np.asarray(values, float)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     there = ~np.isnan(values)
@@ -143,7 +142,6 @@ def best_ways(peers: list[dict]) -> dict[str, dict]:
 
 
 def case_table(cases: pd.DataFrame) -> pd.DataFrame:
-    """Returns a table for the cases of one regime: GFLOP/s of raggemm and of each peer."""
     columns = {"case": "GFLOP/s", "types": "types", "threads": "threads", "ours_gflops": "ours"}
     table = cases[list(columns)].rename(columns=columns)
     peers = pd.DataFrame(
@@ -216,7 +214,7 @@ def warning(report: dict, cases: pd.DataFrame) -> str:
 
 def share_by_rows(cases: pd.DataFrame, path: pathlib.Path) -> bool:
     """Draws the share of the roofline against rows per group: a panel for each shape and type, forward, f32 out.
-    Returns false if the run has no such case."""
+    Returns false if there is no such case."""
     swept = cases[(cases["sweep_or_recorded"] == "sweep") & (cases["mode"] == "forward") & cases["quantization"].isna()]
     swept = swept[(swept["out_dtype"] == "f32") & swept["lhs_dtype"].isin(["f32", "bf16"])]
     swept = swept[swept["threads"] == swept["threads"].max()]
@@ -341,7 +339,6 @@ def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
 
 
 def update_page(page: pathlib.Path, results: pathlib.Path) -> None:
-    """Replaces the tables that the page has by those of all recorded reports."""
     text, count = page.read_text(), 0
     for header, new in page_tables(results, os.path.relpath(results, page.parent)).items():
         pattern = rf"^{re.escape(header)}.*(\n\|.*)*"

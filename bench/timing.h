@@ -1,5 +1,4 @@
-// Timing of work on several threads, while no other thread of the process runs. Threads that spin while they wait would
-// take cores from the next measurement.
+// Timing of work on several threads, while no other thread of the process runs.
 #ifndef RAGGEMM_BENCH_TIMING_H_
 #define RAGGEMM_BENCH_TIMING_H_
 
@@ -13,32 +12,29 @@ namespace raggemm::bench {
 // thread.
 double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
-// Rates of RunPieces, in pieces per second of all threads together.
+// Pieces per second of all threads together.
 struct PieceRates {
-  double fastest;  // Highest rate during `window` successive pieces of the first thread.
+  double fastest;
   double overall;  // Mean rate from the common start to the end of the last thread.
 };
 
 // Runs body(thread) `pieces` times on each of `threads` threads at once. PieceRates::fastest covers only `window`
-// successive pieces. So another process that takes a core for a moment does not lower it.
+// successive pieces, so another process that takes a core for a moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
-// Returns the number of pieces that a thread had finished at a moment. `times` are its start and the ends of its
-// pieces. A piece in progress counts in part.
+// Returns the number of pieces that a thread had finished at a moment, with a part of the piece in progress. `times`
+// are its start and the ends of its pieces.
 double PiecesBefore(const std::vector<double>& times, double moment);
 
-// Shortens the time that OpenMP's workers spin after a parallel region, from 18 ms to about a millisecond, unless the
-// environment already has GOMP_SPINCOUNT. Workers still spin between the products of a series, so no contender becomes
-// slower. If workers slept, each product would have to wake them. Restarts the process, because the OpenMP library
-// reads the environment only when it is loaded. So main must call this function first. peers/openblas.cc limits the
-// threads of OpenBLAS.
+// Shortens the time that OpenMP's workers spin after a parallel region, from 18 ms to about a millisecond. Workers
+// still spin between the products of a series, so no contender becomes slower. Restarts the process, because the OpenMP
+// library reads the environment only when it is loaded. So main must call this function first.
 void LimitSpinning(char** argv);
 
-// Waits until no other thread of the process is running, for at most 100 ms. Call this function before every
-// measurement.
+// Waits until no other thread of the process is running, for at most 100 ms.
 void WaitUntilQuiet();
 
-// Return a quantile or the median of the values, interpolated between the two nearest values. Return 0 without values.
+// Return a quantile or the median of the values, interpolated between the two nearest values, or 0 without values.
 double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);
 

@@ -17,8 +17,7 @@ constexpr int kChains = 24, kFewChains = 12;
 #define RAGGEMM_FEW_CHAINS "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 #define RAGGEMM_CHAINS RAGGEMM_FEW_CHAINS ", 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
 
-// A measurement has kPieces pieces of about 50 us. The highest rate is that of the fastest kWindow successive pieces,
-// about a millisecond.
+// A measurement has kPieces pieces of about 50 us. Its highest rate is that of kWindow successive pieces.
 constexpr int kPieces = 200, kWindow = 20;
 
 // Operands of the chains as words of 32 bits: f32, pairs of bf16, four bytes. Each chain is x = x * scale + shift, or x
@@ -58,7 +57,7 @@ constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 #define RAGGEMM_STEP_ZMM(instruction, scale, shift) \
   RAGGEMM_STEP_CHAINS(instruction, "zmm", RAGGEMM_CHAINS, "30", "31", scale, shift)
 
-// Runs steps on CPUs without an fma instruction. A step is one multiplication and one addition for each chain.
+// Runs steps on CPUs without an fma instruction.
 void StepScalarChains(int64_t steps) {
   float chains[kFewChains] = {};
   for (; steps > 0; --steps) {
@@ -68,7 +67,7 @@ void StepScalarChains(int64_t steps) {
 }
 
 // Number of tiles with totals. There are six, because a unit starts an instruction every 16 cycles, and the result
-// takes about 50 cycles. Tiles 6 and 7 are operands. All tiles have 16 rows of 64 bytes.
+// takes about 50 cycles. Tiles 6 and 7 are operands.
 constexpr int kTotals = 6;
 
 struct alignas(64) TileShape {
@@ -102,8 +101,7 @@ static_assert(sizeof(TileShape) == 64);
         : "cc", "memory");                                         \
   }
 
-// Asks Linux for permission to use tiles. A process needs this permission. Returns false if the CPU or Linux has no
-// tiles.
+// Asks Linux for permission to use tiles.
 bool TilesPermitted() {
   constexpr int64_t kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -1,4 +1,3 @@
-// Peers that are libraries with the C interface of BLAS.
 #ifndef RAGGEMM_BENCH_PEERS_CBLAS_H_
 #define RAGGEMM_BENCH_PEERS_CBLAS_H_
 
@@ -9,23 +8,21 @@
 
 namespace raggemm::bench {
 
-// Values of enumerators, the same in the cblas.h of all libraries.
 inline constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
 
 // The type of cblas_sgemm and its variants for other element types: C = alpha * op(A) x op(B) + beta * C.
 using CblasGemm = void(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const void* a, int lda,
                        const void* b, int ldb, float beta, void* c, int ldc);
-// The type of cblas_sgemm_batch. The arrays a, b and c have one entry for each product. All other arrays have one entry
-// for each batch of products with the same shape.
+// The type of cblas_sgemm_batch. The arrays a, b and c have one entry for each product, all other arrays one for each
+// batch of products with the same shape.
 using CblasGemmBatch = void(int order, const int* trans_a, const int* trans_b, const int* m, const int* n, const int* k,
                             const float* alpha, const void* const* a, const int* lda, const void* const* b,
                             const int* ldb, const float* beta, void* const* c, const int* ldc, int batches,
                             const int* batch_sizes);
 
 struct CblasLibrary {
-  // Sets the number of threads for later calls. Call this function in the thread that makes these calls.
+  // Sets the number of threads for later calls in this thread.
   std::function<void(int threads)> set_threads;
-  // Returns the number of threads that a call in this thread would use.
   std::function<int()> threads;
   std::function<std::string()> describe;
   // Products with an f32 result, by the type of both operands. Null if the library has none.
@@ -33,7 +30,6 @@ struct CblasLibrary {
   CblasGemmBatch* f32_batch = nullptr;
 };
 
-// Returns a peer that calls the library for each product.
 Peer GemmLoop(const char* name, const CblasLibrary& library);
 // Returns a peer that makes one call for all products. The library must have f32_batch.
 Peer GemmBatch(const char* name, const CblasLibrary& library);

@@ -1,4 +1,3 @@
-// The loaders of all libraries, for peers.cc. They return NotFoundError with the reason if a library is absent.
 #ifndef RAGGEMM_BENCH_PEERS_LIBRARIES_H_
 #define RAGGEMM_BENCH_PEERS_LIBRARIES_H_
 

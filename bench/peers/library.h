@@ -1,4 +1,3 @@
-// A shared library that CMake found, loaded when it is first needed.
 #ifndef RAGGEMM_BENCH_PEERS_LIBRARY_H_
 #define RAGGEMM_BENCH_PEERS_LIBRARY_H_
 
@@ -11,18 +10,18 @@ namespace raggemm::bench {
 
 class Library {
  public:
-  // Loads a library and never unloads it, because its threads may live as long as the process. Returns NotFoundError
-  // with the reason if the library cannot be loaded or the path is empty.
+  // Never unloads the library, because its threads may live as long as the process. Returns NotFoundError with the
+  // reason if the library cannot be loaded or the path is empty.
   static absl::StatusOr<Library> Load(const std::string& path);
 
-  // Finds a symbol. If it is missing, sets `function` to null and status() to an error.
+  // Sets `function` to null and status() to an error if the symbol is missing.
   template <typename Function>
   void Find(const std::string& symbol, Function*& function) {
     function = reinterpret_cast<Function*>(Address(symbol));
   }
 
   const std::string& path() const { return path_; }
-  // Returns NotFoundError with the first missing symbol, or OK if Find found all symbols so far.
+  // Returns NotFoundError with the first missing symbol.
   const absl::Status& status() const { return status_; }
 
  private:

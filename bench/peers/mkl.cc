@@ -35,14 +35,13 @@ constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 //     MKL with it                  19    46   100   147   167   155
 //     oneDNN with it               14    45   101
 //
-// A process can use MKL only with or only without the instruction, because MKL reads the variable in its first call. If
-// the environment already has the variable, its value is kept.
+// A process can use MKL only with or only without the instruction, because MKL reads the variable in its first call.
 void AvoidSlowDotInstruction() {
   const bool slow = __builtin_cpu_is("intel") && !__builtin_cpu_supports("amx-bf16");
   if (slow && HostCpu().Has("avx512")) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);
 }
 
-// Returns the name of the kernel library that MKL has chosen and loaded. There is one for each core type.
+// Returns the name of the kernel library that MKL has chosen and loaded.
 std::string LoadedKernels() {
   std::string kernels = "unknown";
   const auto visit = [](dl_phdr_info* info, size_t, void* found) {

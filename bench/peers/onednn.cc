@@ -2,8 +2,7 @@
 // once for each shape. Version 3 also multiplies quantized weights, whose scales it applies itself, and bytes with
 // bytes.
 //
-// This file is built once for each version whose headers are found. Structs and enums come from the headers, functions
-// from the loaded library. The library uses OpenMP's number of threads. The headers of version 3 are those of 3.2, but
+// This file is built once for each version whose headers are found. The headers of version 3 are those of 3.2, but
 // the library is newer. So this file declares the functions of 3.4 that it calls.
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
@@ -31,8 +30,7 @@
 namespace raggemm::bench {
 namespace {
 
-// A function of the library, found by its name. The variable to which a Symbol is assigned decides the type of the
-// function.
+// A function of the library. The variable to which a Symbol is assigned decides its type.
 struct Symbol {
   Library& library;
   const char* name;
@@ -112,7 +110,7 @@ struct Versioned {
     return matmul(desc, engine, a, b, nullptr, c, attributes);
   }
 
-  // Sets the attributes for quantized operands. `row_scale` describes the scales of lhs, if any.
+  // `row_scale` describes the scales of lhs, if any.
   absl::Status Quantize(const GemmSeries& series, int rank, const dnnl_memory_desc_t& row_scale,
                         dnnl_primitive_attr_t attributes) const {
     absl::Status status;
@@ -161,13 +159,12 @@ struct Functions {
   decltype(dnnl_primitive_execute)* primitive_execute = Symbol{library, "dnnl_primitive_execute"};
 };
 
-// The matmul primitive for one shape and number of threads. Each thread has its own memory objects for the operands.
+// Each thread has its own memory objects for the operands.
 class Matmul {
  public:
   Matmul(const Functions& f, dnnl_engine_t engine) : f_(f), engine_(engine) {}
 
-  // Prepares the primitive. Returns UnimplementedError if oneDNN has only its slow reference implementation for these
-  // operands.
+  // Returns UnimplementedError if oneDNN has only its slow reference implementation.
   absl::Status Prepare(const GemmSeries& series, const Product& p) {
     // oneDNN supports only one scale for all of lhs. So scales of rows are applied afterwards, as a multiplication of
     // the result by [m,1]. With results of shape [m,n], only the reference implementation supports that. With [1,m,n],
@@ -198,7 +195,6 @@ class Matmul {
 
   size_t scratch_bytes() const { return scratch_bytes_; }
 
-  // Makes memory objects for `threads` threads, if there are fewer.
   void BindThreads(size_t threads) {
     while (arguments_.size() < threads) {
       std::vector<dnnl_exec_arg_t>& arguments = arguments_.emplace_back();
@@ -233,7 +229,7 @@ class Matmul {
     bool is_transposed = false;
   };
 
-  // Adds an operand to operands_. With rank 3, its shape is [1,rows,columns].
+  // With rank 3, the shape is [1,rows,columns].
   absl::Status Describe(int argument, DType dtype, int rank, const Matrix& matrix) {
     const int64_t dims[] = {1, matrix.rows, matrix.columns};
     const int64_t steps[] = {matrix.rows * matrix.columns, matrix.is_transposed ? 1 : matrix.step,
@@ -268,14 +264,12 @@ class Matmul {
 
   const Functions& f_;
   dnnl_engine_t engine_;
-  std::vector<Operand> operands_;  // lhs, rhs, out, scales of lhs and of rhs if there are any, scratch memory.
+  std::vector<Operand> operands_;  // lhs, rhs, out, scales of lhs and of rhs if any, scratch memory.
   dnnl_primitive_t primitive_ = nullptr;
   size_t scratch_bytes_ = 0;
-  // One list of arguments for each thread, in the order of operands_.
   std::vector<std::vector<dnnl_exec_arg_t>> arguments_;
 };
 
-// The library with all primitives that were prepared so far. The object lives until the process ends.
 class OneDnn {
  public:
   explicit OneDnn(const Functions& f) : f_(f) { f_.engine_create(&engine_, dnnl_cpu, 0); }
@@ -336,8 +330,7 @@ class OneDnn {
   using Types = std::array<DType, 4>;
   using Key = std::tuple<Mode, Types, bool, int64_t, int64_t, int64_t, int64_t, int>;
 
-  // Finds or makes the primitive of each group. A primitive always uses the OpenMP number of threads that was set when
-  // it was made.
+  // A primitive always uses the OpenMP number of threads that was set when it was made.
   absl::Status Prepare(const GemmSeries& series, int library_threads, std::vector<Matmul*>& matmuls) {
     for (size_t group = 0; group < series.rows.size(); ++group) {
       const Types types = {series.lhs_dtype, series.rhs_dtype, series.out_dtype, series.rhs_scale_dtype};

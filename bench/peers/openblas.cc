@@ -1,4 +1,4 @@
-// OpenBLAS, twice: Debian's, and the newer one in SciPy's wheels. Neither has 16-bit products.
+// OpenBLAS, twice: Debian's, and the newer one in SciPy's wheels.
 //
 // Debian's is the OpenMP build, which shares its threads with everything else here. The threads of a pthread build spin
 // beside them. The wheel has a pthread build, so both kinds are measured.
@@ -14,16 +14,15 @@
 namespace raggemm::bench {
 namespace {
 
-// Returns the core type for this CPU. OpenBLAS itself chooses by the model number, and uses SSE kernels if the CPU is
-// newer than the library. Newer core types than SkylakeX have the same f32 kernels. On Emerald Rapids they were equally
-// fast with 1 to 2048 rows.
+// OpenBLAS itself chooses by the model number, and uses SSE kernels if the CPU is newer than the library. Newer core
+// types than SkylakeX have the same f32 kernels. On Emerald Rapids they were equally fast with 1 to 2048 rows.
 const char* CoreType() {
   if (HostCpu().Has("avx512")) return "SkylakeX";
   if (HostCpu().Has("avx2")) return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
   return nullptr;
 }
 
-// Sets variables that the libraries read when they are loaded. Values that the environment already has are kept.
+// Values that the environment already has are kept.
 void SetEnvironment() {
   if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
   // Idle threads of the pthread build spin for 2^21 clock ticks, about 1 ms, so that they stay awake from product to

@@ -1,6 +1,4 @@
-// The interface of a peer, a library with which the benchmark compares raggemm. Each peer is one small file,
-// peers/<library>.cc, behind the struct Peer. dlopen loads its library from the path that CMake found. No library is
-// required.
+// The interface of a peer, a library with which the benchmark compares raggemm.
 #ifndef RAGGEMM_BENCH_PEERS_PEER_H_
 #define RAGGEMM_BENCH_PEERS_PEER_H_
 
@@ -27,7 +25,7 @@ struct GemmSeries {
   Mode mode = Mode::kForward;
   DType lhs_dtype = DType::kF32, rhs_dtype = DType::kF32, out_dtype = DType::kF32;
   int64_t k = 0, n = 0;
-  absl::Span<const int64_t> rows;  // The m of each group, which is positive.
+  absl::Span<const int64_t> rows;  // The m of each group, positive.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
   // Scales of quantized operands, for each group: f32 [m] for the rows of lhs, and [k / block, n] for rhs. Empty if
@@ -38,25 +36,23 @@ struct GemmSeries {
 };
 
 // The threads of a peer. kOwn: the groups are computed one after the other, each on the library's own threads. kOuter:
-// several threads take groups, the largest first, and each of them runs the library on one thread. With one thread,
-// kOwn and kOuter are the same.
+// several threads take groups, the largest first, and each of them runs the library on one thread.
 enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
   const char* name;
-  // True if one call of the library computes the whole series on its own threads. The peer then supports only kOwn.
+  // True if one call of the library computes the whole series on its own threads.
   bool one_call = false;
-  // True if the peer takes quantized operands only.
   bool quantized = false;
   // Returns true for supported types and modes. The shape matters only for quantized operands. Returns false if the
   // library would use a reference implementation.
   std::function<bool(const GemmSeries& series)> supports;
-  // Computes a series. The first call for a shape prepares kernels and descriptors and keeps them, so that later calls
-  // only multiply. Successive calls may have different `threads` and `threading`. OpenMP's number of threads is
-  // restored. Only one peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if
-  // the library fails or has fewer threads than asked for.
+  // Computes a series. The first call for a shape prepares kernels and descriptors and keeps them. Successive calls may
+  // have different `threads` and `threading`. OpenMP's number of threads is restored. Only one peer runs at a time.
+  // Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or has fewer threads
+  // than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
-  // Returns the version of the library, the core type that it uses, and its path, in one line.
+  // Returns version, core type and path of the library in one line.
   std::function<std::string()> describe;
 };
 
@@ -65,8 +61,8 @@ struct AbsentPeer {
   std::string reason;
 };
 
-// Return the peers that were found on this machine, in a fixed order, and those that were not. The first call loads the
-// libraries and sets the environment variables that choose their kernels. No other thread may run meanwhile.
+// Return the peers that were found on this machine, and those that were not. The first call loads the libraries and
+// sets the environment variables that choose their kernels. No other thread may run meanwhile.
 const std::vector<Peer>& LoadPeers();
 const std::vector<AbsentPeer>& AbsentPeers();
 

@@ -1,4 +1,3 @@
-// Runs the products of a series, one after the other or on several threads at once.
 #ifndef RAGGEMM_BENCH_PEERS_SERIES_H_
 #define RAGGEMM_BENCH_PEERS_SERIES_H_
 
@@ -22,14 +21,11 @@ struct Product {
 };
 Product ProductOf(const GemmSeries& series, size_t group);
 
-// Returns the indices of the groups, sorted by falling number of rows. Groups with the same number of rows keep their
-// order.
+// Returns the indices of the groups, sorted by falling number of rows.
 std::vector<size_t> LargestFirst(const GemmSeries& series);
 
-// Returns the number of threads that the library uses for a product: `threads` with kOwn, 1 with kOuter.
 int LibraryThreads(PeerThreads threading, int threads);
 
-// Sets OpenMP's default number of threads in the calling thread, and restores it at the end.
 class OpenMpThreads {
  public:
   explicit OpenMpThreads(int threads);
@@ -41,8 +37,8 @@ class OpenMpThreads {
   const int before_;
 };
 
-// Calls multiply for every group. kOwn: in the calling thread, one by one, with thread 0. kOuter: from `threads` OpenMP
-// threads, 0 <= thread < threads, which each take the largest group that is left. Ends at the first error.
+// Calls multiply for every group. kOwn: in the calling thread, with thread 0. kOuter: from `threads` OpenMP threads,
+// which each take the largest group that is left. Ends at the first error.
 absl::Status ForEachGroup(const GemmSeries& series, PeerThreads threading, int threads,
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply);
 

@@ -1,5 +1,5 @@
-// Kernels for AMX, which multiply tiles of bf16 or of bytes. AVX-512 packs the tiles. The instructions of AMX are in
-// assembly, because GCC's intrinsics do not accept a template argument as the number of a tile.
+// Kernels for AMX, which multiply tiles of bf16 or of bytes. The instructions of AMX are in assembly, because GCC's
+// intrinsics do not accept a template argument as the number of a tile.
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
 

@@ -36,11 +36,10 @@ inline constexpr int64_t kLine = 64, kTileRows = 16;
 inline constexpr int64_t kPanelLine = 2 * kLine;
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
-// Steps of k in a line of lhs.
 template <class V>
 inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));
 
-// Packs the next `slices` slices of a panel. The last slice may consist of padding only.
+// The last slice may consist of padding only.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
   const int64_t steps = slices * ahead.slice;
   PackArgs args = ahead.left;
@@ -54,7 +53,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;
 }
 
-// Loads (kLoads) or stores the totals of a register tile, which are in kRowTiles x 2 tiles.
+// The totals are in kRowTiles x 2 tiles.
 template <class Tiles, int kRowTiles, bool kLoads>
 RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   const auto move = [&]<int kTile>() RAGGEMM_INLINE {
@@ -88,7 +87,7 @@ RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   }
 }
 
-// Computes a register tile over one KC block. A is the element type of lhs.
+// A is the element type of lhs.
 template <class V, class Tiles, class A, int kRowTiles>
 void AmxGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -137,7 +136,7 @@ void AmxGemm(const MicrokernelArgs& args) {
   }
 }
 
-// Computes a register tile of bytes. `Other` is the element type of lhs if lhs and rhs have different formats.
+// `Other` is the element type of lhs if lhs and rhs have different formats.
 template <class V, class Tiles, class Other, int kRowTiles>
 void AmxByteGemm(const MicrokernelArgs& args) {
   if (args.same_format) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
@@ -157,8 +156,7 @@ void PackLinesAlongK(const PackArgs& args) {
   }
 }
 
-// Packs lhs in the layout of PackLinesAlongK, from columns that are contiguous. Builds the words of 16 rows and
-// transposes them.
+// Packs lhs in the layout of PackLinesAlongK, from columns that are contiguous.
 template <class V>
 void PackLinesAcrossK(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kHalf = V::kGroup / 2;
@@ -198,7 +196,7 @@ constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
   row.lhs = {element, kTileSteps<V>};
   row.rhs = {element, V::kGroup};
   row.adds_totals = true;
-  // For bytes this is twice the value for bf16, as Intel documents. It was not measured.
+  // For bytes this is twice the value for bf16, as Intel documents. Not measured.
   row.products_per_fma = 8 * V::kGroup;
   row.ahead_slice = kTileSteps<V>;
   row.set_up = Tiles::SetUp;
@@ -219,7 +217,7 @@ constexpr KernelRow MakeAmxRow() {
   return row;
 }
 
-// Makes the kernel row for bytes. V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
+// V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
 template <template <class> class V, class Tiles>
 constexpr KernelRow MakeAmxByteRow() {
   using Signed = V<int8_t>;

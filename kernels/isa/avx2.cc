@@ -109,7 +109,7 @@ struct Avx2F32 {
       RAGGEMM_UNROLL for (Vec& v : x) v = _mm256_mul_ps(v, _mm256_set1_ps(256));
     }
   }
-  // Decodes 16 codes of four bits. Tables have the two upper bytes of the f32 for each code.
+  // Tables have the two upper bytes of the f32 for each code.
   template <int kIndex>
   requires(kQuantized[kIndex].bits == 4) static void DecodeTwo(const uint8_t* p, Vec (&x)[2]) {
     alignas(16) static constexpr auto kTables = [] {
@@ -216,7 +216,7 @@ struct Avx2F64 {
   }
 };
 
-// Traits for words of bytes. Bytes are widened to s16, and a word is a pair of s16.
+// Bytes are widened to s16, and a word is a pair of s16.
 template <class E>
 struct Avx2Bytes : Avx2S32 {
   using Source = const E*;

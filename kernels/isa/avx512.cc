@@ -54,7 +54,7 @@ struct Avx512F64 {
   }
 };
 
-// Traits for words of bytes. Bytes are widened to s16, and a word is a pair of s16.
+// Bytes are widened to s16, and a word is a pair of s16.
 template <class E>
 struct Avx512Bytes : Avx512S32 {
   using Source = const E*;
@@ -68,8 +68,7 @@ struct Avx512Bytes : Avx512S32 {
     return _mm512_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // Both instructions are in one asm statement. Otherwise GCC 12 computes the products for all sums before it adds
-  // them, and registers spill to memory.
+  // Both instructions are in one asm statement, as in avx2.cc.
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));

@@ -1,4 +1,3 @@
-// Traits of AVX-512 for f32.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 
@@ -58,7 +57,7 @@ struct Avx512F32 {
   //     4       93                  99
   //     16      243                 250
   //
-  // Only words are transposed by this function. Transposing f32 by it would cost 3 %.
+  // Transposing f32 by this function would cost 3 %.
   static void TransposeInLanes(Vec (&r)[16]) {
     const auto pd = [](Vec x) { return _mm512_castps_pd(x); };
     Vec t[16], u[16];

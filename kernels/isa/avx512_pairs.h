@@ -1,4 +1,3 @@
-// Traits of AVX-512 for pairs of bf16.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_PAIRS_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_PAIRS_H_
 

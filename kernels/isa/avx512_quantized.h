@@ -80,8 +80,8 @@ struct Avx512ByteCodes : V {
   }
 };
 
-// Traits for quantized elements of 4 bits. For floats, the entries of the table are 2^kBias times the values of the
-// codes. Applying a block scale, even the scale 1, also divides by 2^kBias.
+// For floats, the entries of the table are 2^kBias times the values of the codes. Applying a block scale, even the
+// scale 1, also divides by 2^kBias.
 template <class V, int kIndex>
 struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -100,8 +100,8 @@ struct Avx512NibbleCodes : V {
   static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
     return _mm512_castsi128_si512(LoadCodes(p, rows > 0 ? n : 0));
   }
-  // Loads the codes of rows b (`first`) and c (`second`). Each 32-bit lane gets the codes of kNv columns, in the order
-  // at the top of this file. If `both` is false, there is no row c, and its codes are 0.
+  // Loads the codes of rows b (`first`) and c (`second`), in the order at the top of this file. If `both` is false,
+  // there is no row c, and its codes are 0.
   template <int kNv>
   RAGGEMM_INLINE static void LoadLanes(Source first, Source second, bool both, Words (&lanes)[kNv / 4]) {
     if constexpr (kNv == 4) {
@@ -142,12 +142,12 @@ struct Avx512NibbleCodes : V {
       tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
-      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // Entries from 32 on mean words of the second row.
+      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // From 32 on: words of the second row.
     }
     return tables;
   }();
 
-  // Loads the first n of 32 codes, and zeros for the other codes. A byte has two codes.
+  // Loads the first n of 32 codes, then zeros. A byte has two codes.
   static __m128i LoadCodes(Source p, int64_t n) {
     if (n >= 32) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at));
     return _mm_maskz_loadu_epi8(static_cast<__mmask16>(n <= 0 ? 0 : (1U << n / 2) - 1), p.at);
@@ -160,9 +160,8 @@ struct Avx512NibbleCodes : V {
   }
 };
 
-// Traits for quantized floats of 4 bits with block scales. Scales are powers of two, so they usually change only the
-// exponents of elements. If an element times its scale may not be a normal number, elements and scales are multiplied
-// one by one.
+// Scales are powers of two, so they usually change only the exponents of elements. If an element times its scale may
+// not be a normal number, both are multiplied one by one.
 template <class V, int kIndex>
 struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   using Base = Avx512NibbleCodes<V, kIndex>;
@@ -261,15 +260,14 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
     return _mm512_mask_sub_epi16(words, nonzero, words, exponents);
   }
-  // Returns the exponents to subtract from both elements of each 32-bit lane. The code of a lane's scale is in byte
-  // number `byte` of the lane of `codes`.
+  // Returns the exponents to subtract. The code of a lane's scale is in byte number `byte` of the lane of `codes`.
   static Words ExponentsOf(Words codes, int byte) {
     const Words bytes = _mm512_set4_epi32(0x0cff0cff, 0x08ff08ff, 0x04ff04ff, 0x00ff00ff);
     const Words differences = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
     return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // Multiplies elements by their scales one by one. Both elements of 32-bit lane i have the scale codes[i * step].
+  // Both elements of 32-bit lane i have the scale codes[i * step].
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);
@@ -298,9 +296,9 @@ constexpr auto LaneScalesFor() {
   }
 }
 
-// The inner loop of a streaming GEMV whose sums have the columns out of order. `Next` adds two steps of k. It needs two
-// shuffles for 64 codes, and the loop in the order of columns (WordSteps) needs six. With one row of lhs and int4 rhs
-// in L2, this loop reads 22 GB/s and WordSteps 16 GB/s (Zen 4, one core).
+// The inner loop of a streaming GEMV whose sums have the columns out of order. It needs two shuffles for 64 codes, and
+// the loop in the order of columns (WordSteps) needs six. With one row of lhs and int4 rhs in L2, this loop reads 22
+// GB/s and WordSteps 16 GB/s (Zen 4, one core).
 template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
@@ -332,7 +330,6 @@ struct LaneSteps {
     const Words y = V::Pinned(scales.Scaled(V::template ColumnOf<kColumn>(lanes), v));
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::DotBroadcast(a + i, y, sums[i][v]);
   }
-  // Puts the sums of each row in the order of columns.
   RAGGEMM_INLINE static void Arrange(Tile& sums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) Interleave<V>(sums[i]);
   }
@@ -372,8 +369,8 @@ constexpr void AddGemvs(FormatKernels& kernels) {
   }
 }
 
-// Adds rhs packers for each quantized format of four bits or more. kAll is true for kernel rows that multiply words.
-// They also get lhs packers, streaming GEMVs, and kernels that store the panel.
+// Adds rhs packers for each quantized format of four bits or more. With kAll, kernel rows also get lhs packers,
+// streaming GEMVs, and kernels that store the panel.
 template <class V, bool kAll, int kIndex = 0>
 constexpr void AddQuantized(KernelRow& row) {
   if constexpr (kIndex < kQuantizedFormats) {
@@ -385,8 +382,8 @@ constexpr void AddQuantized(KernelRow& row) {
         kernels.lhs = kernels.rhs;
         AddGemvs<Traits, kGemvRows>(kernels);
         // The kernel of a tile's first register tile decodes rhs, multiplies it, and stores the packed panel for the
-        // next register tiles, all in one pass. Without such a kernel, each panel is packed before it is multiplied.
-        // GFLOP/s of both ways for rhs of 2048x768 on two cores of Zen 4:
+        // next register tiles, all in one pass.
+        // GFLOP/s of packing before and of one pass, for rhs of 2048x768 on two cores of Zen 4:
         //
         //     format    16 rows: packed before, one pass    32 rows: packed before, one pass
         //     MXFP4     208, 287                            258, 314

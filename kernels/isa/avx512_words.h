@@ -1,4 +1,3 @@
-// Traits of AVX-512 for words, and for s32 sums of words.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_WORDS_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_WORDS_H_
 
@@ -14,7 +13,7 @@ struct Avx512Words {
   static Words LoadWords(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static void StoreWords(uint32_t* p, Words x) { _mm512_storeu_si512(p, x); }
   static Words BroadcastWord(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
-  // Loads the first n of 32 bytes, and zeros for the other bytes.
+  // Loads the first n of 32 bytes, then zeros.
   static __m256i LoadBytes(const void* p, int64_t n) {
     if (n >= 32) return _mm256_loadu_si256(static_cast<const __m256i*>(p));
     return _mm256_maskz_loadu_epi8(n <= 0 ? 0 : (__mmask32{1} << n) - 1, p);
@@ -61,7 +60,6 @@ struct Avx512S32 : Avx512Words {
   static void StorePartial(int32_t* p, Vec x, int n) { _mm512_mask_storeu_epi32(p, Avx512F32::Mask(n), x); }
 };
 
-// Traits for words of four bytes.
 template <class E>
 struct Avx512Quads : Avx512S32 {
   using Source = const E*;

@@ -1,5 +1,4 @@
-// Makes the kernel rows whose packed elements have the type of their sums. This file decides which kernels these rows
-// have for each element format.
+// Makes the kernel rows whose packed elements have the type of their sums.
 #ifndef RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 #define RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 
@@ -48,7 +47,7 @@ constexpr Microkernel* TileKernel() {
 }
 
 // True if there are kernels that read rhs of type E in its stored layout. If sums are in f64, narrower elements are
-// always packed. Few problems mix these types, and kernels for them would take a tenth of the compile time.
+// always packed: kernels for them would take a tenth of the compile time.
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
@@ -99,8 +98,7 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Adds kernels that decode quantized weights while they multiply. These kernels exist only for the usual formats of
-// weights. All other quantized formats are packed before kernels multiply them.
+// These kernels exist only for the usual formats of weights.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {

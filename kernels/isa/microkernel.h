@@ -33,7 +33,7 @@ struct Float16 {
   uint16_t bits;
 };
 
-// Size of a cache line. On CPUs with longer lines, some lines are prefetched twice.
+// Size of a cache line.
 inline constexpr int64_t kLineBytes = 64;
 
 // The cache lines that a kernel or a packer prefetches into L2, spread evenly over its work. The lines form runs of
@@ -42,8 +42,8 @@ struct Prefetch {
   const char* line;
   int64_t count;     // Lines that this kernel or packer prefetches.
   int64_t run_left;  // Lines from `line` to the end of its run.
-  int64_t run;       // Lines of a whole run.
-  int64_t skip;      // Bytes from the start of the last line of a run to the start of the first line of the next run.
+  int64_t run;
+  int64_t skip;  // Bytes from the start of the last line of a run to the start of the first line of the next run.
   // True: a streaming GEMV loads the lines into L1 instead, and takes only kNearSteps steps of k in each pass. All
   // lines must be readable memory.
   bool near = false;
@@ -54,24 +54,22 @@ inline constexpr int kNearSteps = 4;
 // rhs, or in one row of lhs.
 struct BlockScales {
   const uint8_t* first;  // Scale of the first step and column. Null: all scales are 1.
-  int64_t k_step;        // Bytes from a scale to the next scale along k.
-  int64_t column_step;   // Bytes from a scale to the scale of the next column.
+  int64_t k_step;        // Bytes to the next scale along k.
+  int64_t column_step;   // Bytes to the scale of the next column.
   int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
   // Position of the first step among the `steps` that share its scale. A multiple of kScaleSteps.
   int64_t offset;
 };
 inline constexpr int64_t kScaleSteps = 32;
 
-// How a kernel call begins its accumulation chains.
 enum class Begin : uint8_t {
   kZero,    // The chains begin at +0.
   kResume,  // The chains continue from the values in MicrokernelArgs::chain.
 };
-// How a kernel call ends its accumulation chains.
 enum class End : uint8_t {
-  kKeepChain,  // The call stores the chains in MicrokernelArgs::chain, for the next call.
-  kStore,      // The call stores the chains as results in MicrokernelArgs::out.
-  kAddTotal,   // The call adds the chains to the totals, and stores the sums as results in MicrokernelArgs::out.
+  kKeepChain,  // Stores the chains in MicrokernelArgs::chain, for the next call.
+  kStore,      // Stores the chains as results in MicrokernelArgs::out.
+  kAddTotal,   // Adds the chains to the totals, and stores the sums as results in MicrokernelArgs::out.
 };
 
 // The rhs of a kernel call: a packed panel, or elements in their stored layout.
@@ -81,7 +79,6 @@ struct RhsView {
   BlockScales scales = {};  // Only for the stored layout.
 };
 
-// The memory for the results of a register tile.
 struct OutView {
   void* data;      // Elements of type T. May be the memory of `total`.
   int64_t stride;  // From row to row, in elements.
@@ -89,7 +86,6 @@ struct OutView {
   bool nontemporal = false;
 };
 
-// Other work that a kernel does while it computes sums.
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
@@ -101,17 +97,17 @@ struct SideWork {
 // KernelRow::adds_totals keep the total in `chain` and add all chains to it. Their `end` is never kAddTotal.
 struct MicrokernelArgs {
   int64_t k;      // Number of steps of k. A multiple of KernelRow::k_step, unless the panel ends with them.
-  const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind the panel is readable.
+  const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind it is readable.
   RhsView b;
-  int64_t columns;  // GEMV kernels only: number of columns, and row stride of `chain` and `total`.
-  void* panel;      // Only for kernels that also store a packed panel of rhs: memory for it, [k][nr].
+  int64_t columns;  // GEMV kernels only: columns, and row stride of `chain` and `total`.
+  void* panel;      // Memory for a packed panel of rhs, [k][nr], for kernels that store it.
   // Chains that wait between calls, T [mr][nr]. A GEMV kernel leaves garbage here after the last step.
   void* chain;
   const void* total;  // Totals that End::kAddTotal adds, T [mr][nr].
   OutView out;
   Begin begin;
   End end;
-  bool same_format = false;  // True if lhs and rhs have the same element format. Only kernels for bytes use this.
+  bool same_format = false;  // lhs and rhs have the same element format. Only for kernels for bytes.
   SideWork side;
 };
 using Microkernel = void(const MicrokernelArgs&);
@@ -140,11 +136,10 @@ struct PackArgs {
 };
 using Pack = void(const PackArgs&);
 
-// The next panel of rhs, which a kernel packs while it computes sums. It packs slices, which are spread evenly over its
-// steps of k.
+// The next panel of rhs, which a kernel packs in slices, spread evenly over its steps of k.
 struct PackAhead {
   Pack* pack;
-  PackArgs left;               // Arguments of the packer for the rest of the panel, which is not packed yet.
+  PackArgs left;               // Arguments of the packer for the rest of the panel.
   int64_t slice;               // Steps of k in a slice.
   int64_t src_step, dst_step;  // Bytes from one slice to the next.
   int64_t count;               // Slices that this kernel call packs.
@@ -294,7 +289,6 @@ struct PackedLayout {
   int64_t k_group;
 };
 
-// A kernel that reads rhs in its stored layout.
 struct DirectKernel {
   Microkernel* run;
   int64_t nr;  // Columns that the kernel computes.
@@ -343,7 +337,7 @@ struct DequantizeArgs {
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// The dequantizers of an instruction set, in the order of kQuantized. to_bytes has dequantizers for integers only.
+// In the order of kQuantized. to_bytes has integers only.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -355,7 +349,7 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a kernel row for one element format. A function is null if the row does not have it.
+// The functions of a kernel row for one element format, or null.
 struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
   // wide as a packed panel.
@@ -365,12 +359,12 @@ struct FormatKernels {
   // Dot kernels (dot.h) of mr rows. rhs is transposed: each of its columns is contiguous along k, and columns are
   // b.stride elements apart.
   DirectKernel dot[kMaxRows + 1];
-  // Kernels of mr rows that read rhs in its stored layout and also store it as a packed panel.
+  // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
-  Packers lhs, rhs;                   // Packers into the layouts of the row's panels.
+  Packers lhs, rhs;                   // Into the layouts of the row's panels.
   Pack* pack_bias;                    // Converts a row of this format to T.
-  Epilogue* epilogue;                 // Epilogue that stores results in this format.
+  Epilogue* epilogue;                 // Stores results in this format.
   // Functions of the expert MLP, from f32 to this format or back. Only in rows of arithmetic f32.
   Activate* activate[kActivationCount];  // Index: Activation.
   ActivateGradient* activate_gradient[kActivationCount];
@@ -404,8 +398,8 @@ struct KernelRow {
   bool adds_totals;
   double products_per_fma;  // Multiply-adds that take as long as one f32 fma of the same instruction set.
   int64_t ahead_slice;      // Steps of k in a slice that kernels pack ahead. 0: they do not pack ahead.
-  // Functions that configure a matrix unit around all kernels of a thread, or null. set_up saves the previous
-  // configuration in `saved`, and restore loads it.
+  // Configure a matrix unit around all kernels of a thread, or null. set_up saves the previous configuration in
+  // `saved`, and restore loads it.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);
 };

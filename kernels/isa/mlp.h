@@ -1,5 +1,5 @@
-// The steps of expert MLPs except products: activations, their gradients, scaling, dot products and sums of rows. All
-// compute in f32, with the same bits on all instruction sets. The traits V are those of tile_gemm.h.
+// The steps of expert MLPs except products. All compute in f32, with the same bits on all instruction sets. The traits
+// V are those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_MLP_H_
 #define RAGGEMM_KERNELS_ISA_MLP_H_
 
@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Loads the first `left` elements of a vector, and zeros after them. Loads only zeros if `left` is 0 or negative.
+// Loads the first `left` elements of a vector, and zeros after them.
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();
@@ -125,7 +125,6 @@ constexpr void AddMlp(FormatKernels& kernels) {
   kernels.row_dot = DotOfRows<V, E>;
 }
 
-// Adds the functions of expert MLPs to the row of f32.
 template <class V>
 constexpr void AddMlp(KernelRow& row) {
   AddMlp<V, Float16>(row.formats[static_cast<int>(DType::kF16)]);

@@ -94,7 +94,6 @@ struct MmlaSteps {
     if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * V::kWidth;
   }
 
-  // Loads the words of 2 * kGroup columns of rhs, from vector v of the register tile on.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[kGroup]) {
     if constexpr (kFrom == RhsFrom::kPanel) {
       const auto* words = reinterpret_cast<const uint64_t*>(b) + v * V::kWidth;
@@ -135,7 +134,7 @@ void PackRowsToWords(const PackArgs& args) {
   }
 }
 
-// Packs an operand that is contiguous along k, so that the elements of a word are already adjacent.
+// For an operand that is contiguous along k, so that the elements of a word are already adjacent.
 template <class V>
 void PackTransposedToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;
@@ -171,7 +170,7 @@ void MmlaGemm(const MicrokernelArgs& args) {
 template <class V, int kMr = 2>
 constexpr void AddMmlaTiles(FormatKernels& kernels) {
   if constexpr (kMr <= V::kRows) {
-    // An odd number of rows uses the kernel for one more row. The sums of that row are garbage.
+    // An odd number of rows uses the kernel for one more row.
     for (int mr = kMr - 1; mr <= kMr; ++mr) {
       kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanel>;
       kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, RhsFrom::kRows>, V::kPanelVectors * V::kWidth};

@@ -1,4 +1,3 @@
-// Traits of NEON for f32, with and without flushing of denormals.
 #ifndef RAGGEMM_KERNELS_ISA_NEON_F32_H_
 #define RAGGEMM_KERNELS_ISA_NEON_F32_H_
 

@@ -1,5 +1,4 @@
-// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6, which add eight steps of k of bytes for two rows and two columns at
-// once.
+// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6, which add eight steps of k of bytes for two rows and two columns.
 #include <arm_neon.h>
 
 #include "kernels/isa/epilogue.h"

@@ -1,4 +1,3 @@
-// Traits of NEON for s32 sums.
 #ifndef RAGGEMM_KERNELS_ISA_NEON_S32_H_
 #define RAGGEMM_KERNELS_ISA_NEON_S32_H_
 

@@ -20,14 +20,12 @@ inline void PrefetchLine(Prefetch& prefetch) {
   prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
 }
 
-// Prefetches one of `calls` equal shares of prefetch.count lines. `due` counts fractions of lines, and is 0 before the
-// first call.
+// Prefetches one of `calls` equal shares of the lines. `due` counts fractions of lines, and is 0 before the first call.
 inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
-// Prefetches `lines` lines, or loads them with Prefetch::near. If runs are long, this is cheaper than prefetching line
-// by line.
+// Prefetches `lines` lines, or loads them with Prefetch::near.
 RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
@@ -65,8 +63,7 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
-// Load or store the first n elements of a vector through an array. They are for traits without masked loads or stores
-// of E. Loads fill up the vector with zeros.
+// For traits without masked loads or stores of E. Loads fill up the vector with zeros.
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
   E padded[V::kWidth] = {};
@@ -98,8 +95,8 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
   }
 }
 
-// Access to elements of type E. Source is a pointer to them, kGemvSteps the steps of k in a pass of a streaming GEMV,
-// and Scales their block scales. Only quantized elements have block scales.
+// Source is a pointer to elements of type E, kGemvSteps the steps of k in a pass of a streaming GEMV, and Scales their
+// block scales, which only quantized elements have.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
@@ -149,8 +146,8 @@ RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   }
 }
 
-// Packs rows of src as columns of dst, kWidth rows at once. If the traits have LoadPairs, a pair of elements is
-// transposed as one element. That halves the number of shuffles, which dominate the cost.
+// If the traits have LoadPairs, a pair of elements is transposed as one element. That halves the number of shuffles,
+// which dominate the cost.
 template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;
@@ -166,8 +163,7 @@ void PackTransposed(const PackArgs& args) {
     scales.ReadOne(args.scales, k, column);
     return scales.Scaled(x, 0);
   };
-  // The loop begins with the last columns. Storing them as a whole vector may overwrite the first columns of the next
-  // row of dst, which are written later.
+  // From the last columns on, because a store of a whole vector may overwrite the start of the next row of dst.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;

@@ -1,4 +1,3 @@
-// Rounding to formats for which an instruction set has no instruction.
 #ifndef RAGGEMM_KERNELS_ISA_ROUNDING_H_
 #define RAGGEMM_KERNELS_ISA_ROUNDING_H_
 

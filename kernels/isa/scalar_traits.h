@@ -1,4 +1,4 @@
-// Traits for kernels that compute one element at a time. Their fma is std::fma of the C library.
+// Traits for kernels that compute one element at a time, with std::fma of the C library.
 #ifndef RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 #define RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 
@@ -58,7 +58,7 @@ inline double FlushedToF32(double x) {
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
 }
 // Returns a + b, rounded to f32 by rounding to odd: the sum is truncated, and its last bit is set if any digit was
-// lost. That includes digits that the addition in f64 loses.
+// lost.
 inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
@@ -114,10 +114,10 @@ struct ScalarTraits {
   }
 };
 
-// Traits whose sums flush denormals as x86 does, on every CPU and in every float mode. Denormal operands count as
-// zeros. A result becomes zero if it is denormal after rounding with an unbounded exponent.
+// Traits whose sums flush denormals as x86 does, on every CPU and in every float mode: denormal operands count as
+// zeros, and a result becomes zero if it is denormal after rounding with an unbounded exponent.
 struct FlushingTraits : ScalarTraits<float> {
-  static constexpr float kLeast = 0x1p-126F;  // Smallest normal number.
+  static constexpr float kLeast = 0x1p-126F;
 
   static Vec Flushed(Vec x) { return __builtin_fabsf(x) < kLeast ? __builtin_copysignf(0, x) : x; }
   static Vec Fma(Vec a, Vec b, Vec c) {

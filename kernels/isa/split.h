@@ -29,8 +29,8 @@ struct Bf16Parts {
   alignas(64) BFloat16 elements[kArrays][kElements + 96];
 };
 
-// Splits n numbers into bf16 parts, and stores the parts from element `at` of each array on. Zeros fill up n_padded
-// elements of each array.
+// Splits n numbers, and stores the parts from element `at` of each array on. Zeros fill up n_padded elements of each
+// array.
 template <class V, int64_t kParts, int64_t kElements>
 inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf16Parts<kParts, kElements>& parts) {
   const float minus_one = -1;
@@ -85,7 +85,6 @@ void PackSplit(const PackArgs& args) {
   if (kTransposed) MoveOn(prefetch, args.prefetch);
 }
 
-// Adds packers that split f32 to a kernel row. They call the bf16 packers in the template arguments.
 template <class V, ArithmeticId kId, Pack* kLhsRows, Pack* kLhsTransposed, Pack* kRhsRows, Pack* kRhsTransposed,
           int64_t kStepBytes>
 constexpr void AddSplit(KernelRow& row) {

@@ -38,14 +38,12 @@
 namespace raggemm {
 namespace {
 
-// How a kernel gets rhs.
 enum class RhsFrom : uint8_t {
-  kRows,         // The kernel reads rows of rhs in the stored layout.
-  kRowsAndPack,  // The kernel reads rows in the stored layout, and stores them as a packed panel.
-  kPanel,        // The kernel reads a packed panel.
+  kRows,         // Rows in the stored layout.
+  kRowsAndPack,  // Rows in the stored layout, which the kernel stores as a packed panel.
+  kPanel,        // A packed panel.
 };
 
-// Calls f with each number from kFirst to kEnd - 1, as a compile-time constant.
 template <int kFirst, int kEnd, class F>
 RAGGEMM_INLINE inline void ForEach(F f) {
   if constexpr (kFirst < kEnd) {
@@ -113,7 +111,7 @@ inline void SetZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
 }
 
-// Adds +0 to all sums, like a product of +0 and +0. -0 becomes +0.
+// -0 becomes +0.
 template <class V, int kMr, int kNv>
 inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -151,7 +149,6 @@ struct FmaSteps {
     ReadScales(args, k, column);
   }
 
-  // Reads the block scales of the next kScaleSteps steps of k.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     scales.Read(args.b.scales, k, column, kNr);
   }
@@ -226,7 +223,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
-// The micro-kernel of a register tile. `Steps` is its inner loop.
+// `Steps` is its inner loop.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

@@ -226,7 +226,6 @@ void PackRowWords(const PackArgs& args) {
   }
 }
 
-// Packs an operand that is contiguous along k, so that the elements of a word are already adjacent.
 template <class V>
 void PackTransposedWords(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kStep = V::kGroup * kWidth;
@@ -234,8 +233,7 @@ void PackTransposedWords(const PackArgs& args) {
   const int64_t prefetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   ScalesOf<V> scales;
-  // The loop begins with the last columns. Storing them as a whole vector may overwrite the first columns of the next
-  // row of dst, which are written later.
+  // From the last columns on, because a store of a whole vector may overwrite the start of the next row of dst.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
@@ -262,8 +260,7 @@ constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
-// Adds the kernels that also store a packed panel. They compute the first of several register tiles, which always has
-// more than half of V::kRows rows.
+// The kernels compute the first of several register tiles, which always has more than half of V::kRows rows.
 template <class V, int kMr>
 constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {
@@ -321,7 +318,7 @@ constexpr KernelRow MakePairRow() {
   return row;
 }
 
-// Makes a kernel row for bytes. V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
+// V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);

@@ -63,7 +63,7 @@ class MlpBackward {
   }
 
  private:
-  // Computes the gradients of the rows of a piece. The piece starts at row `first` of its chunk.
+  // The piece starts at row `first` of its chunk.
   absl::Status RunPiece(const MlpPiece& piece, int64_t first) const {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
     steps_.GatherX(piece.rows, x_.At(first));
@@ -113,8 +113,7 @@ class MlpBackward {
     });
   }
 
-  // Computes the gradients of row weights on the output. For each row this is the sum of two dot products: of a with
-  // a_gradient, and of b_down with out_gradient.
+  // For each row this is the sum of two dot products: of a with a_gradient, and of b_down with out_gradient.
   absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
     const int64_t count = rows.count();
     if (problem_.b_down) {
@@ -160,7 +159,6 @@ class MlpBackward {
     });
   }
 
-  // Returns the group sizes of the current chunk, for `groups` groups from group `first` on.
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
   // The gradient of weights or of a bias. For each group it is the product of the transposed `rows` and `by`. For a
@@ -169,7 +167,7 @@ class MlpBackward {
     const std::optional<Array>& to;
     float* sums;  // f32 sums for groups of several chunks. Null if they are not needed.
     ChunkRows rows, by;
-    bool is_trans = false;  // True: the gradient is the transpose of that product.
+    bool is_trans = false;  // True: the gradient is the transpose.
   };
 
   absl::Status RunWeights(const MlpPart& chunk) const {

@@ -21,10 +21,10 @@
 namespace raggemm {
 namespace {
 
-// Returns the name of MoeMlpProblem::out in messages. In calls for gradients, this array has the gradient of out.
+// In calls for gradients, MoeMlpProblem::out has the gradient of out.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
-// The arrays of a call, with their names in messages. The first `results` arrays are results, all others inputs.
+// The arrays of a call. The first `results` arrays are results, all others inputs.
 struct CallArrays {
   absl::InlinedVector<NamedArray, 6 + std::size(kMlpSlots) + std::size(kMlpGradientSlots)> all;
   size_t results = 0;
@@ -72,7 +72,6 @@ absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& func
   return absl::OkStatus();
 }
 
-// The weights w_up, w_gate or w_down, with the optional operands of their product.
 struct Weights {
   absl::string_view name, bias_name, scale_name, zero_name;
   const Array& array;
@@ -83,7 +82,6 @@ struct Weights {
   size_t rank() const { return in_blocks() ? 4 : 3; }
 };
 
-// Returns the weights in the order of MlpWeights.
 absl::InlinedVector<Weights, 3> WeightsOf(const MoeMlpProblem& p) {
   absl::InlinedVector<Weights, 3> weights = {
       {"w_up", "b_up", "up_scale", "up_zero", p.w_up, p.b_up, p.up_scale, p.up_zero, false, p.up_is_trans, p.up_layout},
@@ -156,7 +154,7 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
 }
 
 // Checks that all weights have the same number of groups and the H of x, then that w_up and w_gate have the I of
-// w_down. The columns of weights in column blocks are checked with the products.
+// w_down.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
@@ -186,7 +184,6 @@ absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& ext
   return absl::OkStatus();
 }
 
-// Checks the optional arrays `up` and `gate`, which keep u and v (moe_mlp.h).
 absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t columns = (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate;
   const Array wanted = {nullptr, DType::kF32, {extents.rows, columns}};
@@ -201,7 +198,7 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
-// Checks that the operand of each gradient is given, and that both have the same type and shape.
+// Both must have the same type and shape.
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
     if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");
@@ -220,7 +217,6 @@ absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arra
   return absl::OkStatus();
 }
 
-// Returns the bytes of an element of the widest type among x and the weights that are not quantized.
 int64_t LargestElement(const MoeMlpProblem& problem) {
   int64_t bytes = SizeOf(problem.x.dtype);
   for (const Weights& w : WeightsOf(problem)) {
@@ -232,8 +228,7 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
 // Returns true if x is given and not f32. The f32 sums for x then need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// Reads and checks the group sizes, and the tokens of the rows of processed groups. `product` is a product over all
-// rows.
+// `product` is a product over all rows.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;

@@ -1,4 +1,3 @@
-// Checks the operands of expert MLPs, and turns their products into problems for GroupedGemm.
 #ifndef RAGGEMM_KERNELS_MLP_CHECK_H_
 #define RAGGEMM_KERNELS_MLP_CHECK_H_
 
@@ -40,17 +39,17 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type of a or of gradients when `weights` multiply them: the type of the weights, or that of x if the
-  // weights are quantized.
+  // Returns the type of a or of gradients that `weights` multiply: the type of the weights, or that of x if the weights
+  // are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns the row weights from `row` on. Returns null if there are none, or if they do not multiply the operand `on`.
+  // Returns null if there are no row weights, or if they do not multiply the operand `on`.
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
   }
-  // Returns `product` as a problem for GroupedGemm. The group sizes are those in buffers.chunk_sizes.
+  // The group sizes are those in buffers.chunk_sizes.
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 
@@ -58,7 +57,7 @@ struct CheckedMlp {
 // forward call.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
-// Checks all operands of a call of MoeMlp or MoeMlpBackward, and returns the InvalidArgument errors of these functions.
+// Checks all operands, and returns the InvalidArgument errors of MoeMlp and MoeMlpBackward.
 absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                     absl::Span<int64_t> workspace);
 

@@ -67,7 +67,7 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
   return raggemm::Run(*schedule, team_);
 }
 
-// Both schedules exist at once and run in one loop. So the gate has a workspace of its own, of_gate.
+// Both schedules run in one loop, so the gate has a workspace of its own, of_gate.
 absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
   const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
   if (!mlp.problem.w_gate) return Run(up);

@@ -1,4 +1,4 @@
-// The steps of an expert MLP and of its gradients. Most steps process a range of the sorted rows, on several threads.
+// The steps of an expert MLP and of its gradients.
 #ifndef RAGGEMM_KERNELS_MLP_STEPS_H_
 #define RAGGEMM_KERNELS_MLP_STEPS_H_
 
@@ -17,22 +17,21 @@ namespace raggemm {
 
 inline constexpr int64_t kFloatBytes = sizeof(float);
 
-// The sorted rows from `begin` to `end` - 1.
 struct RowRange {
   int64_t begin, end;
   int64_t count() const { return end - begin; }
 };
 
-// Divides the rows `all` into parts, and holds the current part. A part consists of whole groups that together have at
-// most kPieceRows rows, or of at most `most` rows of one larger group. Groups without rows belong to a part, too.
+// Divides the rows `all` into parts. A part consists of whole groups that together have at most kPieceRows rows, or of
+// at most `most` rows of one larger group.
 struct MlpPart {
   const MlpRows& all;
   const int64_t most;
   RowRange rows = {all.begin, all.begin};
-  RowRange of_groups = rows;  // All rows of the groups of this part. `rows` may be only some of them.
+  RowRange of_groups = rows;  // All rows of the groups of this part.
   int64_t first_group = 0, groups = 0;
 
-  // Moves to the next part. The first call moves to the first part. Returns false after the last part.
+  // The first call moves to the first part. Returns false after the last part.
   bool Next();
   bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
   bool is_last_of_groups() const { return rows.end == of_groups.end; }
@@ -44,42 +43,41 @@ struct MlpPiece {
   float* gate;  // v if there is a w_gate. In MoeMlpProblem::gate or in the workspace.
 };
 
-// Sets buffers.chunk_sizes, the group sizes of the next products, to the number of rows that each group has in `rows`.
+// Sets buffers.chunk_sizes, the group sizes of the next products.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
-// Calls SetSizes for the rows of a piece, and finds the memory for its u and v.
+// Calls SetSizes, and finds the memory for u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 
 class MlpSteps {
  public:
-  // Calls run(steps) with a thread team, which has as many threads as the first product needs.
+  // The thread team of `steps` has as many threads as the first product needs.
   static absl::Status WithTeam(const CheckedMlp& mlp, const Options& options,
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
   const CheckedMlp& mlp;
   const KernelRow& kernels;  // f32 kernels for all steps except the products.
-  MlpRows rows;              // Rows that the steps process. Default: all rows of the processed groups.
+  MlpRows rows;              // Default: all rows of the processed groups.
 
-  // Runs a product. SetSizes has set its group sizes. Its sums continue from earlier_totals (schedule.h), or start at 0
-  // if earlier_totals is null.
+  // SetSizes has set the group sizes of `product`. Its sums continue from earlier_totals (schedule.h), or start at 0 if
+  // that is null.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
-  // Computes u and v of a piece from `x`, which has the gathered rows of the piece.
+  // `x` has the gathered rows of the piece.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
   // Copies the rows of MoeMlpProblem::x in `range` to `x`. Multiplies them by their row weights with WeightOn::kInput.
   void GatherX(const RowRange& range, char* x) const;
   // Writes row `row` of `from`, times `weight`, to `to`. The products are rounded to f32 and then to `type`.
   void ScaleRow(const Array& from, int64_t row, float weight, DType type, char* to) const;
   void Activate(const MlpPiece& piece, char* a) const;
-  // Returns the arguments for the activation of one row of a piece. `out` is not set.
+  // `out` is not set.
   ActivationArgs ActivationOf(const MlpPiece& piece, int64_t row) const;
   // Adds weights[i] times row i of d to row tokens[i] of the sums, for each i < count in order. If `weights` is null,
   // all weights are 1.
   void Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const;
   void ClearSums() const;
-  // Stores the sums of all tokens in `to`, rounded to its type. Does nothing if the sums are already in that array.
+  // Rounds the sums to the type of `to`. Does nothing if the sums are already in that array.
   void StoreSums(const Array& to) const;
 
-  // Calls row(i) for each i < count, on all threads. `bytes` is the size of a row, from which InParts derives the
-  // parts.
+  // Calls row(i) for each i < count, on all threads. `bytes` is the size of a row.
   template <class Row>
   void ForEachRow(int64_t count, int64_t bytes, Row row) const {
     InParts(count, bytes, 1, [&](int64_t begin, int64_t end) {
@@ -91,8 +89,8 @@ class MlpSteps {
   MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelRow& kernels, Team& team)
       : mlp(mlp), kernels(kernels), rows(mlp.rows), options_(options), team_(team) {}
 
-  // Divides `count` items of `bytes` bytes into parts of about 64 KiB that start at multiples of `step`. Calls
-  // part(begin, end) for each part, on all threads. Smaller parts would not be worth another thread.
+  // Divides `count` items of `bytes` bytes into parts of about 64 KiB that start at multiples of `step`. Smaller parts
+  // would not be worth another thread.
   template <class Part>
   void InParts(int64_t count, int64_t bytes, int64_t step, Part part) const {
     constexpr int64_t kBytesOfPart = 64 << 10;

@@ -19,7 +19,7 @@ int64_t Times(int64_t x, int64_t y) {
   return __builtin_mul_overflow(x, y, &product) ? kMostBytes : std::min(product, kMostBytes);
 }
 
-// Divides a workspace into arrays. Each array starts at a cache line.
+// Each array starts at a cache line.
 class Cursor {
  public:
   explicit Cursor(int64_t* memory) : memory_(memory) {
@@ -28,7 +28,7 @@ class Cursor {
     memory_ += (kLineWords - word % kLineWords) % kLineWords;
   }
 
-  // Returns memory for rows * columns elements of `bytes` bytes. Returns null if the constructor got no memory.
+  // Returns null if the constructor got no memory.
   template <class T>
   T* Take(int64_t rows, int64_t columns = 1, int64_t bytes = sizeof(T)) {
     T* const at = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + words_);

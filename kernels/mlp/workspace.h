@@ -1,4 +1,3 @@
-// The workspace of an expert MLP and of its gradients.
 #ifndef RAGGEMM_KERNELS_MLP_WORKSPACE_H_
 #define RAGGEMM_KERNELS_MLP_WORKSPACE_H_
 
@@ -24,35 +23,33 @@ inline constexpr int64_t kChunkRows = 2048;
 // memory at once. Each pass reads the weights of its experts again.
 inline constexpr int64_t kPassRows = 8192;
 
-// f32 sums for the gradients of one group's weights and biases. They are needed if the gradients are narrower than f32
-// and the group has several chunks.
+// f32 sums for the gradients of one group, if these are narrower than f32 and the group has several chunks.
 struct MlpWeightSums {
-  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is transposed.
-  float* gate = nullptr;  // [H,I]. Transposed if w_gate is transposed.
-  float* down = nullptr;  // [I,H]. Transposed if w_down is transposed.
+  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed like w_up.
+  float* gate = nullptr;  // [H,I]. Transposed like w_gate.
+  float* down = nullptr;  // [I,H]. Transposed like w_down.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
-// The arrays for passes. A pass has at most R = min(M, kPassRows) rows. tokens, weights and d have its rows in the
-// order by token.
+// A pass has at most R = min(M, kPassRows) rows. tokens, weights and d have its rows in the order by token.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;      // [M] Values of row_slots.
   int64_t* order = nullptr;      // [M] Rows of all passes, sorted by token, then by slot, then by row.
   int64_t* rows = nullptr;       // [R] Rows of the pass in ascending order.
-  int64_t* positions = nullptr;  // [R] Position of each row of `rows` in `order`, counted from the start of the pass.
-  int64_t* sizes = nullptr;      // [G] Number of rows of each group in the pass.
-  int64_t* tokens = nullptr;     // [R] Token of each row.
-  float* weights = nullptr;      // [R] Weight of each row.
-  float* d = nullptr;            // [R,H] d of each row.
+  int64_t* positions = nullptr;  // [R] Position of each row of `rows` in `order`, from the start of the pass.
+  int64_t* sizes = nullptr;      // [G] Group sizes of the pass.
+  int64_t* tokens = nullptr;     // [R]
+  float* weights = nullptr;      // [R]
+  float* d = nullptr;            // [R,H]
 };
 
 struct MlpBuffers {
-  // Divides `memory` into the arrays. If `memory` is null, only sets `words`.
+  // If `memory` is null, only sets `words`.
   MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* memory);
 
-  int64_t words = 0;  // Length of all arrays together, in int64 elements. -1: the arrays would be too large.
+  int64_t words = 0;  // Length of all arrays together, in int64 elements. -1: too large.
 
-  // Workspaces for group sizes, products and the gate's product, as GroupedGemm needs them.
+  // Workspaces of GroupedGemm. of_gate is for the gate's product.
   absl::Span<int64_t> of_sizes, of_products, of_gate;
   int64_t* chunk_sizes;  // [G] Group sizes of the next product.
   int64_t* tokens;       // [M] Checked values of row_tokens.
@@ -65,7 +62,7 @@ struct MlpBuffers {
   float* d;
   // Arrays for one piece. In gradients: for one chunk.
   char* x;  // [rows,H] Gathered rows of x.
-  char* a;  // [rows,I] a of each row.
+  char* a;  // [rows,I]
 
   MlpPassBuffers pass;  // Set only in forward calls with row_slots.
 
@@ -79,12 +76,11 @@ struct MlpBuffers {
   MlpWeightSums weight_sums;  // Null if gradients of weights are f32, or if all rows are one chunk.
 };
 
-// Returns the largest number of rows in a chunk: kChunkRows, or all M rows if there are fewer. Several chunks may need
-// f32 sums of weights in the workspace (sums_weights). If one chunk of all M rows needs no more memory than chunks of
-// kChunkRows rows together with these sums, the result is M, too.
+// Returns kChunkRows, or all M rows if there are fewer, or if one chunk of M rows needs no more memory than chunks of
+// kChunkRows rows together with the f32 sums of weights (sums_weights).
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
-// Returns the length of a workspace in int64 elements. Returns -1 if it would be too large or an extent is negative.
+// Returns the length in int64 elements, or -1 if it would be too large or an extent is negative.
 int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward);
 
 }  // namespace raggemm

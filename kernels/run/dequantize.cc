@@ -15,8 +15,8 @@ namespace {
 // has up to 4 elements.
 constexpr int64_t kMostLead = 4;
 
-// The scales or zero points for the elements of a line, which is a part of a stored row or column. They are read once
-// for all lines that share them.
+// The scales or zero points for a line, a part of a stored row or column. They are read once for all lines that share
+// them.
 class LineParams {
  public:
   LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)
@@ -25,8 +25,7 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns the scales or zero points of n elements from `at` on. Returns null if the operand has none for its
-  // elements.
+  // Returns null if the operand has none for its elements.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
@@ -45,7 +44,7 @@ class LineParams {
   const PackSource& source_;
   const QuantParams& params_;
   const bool is_used_;
-  int64_t block_ = -1;  // Index of the block whose values are in values_. -1: none.
+  int64_t block_ = -1;  // Index of the block in values_. -1: none.
   float values_[kKc + kMostLead];
 };
 
@@ -58,8 +57,6 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   alignas(64) char lines[(kKc + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
   const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
   const int64_t size = SizeOf(operand.product_type), stride = (transposed ? kKc : kMaxRows) + kMostLead;
-  // A line is a run of adjacent stored elements: a part of a stored row, or of the stored column if the matrix has only
-  // one.
   const bool along_cols = matrix.col_step == 1;
   StoredPosition at = PositionOf(operand, matrix, source.row, source.col);
   at.down = along_cols == operand.is_trans;

@@ -20,14 +20,11 @@ struct PackSource {
   int64_t row, col;
 };
 
-// Dequantizes elements and packs them by `pack`: at most kKc steps of k, for at most kMaxRows rows of lhs or columns of
-// rhs. Sets src and src_stride of `args`.
+// Packs at most kKc steps of k, for at most kMaxRows rows of lhs or columns of rhs. Sets src and src_stride of `args`.
 void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
-// Copies the rows of lhs that row_index selects, and packs them by `pack`. Sets src and src_stride of `args`.
+// Sets src and src_stride of `args`.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 
-// Packs elements of lhs or rhs. Before that, dequantizes them if access.dequantize is set, or copies the rows of lhs
-// that row_index selects.
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {
   const Packers& packers = *source.access.pack;
   const Matrix& matrix = source.matrix;

@@ -114,15 +114,14 @@ void TileResult::Finish() const {
   if (nontemporal_) FenceStores();
 }
 
-// Returns the values for the tile's group GEMM, a row of row_elements elements. Returns null if `values` is not given.
+// Returns null if `values` is not given.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
   const int64_t row = RowOf(context_.call, values.per, task_.gemm);
   return values.data + row * row_elements * SizeOf(values.dtype);
 }
 
-// Returns the totals of a register tile that the epilogue reads: scaled totals if the call scales sums, otherwise the
-// totals of the kernel.
+// Returns scaled totals if the call scales sums, otherwise the totals of the kernel.
 char* TileResult::TotalOf(const MicrokernelArgs& args) const {
   char* total = static_cast<char*>(const_cast<void*>(args.total));
   return context_.call.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
@@ -143,7 +142,7 @@ void TileResult::PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols)
 }
 
 void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
-  // The epilogue keeps denormals. The constructor of FloatMode sets a mode that does not flush them.
+  // The epilogue keeps denormals.
   const FloatMode mode;
   epilogue.out = OutAt(row, col);
   if (epilogue.c != nullptr)
@@ -153,7 +152,6 @@ void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
   KernelsOf(*context_.kernels.epilogue, context_.call.out.dtype).epilogue(epilogue);
 }
 
-// Converts `columns` values of type `dtype` to the type of the sums, and stores them in `to`.
 void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* to) const {
   KernelsOf(*context_.kernels.epilogue, dtype)
       .pack_bias({.src = from,
@@ -166,7 +164,7 @@ void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* t
                   .prefetch = nullptr});
 }
 
-// Applies the activation and stores the result, row by row, so that a row stays in L1 until it is activated.
+// Works row by row, so that a row stays in L1 until it is activated.
 void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   const DType out = context_.call.out.dtype;
   const bool is_total = epilogue.alpha == nullptr && epilogue.c == nullptr && epilogue.bias == nullptr;

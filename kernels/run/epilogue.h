@@ -18,8 +18,7 @@ class TileResult {
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
   // Returns true if scales multiply sums, and the sums end with `block`. The caller then calls ReadRowScales for the
-  // block, ReadColumnScales for each panel, and AddSums after each kernel. AddSums multiplies the sums of a register
-  // tile by their scales, and adds them to its totals.
+  // block, ReadColumnScales for each panel, and AddSums after each kernel.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
@@ -28,19 +27,15 @@ class TileResult {
   // Sets args.out, the memory that a kernel stores to. That is out itself if the chain is the last one, the register
   // tile has no missing rows or columns, and no epilogue is needed. Otherwise it is scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
-  // Copies the TileContext::earlier_totals of a register tile to scratch, to the buffer from which its kernel
-  // continues.
+  // Copies TileContext::earlier_totals to the scratch buffer from which the kernel of the register tile continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Prefetches the cache lines of out to which the result of a register tile is stored after its kernel.
   void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
-  // Applies the epilogue to the totals of a register tile, which are in scratch and still in L1. Stores the result to
-  // out.
+  // Applies the epilogue to the totals, which are in scratch and still in L1. Stores the result to out.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Stores the result of a tile whose contraction is empty (K = 0). alpha times its sums counts as zero, even if alpha
-  // is a NaN, as in BLAS.
+  // For an empty contraction (K = 0). alpha times its sums counts as zero, even if alpha is a NaN, as in BLAS.
   void StoreEmpty() const;
 
   // Makes nontemporal stores visible to other threads before they can see that the tile is done.
@@ -62,8 +57,8 @@ class TileResult {
   const Scratch& scratch_;
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
-  bool plain_;        // True: kernels may store totals directly to out, because no epilogue is needed.
-  bool nontemporal_;  // True: stores to out bypass the caches.
+  bool plain_;        // Kernels may store totals directly to out, because no epilogue is needed.
+  bool nontemporal_;  // Stores to out bypass the caches.
 };
 
 }  // namespace raggemm

@@ -30,7 +30,6 @@ int64_t LargestTileShare(const Schedule& schedule) {
   return share == 0 ? 0 : static_cast<int64_t>(100 * largest / share);
 }
 
-// Appends the plan of the tile with the fewest rows, and of the tile with the most rows, to `text`.
 void AppendTilePlans(const Schedule& schedule, std::string& text) {
   int64_t fewest = 0, most = 0;
   for (int64_t tile = 0; tile < schedule.work.gemm_tiles; ++tile) {

@@ -1,4 +1,3 @@
-// Describes schedules in text.
 #ifndef RAGGEMM_KERNELS_RUN_PLAN_TEXT_H_
 #define RAGGEMM_KERNELS_RUN_PLAN_TEXT_H_
 

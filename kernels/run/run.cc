@@ -1,4 +1,4 @@
-// Start reading at RunTile, which has the loops of a blocked GEMM over one tile of one group.
+// Start reading at RunTile.
 #include "kernels/run/run.h"
 
 #include <algorithm>
@@ -23,19 +23,15 @@
 namespace raggemm {
 namespace {
 
-// Returns the bytes of k steps of one packed row of lhs.
 int64_t StepBytes(const TileContext& context, int64_t k) {
   return PackedBytes(context.kernels.row->lhs, KernelSteps(context.kernels, k), 1);
 }
 
-// Returns the address of the packed lhs for the KC block that contains `block`. Scratch holds the packed lhs of one KC
-// block, or of all KC blocks with BlockShape::k_inner.
 char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block& block, const Scratch& scratch) {
   const int64_t kc_blocks_before = task.blocks.k_inner ? block.kc_begin / context.kernels.kc : 0;
   return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
-// Packs the tile's rows of lhs, for the KC block that contains `block`, to packed_lhs.
 void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
@@ -78,8 +74,8 @@ class RhsPanels {
     ready_ = false;
   }
 
-  // Selects the panel that the next kernels pack ahead: the panel of `block` that starts at column `col` of the tile.
-  // If `block` is null or kernels cannot pack ahead, they pack none.
+  // Selects the panel that the next kernels pack ahead, the panel of `block` at column `col` of the tile. If `block` is
+  // null or kernels cannot pack ahead, they pack none.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
@@ -95,7 +91,7 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
-  // Returns the share of the next panel that the kernel of register tile i packs ahead. Null: the kernel packs nothing.
+  // Returns what the kernel of register tile i packs ahead, or null.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
     ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
@@ -164,7 +160,6 @@ class ArgumentBinder {
     args_.end = block.end;
   }
 
-  // Sets the kernel arguments for register tile i of a panel. Returns its kernel.
   Microkernel* BindTile(const Block& block, const Panel& panel, int64_t col, int64_t i, const char* packed,
                         const TileResult& result) {
     const RegisterTiles& rows = task_.rows;
@@ -204,14 +199,14 @@ class ArgumentBinder {
   const int64_t sum_size_;   // Bytes of a sum.
   const int64_t row_bytes_;  // Bytes of a packed row of lhs, in a whole KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs from the start of its KC block to the current block.
+  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs before the current block.
   // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
-// Runs tile number `tile` of a schedule on thread number `worker`. A GEMM tile computes out[window] = epilogue(sum over
-// chains of lhs x rhs). Its loops go over the blocks of rhs, the panels of a block, and the register tiles of lhs. The
-// tiles after the GEMM tiles fill rows of out that belong to no group.
+// A GEMM tile computes out[window] = epilogue(sum over chains of lhs x rhs). Its loops go over the blocks of rhs, the
+// panels of a block, and the register tiles of lhs. The tiles after the GEMM tiles fill rows of out that belong to no
+// group.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);
@@ -267,8 +262,7 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   result.Finish();
 }
 
-// Leases pack buffers of `bytes` bytes for all threads. Returns FailedPrecondition if this CPU lacks the instruction
-// set of the schedule.
+// Returns FailedPrecondition if this CPU lacks the instruction set of the schedule.
 absl::Status Prepare(const Schedule& schedule, int64_t threads, int64_t bytes, ScratchLease& lease) {
   const Isa isa = schedule.tile.kernels.isa;
   if (HostCpu().Has(isa)) return lease.Acquire(threads, bytes);

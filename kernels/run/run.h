@@ -1,4 +1,3 @@
-// Computes the results of schedules.
 #ifndef RAGGEMM_KERNELS_RUN_RUN_H_
 #define RAGGEMM_KERNELS_RUN_RUN_H_
 
@@ -8,8 +7,7 @@
 
 namespace raggemm {
 
-// Runs a schedule, with a new thread team or on `team`. Both functions return the errors of Run in
-// raggemm/grouped_gemm.h.
+// Return the errors of Run in raggemm/grouped_gemm.h. The first function starts a new thread team.
 absl::Status Run(const Schedule& schedule);
 absl::Status Run(const Schedule& schedule, Team& team);
 // Runs two schedules in one parallel loop on `team`. Neither schedule may read what the other one writes.

@@ -22,15 +22,13 @@ struct FreeBlock {
   size_t bytes;
 };
 
-// Bytes of the header of a block. A FreeBlock is in the header. The memory that a lease hands out follows it.
+// The header of a block has a FreeBlock. The memory that a lease hands out follows it.
 constexpr size_t kHeader = kLineBytes;
 
-// The free list is a plain pointer without a destructor, because other threads may still make calls after static
-// destructors ran.
+// A plain pointer without a destructor, because other threads may still make calls after static destructors ran.
 constinit FreeBlock* free_list = nullptr;
 constinit KeptBuffers kept = {};
 
-// Takes a block of at least `bytes` bytes from the free list. Returns null if the list has none.
 FreeBlock* TakeFree(size_t bytes) {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
@@ -65,7 +63,7 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Frees the list when the process ends. Takes the lock, because other threads may still be in calls then.
+// Takes the lock, because other threads may still be in calls then.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};

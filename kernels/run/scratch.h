@@ -1,5 +1,5 @@
-// The pack buffers of threads. A call leases them before it writes any result. A process-wide list keeps the buffers of
-// finished calls, so that later calls neither allocate nor take page faults.
+// The pack buffers of threads. A process-wide list keeps the buffers of finished calls, so that later calls neither
+// allocate nor take page faults.
 #ifndef RAGGEMM_KERNELS_RUN_SCRATCH_H_
 #define RAGGEMM_KERNELS_RUN_SCRATCH_H_
 
@@ -18,7 +18,7 @@ struct Scratch {
 
   // Packed panels of lhs, one for each register tile: of one KC block, or of all KC blocks with BlockShape::k_inner.
   char* packed_lhs;
-  char* panels[2];  // Packed panels of rhs. The second panel is for kernels that pack ahead.
+  char* panels[2];  // Packed panels of rhs. The second one is for kernels that pack ahead.
   // Accumulation chains: an array [mr][nr] for each register tile of the first panel, then of the next panel, and so
   // on.
   char* chain;
@@ -44,7 +44,7 @@ class ScratchLease {
   ScratchLease(const ScratchLease&) = delete;
   ScratchLease& operator=(const ScratchLease&) = delete;
 
-  // Leases `count` buffers of `bytes` bytes each. Returns ResourceExhausted if there is not enough memory.
+  // Returns ResourceExhausted if there is not enough memory.
   absl::Status Acquire(int64_t count, int64_t bytes);
   void* at(int64_t i) const { return blocks_[i]; }
 

@@ -1,4 +1,3 @@
-// Probes and describes the CPU of this machine.
 #include "raggemm/cpu.h"
 
 #include <algorithm>
@@ -16,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Measures the kernel of the tallest register tile over one KC block, with operands in L1 or L2. Returns its GFLOP/s in
-// the fastest of kTurns turns, which take about 10 us each.
+// Measures the kernel of the tallest register tile over one KC block. Returns its GFLOP/s in the fastest of kTurns
+// turns, which take about 10 us each.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;

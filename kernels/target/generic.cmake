@@ -1,3 +1,2 @@
-# The instruction sets of any CPU.
 raggemm_add_isa(scalar)
 target_sources(raggemm PRIVATE target/portable.cc)

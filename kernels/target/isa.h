@@ -1,4 +1,3 @@
-// Finds instruction sets and their kernels.
 #ifndef RAGGEMM_KERNELS_TARGET_ISA_H_
 #define RAGGEMM_KERNELS_TARGET_ISA_H_
 
@@ -16,14 +15,13 @@ namespace raggemm {
 
 const IsaRow& RowOf(Isa isa);
 
-// Returns the name of a kernel row, such as "f32_14x32_avx512": arithmetic, largest register tile, instruction set.
+// Returns a name such as "f32_14x32_avx512": arithmetic, largest register tile, instruction set.
 std::string NameOf(const KernelRow& kernels);
 
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
 // Returns the kernels that an instruction set uses for an arithmetic: its own, or those of its base (IsaRow) if it has
 // none.
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
-// Returns the instruction set's own kernels for an arithmetic, or null.
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);
 const Dequantizers& DequantizersFor(Isa isa);
 inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
@@ -34,8 +32,6 @@ inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
 // this is also the offset of step k in a longer panel.
 int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width);
 
-// Sets up the matrix unit for kernels on this thread, if they use one. Restores the previous state at the end of the
-// scope.
 class MatrixUnitScope {
  public:
   explicit MatrixUnitScope(const KernelRow& kernels) : kernels_(kernels) {

@@ -1,5 +1,5 @@
 // The interface to an architecture: instruction sets and kernels, CPU, floating-point modes. CMake builds x86*.cc for
-// x86-64, aarch64.cc for aarch64, or generic.cc for any other CPU. aarch64.cc and generic.cc use portable.cc.
+// x86-64, aarch64.cc for aarch64, or generic.cc for any other CPU.
 #ifndef RAGGEMM_KERNELS_TARGET_TARGET_H_
 #define RAGGEMM_KERNELS_TARGET_TARGET_H_
 
@@ -13,7 +13,6 @@
 
 namespace raggemm {
 
-// A row of the table of instruction sets.
 struct IsaRow {
   Isa isa;
   const char* name;
@@ -26,8 +25,8 @@ struct IsaRow {
   bool usable() const { return missing() == nullptr; }
 };
 
-// Returns all instruction sets of the library, the best one first. This CPU may lack some. An Isa is the index of a
-// row, counted from the last row, which is Isa::kScalar.
+// Returns all instruction sets of the library, the best one first. An Isa is the index of a row, counted from the last
+// row, which is Isa::kScalar.
 absl::Span<const IsaRow> IsaRows();
 
 // Returns the numeric rule for bf16 with bf16 that is fastest on CPUs of this architecture without instructions for
@@ -36,13 +35,12 @@ ArithmeticId Bf16SumsWithoutUnit();
 
 // Returns this CPU's row of MeasuredCpus, or null.
 const Cpu* MeasuredRow();
-// Returns the size in bytes of the L1 data cache (level 1) or the L2 cache (level 2) of a core. Returns 0 or less if a
-// virtual machine hides the size.
+// Returns the bytes of the L1 data cache (level 1) or the L2 cache (level 2) of a core, or 0 or less if a virtual
+// machine hides the size.
 int64_t CacheBytes(int level);
 
-// Sets the float mode of this thread: round to nearest, and flush or keep denormals. Restores the previous mode at the
-// end of the scope. XLA's threads flush by default, and those of OpenMP do not. If the CPU cannot flush after rounding
-// (Arithmetic::flushes), kernels flush.
+// Sets the float mode of this thread: round to nearest, and flush or keep denormals. XLA's threads flush by default,
+// and those of OpenMP do not. If the CPU cannot flush after rounding (Arithmetic::flushes), kernels flush.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);
@@ -65,7 +63,6 @@ inline constexpr size_t kHugePageBytes = 2 << 20;
 // Orders nontemporal stores before all stores that follow.
 void FenceStores();
 
-// Tells the CPU that this thread waits in a loop.
 void Pause();
 
 }  // namespace raggemm

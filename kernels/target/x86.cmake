@@ -1,4 +1,3 @@
-# The instruction sets of x86-64: files of kernels/isa and their compiler flags.
 set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
 raggemm_add_isa(amx ${avx512} -mavx512vbmi)
 raggemm_add_isa(avx512_bf16 ${avx512} -mavx512vbmi -mavx512bf16)

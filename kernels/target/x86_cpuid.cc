@@ -1,4 +1,3 @@
-// Reads the features of a CPU by CPUID.
 #include <cpuid.h>
 #include <unistd.h>
 
@@ -38,7 +37,7 @@ const char* MissingForAvxVnni() {
   return missing != nullptr || has ? missing : "the CPU lacks AVX_VNNI";
 }
 
-// Finds the row by vendor, family and model, because the brand string of a virtual machine may be any text.
+// By vendor, family and model, because the brand string of a virtual machine may be any text.
 const Cpu* MeasuredRow() {
   unsigned eax, vendor[3], rest[3];
   if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;

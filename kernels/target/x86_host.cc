@@ -1,4 +1,3 @@
-// The name and the floating-point modes of this CPU.
 #include <cpuid.h>
 
 #include <string>

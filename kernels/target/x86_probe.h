@@ -13,14 +13,11 @@ const char* MissingForAvx512();
 const char* MissingForAvx512Vnni();
 const char* MissingForAvxVnni();
 
-// Return the same for the units that multiply bf16 or bytes (x86_units.cc). MissingForAmx asks the operating system to
-// permit tiles for all threads of the process.
+// MissingForAmx asks the operating system to permit tiles for all threads of the process.
 const char* MissingForAvx512Bf16();
 const char* MissingForAmx();
-// Returns true if the CPU has AMX_TILE, but not AMX_INT8.
 bool LacksTilesOfBytes();
 
-// Returns the row of MeasuredCpus with this vendor, family and model of CPUID, or null.
 const Cpu* MeasuredCpuOf(absl::string_view vendor, unsigned family, unsigned model);
 
 }  // namespace raggemm

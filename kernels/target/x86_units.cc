@@ -1,4 +1,3 @@
-// Checks if the CPU and the operating system have the units that multiply bf16 or bytes (VDPBF16PS, AMX).
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,20 +11,17 @@ namespace {
 
 constexpr int kAmxTile = 24;
 
-// Returns true if bit `bit` of EDX is set in leaf 7 of CPUID.
 bool HasFeatureOfLeaf7(int bit) {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> bit & 1) != 0;
 }
 
-// Returns the reason why this machine lacks AVX-512 with VBMI, or null. The kernels for both units look up bytes with
-// VBMI. Of all CPUs with one of the units, only Cooper Lake lacks VBMI.
+// The kernels for both units look up bytes with VBMI. Of all CPUs with one of the units, only Cooper Lake lacks VBMI.
 const char* MissingForAvx512Vbmi() {
   const char* missing = MissingForAvx512();
   return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
 }
 
-// Returns true if the operating system saves tiles and their configuration when it switches threads.
 bool SavesTiles() {
   unsigned eax, ebx, ecx, edx;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & bit_OSXSAVE) == 0) return false;

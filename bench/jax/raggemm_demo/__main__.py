@@ -34,14 +34,11 @@ GRADIENT_MODEL = "qwen3-30b-a3b"
 LONG_MODEL = "mixtral-8x7b"
 BFLOAT16 = "raggemm, bfloat16"
 # Approximate numbers of rows to which prefill layers are reduced, for the forward pass and for gradients. All rows
-# would take long, because jax.lax.ragged_dot multiplies every row by every expert. Its gradients take five times as
-# long as its forward pass.
+# would take long, because jax.lax.ragged_dot multiplies every row by every expert.
 PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
 class Effort(NamedTuple):
-    """Limits of the measurement of one contender: how many runs, and how long."""
-
     rounds: int  # largest number of timed runs of each contender
     seconds: float  # total time of a contender's runs after which no further run starts
 
@@ -50,11 +47,8 @@ SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
 
 
 class Program:
-    """A function compiled for its arguments.
-
-    A run overwrites the donated results of the previous run, like a training loop. In fresh memory, times would include
-    page faults. Gradients of raggemm, which have 1.2 GB, took between 250 and 1120 ms that way.
-    """
+    """A function compiled for its arguments. A run overwrites the donated results of the previous run. In fresh memory,
+    times would include page faults: gradients of raggemm, which have 1.2 GB, took between 250 and 1120 ms that way."""
 
     def __init__(self, function: Callable, *args: Any):
         self._args = args
@@ -73,7 +67,7 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, and that would slow the next
+    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, which would slow the next
     run."""
     for _ in range(100):
         before = time.process_time()
@@ -101,7 +95,7 @@ class Checks:
         self.failures: list[str] = []
 
     def add(self, title: str, errors: Iterable[tuple[str, float]]) -> float:
-        """Adds named errors, of which those above 1 are failures. Returns the largest error."""
+        """Adds named errors. Those above 1 are failures. Returns the largest error."""
         worst = 0.0
         for name, error in errors:
             self.count += 1
@@ -126,7 +120,7 @@ def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tup
 
 
 def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Checks and measures a layer. Returns a row of the table. plain: quantized weights as bfloat16, or None."""
+    """Checks and measures a layer. Returns a row of the table. plain: quantized weights as bfloat16."""
     title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
     products = jax.jit(lambda *operands: expert_products(gmm, *operands))(x, weights, sizes)
@@ -146,7 +140,7 @@ def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Eff
 
 
 def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Checks and measures a loss and its gradients with respect to x and all weights. Returns a row of the table."""
+    """Checks and measures a loss and its gradients. Returns a row of the table."""
     title = f"{layer.model} gradients"
     x, sizes = random_rows(layer)
     operands = (x, weights, sizes, random_target(layer))
@@ -181,7 +175,7 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.{0 if value >= 100 else 1}f}"
 
 
-# The columns of the table: two lines of heading, width in characters, and a function that returns the cell of a row.
+# The columns of the table: two lines of heading, width, and a function that returns the cell of a row.
 _COLUMNS: tuple[tuple[str, str, int, Callable[[dict[str, Any]], str]], ...] = (
     ("", "model", 13, lambda row: row["model"]),
     ("", "phase", 7, lambda row: row["phase"]),

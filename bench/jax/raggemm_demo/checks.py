@@ -16,10 +16,10 @@ import numpy as np
 from raggemm_demo.formats import Dequantized
 from raggemm_demo.layers import Products, Weights
 
-# Number of weights that the check of one product reads: those of 10 experts of 2048 x 768. It reads at least 2 experts.
+# Number of weights that the check of one product reads: those of 10 experts of 2048 x 768.
 _SAMPLED_WEIGHTS = 2**24
 _WIDENED = 2**17  # Number of weights that are converted to float64 at once. They fit into caches.
-_SAMPLED_ROWS = 4  # number of rows that are checked in each group
+_SAMPLED_ROWS = 4  # rows that are checked in each group
 
 _Array = jax.Array | np.ndarray
 
@@ -101,7 +101,6 @@ def rows_error(got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Seque
 
 
 def product_errors(x: jax.Array, weights: Weights, sizes: Sequence[int], got: Products) -> Iterator[tuple[str, float]]:
-    """Yields the name and the largest error of each product of the block."""
     for name, y, rows, matrices in (
         ("gate", got.gate, x, weights.gate),
         ("up", got.up, x, weights.up),

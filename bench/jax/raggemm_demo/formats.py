@@ -1,4 +1,4 @@
-"""Quantized weights of the demo: the formats, and dequantization to float64."""
+"""Quantized weights of the demo."""
 
 import dataclasses
 import functools
@@ -13,8 +13,6 @@ from raggemm import QuantizedTensor, quantize
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format of quantized weights: the types of elements and scales, and the size of blocks."""
-
     dtype: Any
     scale_dtype: Any = jnp.float32
     block: int | None = None  # steps of k that share a scale, but at most a divisor of K; None: all steps

@@ -1,7 +1,6 @@
 """The layers of the demo: recorded mixture-of-experts layers with random weights and rows.
 
-expert_products computes the expert block with any grouped product. make_loss returns a loss of the block. Operands are
-bfloat16, sums are float32.
+Operands are bfloat16, sums are float32.
 
     y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
 
@@ -27,7 +26,7 @@ RECORDED = pathlib.Path(__file__).parents[3] / "proto" / "cases" / "moe.textprot
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A recorded layer: the shapes of its experts, and the number of rows that the router sent to each expert."""
+    """A recorded layer: the shapes of its experts, and their numbers of rows."""
 
     model: str
     phase: str  # prefill or decode
@@ -45,7 +44,6 @@ class Layer:
 
     @property
     def active(self) -> int:
-        """Returns the number of experts that have rows."""
         return sum(size > 0 for size in self.sizes)
 
     @property
@@ -54,19 +52,14 @@ class Layer:
         return -(-max(self.sizes) // 8) * 8
 
     def with_rows(self, rows: int) -> "Layer":
-        """Returns the layer reduced to about `rows` rows. Returns it unchanged if it has fewer.
-
-        Every expert with rows keeps one row. Its other rows are reduced by the same factor for all experts, so that the
-        load imbalance stays.
-        """
+        """Returns the layer reduced to about `rows` rows. Every expert with rows keeps one row. Its other rows are
+        reduced by the same factor for all experts, so that the load imbalance stays."""
         spare = self.rows - self.active
         scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
         return dataclasses.replace(self, sizes=tuple(1 + int((s - 1) * scale) if s else 0 for s in self.sizes))
 
 
 class Weights(NamedTuple):
-    """The matrices of the experts: arrays of bfloat16, or QuantizedTensors."""
-
     gate: Any  # [experts, hidden, intermediate]
     up: Any  # [experts, hidden, intermediate]
     down: Any  # [experts, intermediate, hidden]
@@ -103,7 +96,7 @@ def random_weights(layer: Layer) -> Weights:
 
 
 def random_rows(layer: Layer) -> tuple[jax.Array, jax.Array]:
-    """Returns rows sorted by expert, bfloat16 [rows, hidden], and group sizes, int32."""
+    """Returns bfloat16 [rows, hidden], sorted by expert, and group sizes, int32."""
     rows = np.random.default_rng(4).standard_normal((layer.rows, layer.hidden), np.float32)
     return jnp.asarray(rows, jnp.bfloat16), jnp.asarray(layer.sizes, jnp.int32)
 
@@ -117,8 +110,6 @@ Block = Callable[[jax.Array, Weights, jax.Array], jax.Array]
 
 
 class Products(NamedTuple):
-    """The products of an expert block, and the activated values between them."""
-
     gate: jax.Array  # float32 [rows, intermediate]
     up: jax.Array  # float32 [rows, intermediate]
     gated: jax.Array  # activated gate times up, bfloat16 [rows, intermediate]
