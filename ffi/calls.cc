@@ -77,7 +77,6 @@ absl::StatusOr<std::string> GroupedGemmCall::PlanText() const {
 
 namespace {
 
-// A required operand of an MLP: its name, and its member of MoeMlpProblem.
 struct RequiredSlot {
   absl::string_view name;
   Array MoeMlpProblem::*operand;

@@ -17,8 +17,7 @@
 
 namespace raggemm {
 
-// The common members of all custom calls. The problem and the workspace point to XLA's buffers. Operand names in
-// messages point into the attributes.
+// The problem and the workspace point to XLA's buffers. Operand names in messages point into the attributes.
 struct DecodedCall {
   Options options;   // Set by the attributes, except for the pool, which the handler sets.
   NamedSlots named;  // Optional operands and results of this call.
@@ -32,7 +31,7 @@ struct GroupedGemmCall : DecodedCall {
 
   // Applies the attributes in `config` to `problem`, and parses the lists of operands into `named`.
   absl::Status ApplyAttributes();
-  // Sets the arrays of `problem` to the buffers of the call. Does not read the workspace.
+  // Does not read the workspace.
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
   // Returns the plan of the call as text. The text is empty for moe_mlp_backward, which has none.
@@ -61,7 +60,6 @@ struct MoeMlpBackwardCall : DecodedCall {
   absl::StatusOr<std::string> PlanText() const;
 };
 
-// Decodes the attributes of a call. The errors are those of SetFields, SetOptions, ParseList and ParseOperandNames.
 template <class Call>
 absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = SetFields(attributes, call.config); !s.ok()) return s;
@@ -69,7 +67,6 @@ absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call
   return status.ok() ? call.ApplyAttributes() : status;
 }
 
-// Decodes the attributes and buffers of a call. The errors are those of DecodeAttributes and BufferReader.
 template <class Call>
 absl::Status Decode(const xla::ffi::RemainingArgs& operands, const xla::ffi::RemainingRets& results,
                     const xla::ffi::Dictionary& attributes, Call& call) {

@@ -14,8 +14,6 @@
 
 namespace raggemm {
 
-// Returns true if both enumerators of each row have the same number, and if `size`, the number of enumerators of the
-// message, is the number of rows.
 template <typename Ours, typename Theirs>
 constexpr bool HaveSameNumbers(int size, std::initializer_list<std::pair<Ours, Theirs>> rows) {
   for (const auto& [ours, theirs] : rows) {
@@ -54,8 +52,7 @@ static_assert(HaveSameNumbers<WeightOn, proto::MoeMlpConfig::WeightOn::Value>(
     proto::MoeMlpConfig::WeightOn::Value_ARRAYSIZE, {{WeightOn::kOutput, proto::MoeMlpConfig::WeightOn::OUTPUT},
                                                      {WeightOn::kInput, proto::MoeMlpConfig::WeightOn::INPUT}}));
 
-// Sets the fields of a problem to the values of a config. Does not read the options (executor, isa, threads) and the
-// lists of operands.
+// Does not read the options (executor, isa, threads) and the lists of operands.
 inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
   problem.lhs.is_trans = config.lhs_is_trans();
   problem.rhs.is_trans = config.rhs_is_trans();

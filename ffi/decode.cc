@@ -34,7 +34,6 @@ constexpr absl::string_view kAuto = "AUTO";
 
 absl::string_view ViewOf(std::string_view text) { return {text.data(), text.size()}; }
 
-// Returns the name of the type that an attribute has, for errors.
 absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view name) {
   if (attributes.contains<bool>(name)) return "bool";
   if (attributes.contains<int64_t>(name)) return "int64";
@@ -45,7 +44,7 @@ absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view n
   return "neither bool, int64 nor string";
 }
 
-// Reads an attribute into `value`. Checks its type first, because XLA's error for a wrong type would be INTERNAL.
+// Checks the type first, because XLA's error for a wrong type would be INTERNAL.
 template <typename T>
 absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type, T& value) {
   if (!attributes.contains<T>(name)) {
@@ -207,13 +206,10 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
 
 absl::Status NotABuffer(absl::string_view word) { return Invalid(word, ": expected a buffer"); }
 
-// Returns names[i] for each i of `indices`, as a comma-separated list.
 std::string ListOf(absl::Span<const absl::string_view> names, const SlotIndices& indices) {
   return absl::StrJoin(indices, ",", [&](std::string* out, size_t i) { absl::StrAppend(out, names[i]); });
 }
 
-// Returns InvalidArgument unless a call has the right number of operands or results: `least` required ones, and one for
-// each index of `named`.
 absl::Status CheckCount(absl::string_view what, size_t given, size_t least, absl::string_view attribute,
                         absl::Span<const absl::string_view> names, const SlotIndices& named) {
   if (given < least) return Invalid("Wrong number of ", what, ": ", given, ", must be at least ", least);

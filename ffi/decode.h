@@ -20,11 +20,11 @@ namespace raggemm {
 
 // The description of a custom call: the names of its operands and results, in order.
 struct CustomCall {
-  absl::string_view name;                                 // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
-  absl::Span<const absl::string_view> operands;           // Operands of every call.
+  absl::string_view name;  // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
+  absl::Span<const absl::string_view> operands;
   absl::Span<const absl::string_view> ragged;             // Dims arrays, [0] if `ragged` does not name them.
   absl::Span<const absl::string_view> optional_operands;  // Operands of some calls (attribute `operands`).
-  absl::Span<const absl::string_view> results;            // Results of every call.
+  absl::Span<const absl::string_view> results;
   // Results that a call has only if its attribute `results` names them. After them, the vector int64_workspace is the
   // last result of every call.
   absl::Span<const absl::string_view> optional_results;
@@ -39,17 +39,16 @@ struct NamedSlots {
   SlotIndices ragged, operands, results;
 };
 
-// Sets the fields of a message of proto/config.proto. Enum values may be in upper or lower case. InvalidArgument, with
-// the allowed names or type, for an unknown attribute, a wrong type or an unknown enum value.
+// Sets the fields of a message of proto/config.proto. InvalidArgument for an unknown attribute, a wrong type or an
+// unknown enum value.
 absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
 
-// Sets the executor, isa and threads of `options`. InvalidArgument if isa is neither AUTO nor a name of AllIsas, or
-// threads are out of range.
+// InvalidArgument if isa is neither AUTO nor a name of AllIsas, or threads are out of range.
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 
-// Appends to `indices` the index in `names` of each entry of a comma-separated list. InvalidArgument, with the
-// attribute and the allowed names, for an unknown or repeated entry.
+// Appends to `indices` the index in `names` of each entry of a comma-separated list. InvalidArgument for an unknown or
+// repeated entry.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
@@ -64,7 +63,6 @@ class BufferReader {
   BufferReader(const CustomCall& description, const NamedSlots& named, const xla::ffi::RemainingArgs& operands,
                const xla::ffi::RemainingRets& results);
 
-  // Sets `array` to the next operand or result of the call. Errors use the name `word` for it.
   void ReadOperand(absl::string_view word, Array& array);
   void ReadResult(absl::string_view word, Array& array);
   // Checks that the next operand, a dims array that the attribute `ragged` does not name, has the shape [0].
@@ -73,7 +71,6 @@ class BufferReader {
   //
   // - The call has too few operands or results, or not as many optional ones as its attribute names.
   // - A buffer has an element type that is no DType.
-  // - A dims array does not have the shape [0], but `ragged` does not name it.
   // - The workspace is no vector of int64.
   absl::StatusOr<absl::Span<int64_t>> ReadWorkspace();
 
@@ -93,7 +90,7 @@ class BufferReader {
 // smaller than a byte counts as one byte. XLA's own function does not check for overflow.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
-// Requests huge pages for all whole huge pages in [data, data + bytes). Leaves the contents unchanged.
+// Requests huge pages for all whole huge pages in [data, data + bytes).
 //
 // XLA allocates results for each execution. The gradients of all experts are hundreds of megabytes, and with 4 KiB
 // pages their page faults cost more time than the arithmetic. Gradients of one projection of 128 experts (bfloat16,

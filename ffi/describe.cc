@@ -39,7 +39,7 @@ using proto::GroupedGemmConfig;
 
 // ---- JSON: each function returns the text of a value ----
 
-// Returns a JSON string. The caller must escape characters other than ASCII first.
+// The caller must escape characters other than ASCII first.
 std::string Text(absl::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
@@ -69,7 +69,6 @@ std::string Object(absl::Span<const Field> fields) {
 
 // ---- the tables ----
 
-// Returns the fields of an element format (include/raggemm/format.h) that callers need.
 std::string FormatRow(const Format& format) {
   static constexpr absl::string_view kRoles[] = {"matrix", "sizes", "quantized", "scale", "panel"};
   return Object({{"name", Text(format.name)},
@@ -80,7 +79,6 @@ std::string FormatRow(const Format& format) {
                  {"expands_to", Text(NameOf(format.expands_to))}});
 }
 
-// Returns the name of an optional operand (include/raggemm/operands.h) and the axes along which its values differ.
 std::string OperandRow(const OperandSlot& slot) {
   static constexpr absl::string_view kAxes[] = {"problem", "replica", "group", "row", "column"};
   std::vector<absl::string_view> axes;
@@ -133,12 +131,11 @@ absl::string_view ReasonFor(Isa isa, const Arithmetic& arithmetic, const Environ
               : "clearly faster in the probe than the best of this CPU";
 }
 
-// Returns an environment variable as a JSON string, or null. Escapes bytes that are not ASCII.
 std::string Variable(const std::optional<std::string>& value) {
   return value ? Text(absl::CHexEscape(*value)) : "null";
 }
 
-// Returns the errors that the environment variables cause in calls with XLA's pool, as a JSON string. null: no errors.
+// Returns the errors that the environment variables cause in calls with XLA's pool.
 std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
@@ -149,8 +146,7 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Returns the arithmetic, the instruction set and the reason for both, for products of one type. `as` is the name of
-// the arithmetic, and `because` is the reason for it, or empty.
+// `as` is the name of the arithmetic, and `because` is the reason for it, or empty.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

@@ -34,8 +34,8 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// An adapter that makes XLA's intra-op pool a TaskPool. XLA's pool gets a pointer to the task itself, so a task that
-// starts late does not use the adapter, which is gone by then.
+// XLA's pool gets a pointer to the task itself, so a task that starts late does not use this adapter, which is gone by
+// then.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
@@ -69,9 +69,9 @@ auto OnException(Report report) {
   }
 }
 
-// Returns the outcome of a failed call: success if on_error is NaN and `fill` filled out with NaN, else an error. If
-// on_error is NaN or LOG, also writes a line to stderr. Success needs no memory. FAILED_PRECONDITION is an error even
-// if on_error is NaN: the machine lacks something, so other data would not help.
+// Returns the outcome of a failed call: success if on_error is NaN and `fill` filled out with NaN, else an error.
+// Success needs no memory. FAILED_PRECONDITION is an error even if on_error is NaN: the machine lacks something, so
+// other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
   try {
@@ -86,8 +86,7 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
     // The codes of XLA and of absl::Status have the same numbers.
     return {static_cast<ffi::ErrorCode>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
-    return {ffi::ErrorCode::kResourceExhausted,
-            "out of memory"};  // Short enough for std::string to allocate nothing.
+    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // Short enough for std::string to allocate nothing.
   }
 }
 
@@ -95,8 +94,7 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
 constinit std::atomic<int32_t> plan_recorders{0};
 constinit std::mutex records_mutex;
 
-// Returns the recorded plans, separated by blank lines. The text is never destroyed, because calls may still run when
-// the process ends.
+// The text is never destroyed, because calls may still run when the process ends.
 std::string& Records() {
   static auto* records = new std::string;
   return *records;
@@ -143,7 +141,7 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::R
     if (status.ok()) {
       on_error = call->config.on_error();
       XlaTaskPool pool(xla_pool);
-      if (pool.num_threads() > 0) call->options.pool = &pool;  // Without a pool, AUTO means OpenMP.
+      if (pool.num_threads() > 0) call->options.pool = &pool;
       if (plan_recorders.load(std::memory_order_relaxed) > 0) RecordPlan(call->PlanText());
       status = call->Run();
     }
@@ -157,7 +155,6 @@ auto InstantiateBinding() { return ffi::Ffi::BindInstantiate().Attrs(); }
 auto ExecuteBinding() { return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs(); }
 
 // Returns the text that make_text returns, or the message of the exception that it throws. malloc allocates the result.
-// Returns null if memory runs out.
 template <typename MakeText>
 char* TextForC(MakeText make_text) {
   try {
@@ -167,8 +164,7 @@ char* TextForC(MakeText make_text) {
   }
 }
 
-// Returns the plan of a call as text, or the text of its error. `frame` is the call's execute frame. Decodes the frame
-// without XLA's macros, because a handler made by them cannot return text.
+// Decodes the frame without XLA's macros, because a handler made by them cannot return text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
   const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),
@@ -241,7 +237,7 @@ void raggemm_record_plans(int32_t on) {
     recorders.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // raggemm_record_plans(0) has no effect if nothing is recorded. A negative count would keep the next recording off.
+  // A negative count would keep the next recording off.
   int32_t count = recorders.load(std::memory_order_relaxed);
   while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
   }

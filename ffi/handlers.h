@@ -3,8 +3,7 @@
 //
 // XLA makes the frames of custom calls, so the handlers check no more of a frame than XLA's headers do. Attributes,
 // types, shapes, sizes and buffers come from the program. If they are wrong, the error is INVALID_ARGUMENT, with the
-// reason. out may be the same buffer as c. Any other overlap with out or the workspace is an error. Operands that are
-// only read may overlap.
+// reason. out may be the same buffer as c. Any other overlap with out or the workspace is an error.
 #ifndef RAGGEMM_FFI_HANDLERS_H_
 #define RAGGEMM_FFI_HANDLERS_H_
 
@@ -25,7 +24,7 @@ extern "C" {
 //   results     out, int64_workspace (a vector, see raggemm_v1_workspace_coefficients)
 //   attributes  GroupedGemmConfig of proto/config.proto
 //
-// The instantiate handler checks the attributes when the program is compiled. It keeps no state.
+// The instantiate handler checks the attributes when the program is compiled.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
 // The execute handler computes out. After an error out is untouched, unless the attribute on_error is NaN. The contents
 // of the workspace may have changed.
@@ -46,9 +45,8 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
 
-// Returns the length of the workspace of raggemm_moe_mlp_v1, or -1 if no array can be that long. The extents are T
-// tokens, H features, I intermediate features, M sorted rows and G group sizes. sums_tokens is 0 if out is f32, else 1.
-// has_slots is 1 if row_slots is an operand, else 0.
+// Returns the length of the workspace of raggemm_moe_mlp_v1, or -1 if no array can be that long. sums_tokens is 0 if
+// out is f32, else 1. has_slots is 1 if row_slots is an operand, else 0.
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
                                      int64_t sums_tokens, int64_t has_slots);
 
@@ -73,7 +71,7 @@ int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, in
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
 // Starts a recording of plans if `on` is 1, and ends one if `on` is 0. While at least one recording is on, the plans of
-// all calls on all threads are kept. Without a recording, a call pays one relaxed atomic load.
+// all calls on all threads are kept.
 void raggemm_record_plans(int32_t on);
 // Returns the recorded plans in the order of the calls, as raggemm_plan_text returns them, separated by blank lines.
 // Then forgets them. A call of raggemm_moe_mlp_v1 has the plans of the products for its first piece of rows. A call of
@@ -82,7 +80,7 @@ char* raggemm_take_plans(void);
 
 // Returns the facts about the library on this machine, as a JSON object:
 //
-//   version, ffi_api   versions such as "0.1.0" and "0.3"; raggemm_ffi_version returns the latter as numbers
+//   version, ffi_api   versions such as "0.1.0" and "0.3"
 //   cpu                name that the CPU gives itself
 //   isas               instruction sets, the best one first: name (as in proto/config.proto), usable, missing (what
 //                      this machine lacks, or null), kernels (names), probed_gflops (by arithmetic, if measured)

@@ -13,7 +13,6 @@
 namespace raggemm {
 namespace {
 
-// The first error of the parser, with its line and column.
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, int column, const std::string& message) override {

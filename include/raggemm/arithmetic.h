@@ -15,25 +15,24 @@ namespace raggemm {
 // the first chain, or at +0 if chains have several lanes. The remaining chains are added to the total in order.
 //
 // A chain has `lanes` partial sums, which take its products in turns. At the end of the chain they are added. A lane
-// takes `pair` consecutive products at once, and adds the last of them first. Sums of integers are exact modulo 2^32,
-// so their order does not matter.
+// takes `pair` consecutive products at once, and adds the last of them first.
 //
-// With adds_pairs, the two products of a pair are added to each other, and their sum is added to the chain. Pairs come
-// in the order of k. Products are exact. Both sums are rounded to odd: an inexact sum becomes the neighboring float
-// with an odd last digit. A sum of magnitude 0x1p128 or more becomes an infinity.
+// With adds_pairs, the two products of a pair are added to each other, and their sum is added to the chain. Products
+// are exact. Both sums are rounded to odd: an inexact sum becomes the neighboring float with an odd last digit. A sum
+// of magnitude 0x1p128 or more becomes an infinity.
 struct Arithmetic {
   const char* name;
   DType product;  // Type of lhs and rhs when they are multiplied. s8 includes u8.
   DType sum;      // Type of chains and totals.
   int64_t chain;  // Largest number of steps of k in a chain, unless f32 is split (Splitting).
-  int64_t lanes;  // Number of partial sums of a chain.
-  int64_t pair;   // Number of products that a lane takes at once.
+  int64_t lanes;
+  int64_t pair;
   int64_t whole;  // The length of each chain is filled up to a multiple of this, with steps that multiply +0 by +0.
   // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
   // denormal after rounding. The epilogue keeps denormals.
   bool flushes;
-  int64_t split_block;    // Steps of k in a block of split f32. 0: the rule cannot sum split f32.
-  bool adds_pairs;        // True: pairs are added first (see above).
+  int64_t split_block;  // Steps of k in a block of split f32. 0: the rule cannot sum split f32.
+  bool adds_pairs;
   const char* bf16_sums;  // Name of the rule in options called bf16_sums. Null: not a rule for bf16 with bf16.
 };
 
@@ -47,8 +46,7 @@ inline constexpr Arithmetic kArithmetics[] = {
     // name, product, sum, chain, lanes, pair, whole, flushes, split_block, adds_pairs, bf16_sums
     {"f32", DType::kF32, DType::kF32, 256, 1, 1, 1, false, 0, false, "fma"},
     {"f64", DType::kF64, DType::kF64, 256, 1, 1, 1, false, 0, false, nullptr},
-    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain. The chain ends with the
-    // 64 products of first parts, which are the largest products.
+    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain.
     {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, 2, true, 64, false, "pairs"},
     // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 fills an AMX tile.
     {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, 32, true, 32, false, "tiles"},
@@ -67,13 +65,13 @@ inline constexpr Arithmetic kArithmetics[] = {
 // block is one chain.
 struct Splitting {
   const char* name;
-  int64_t parts;     // Number of bf16 parts of each f32 number.
+  int64_t parts;
   int64_t products;  // Number of bf16 products for each f32 product.
   // For each bf16 product, the indices of the parts of lhs and rhs that it multiplies. Small products come first.
   struct {
     uint8_t lhs, rhs;
   } order[6];
-  double error;  // Largest relative error of one f32 product, caused by omitted parts and products.
+  double error;  // Largest relative error of one f32 product.
 };
 
 // The precisions, in the order of kSplittings.

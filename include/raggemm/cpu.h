@@ -17,21 +17,21 @@
 
 namespace raggemm {
 
-// The facts about one CPU. The default values suit an unknown CPU.
+// The default values suit an unknown CPU.
 struct Cpu {
-  const char* name = "unknown";               // Name of the row of MeasuredCpus that the numbers come from.
-  std::array<bool, kMostIsas> isas = {true};  // For each ISA: true if the CPU has it.
+  const char* name = "unknown";  // Name of the row of MeasuredCpus that the numbers come from.
+  std::array<bool, kMostIsas> isas = {true};
   // For each ISA: reason why the CPU lacks it, or null if the CPU has it. Only HostCpu has reasons.
   std::array<const char*, kMostIsas> missing = {};
   // Speed of the kernels of each ISA for each arithmetic, in GFLOP/s, with operands in the caches. 0: not measured. The
   // best ISA may be slower than another one: AVX-512 can lower the clock rate, and an instruction for pairs of bf16 can
-  // take four times as long as an fma. All ISAs give the same bits, so PreferredIsa may take the fastest one.
+  // take four times as long as an fma.
   std::array<std::array<float, std::size(kArithmetics)>, kMostIsas> probed_gflops = {};
 
   double fmas_per_cycle = 32;           // f32 fmas of a core per cycle: 32 are two vectors of 16 elements.
   double memory_bytes_per_cycle = 5.5;  // Bytes per cycle that one core reads from memory.
   double l2_bytes_per_cycle = 32;       // Bytes of rhs per cycle that a kernel reads from L2.
-  // Overhead of a kernel call in cycles: setting arguments, and loading and storing chains in scratch.
+  // Overhead of a kernel call in cycles.
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
   int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache.
@@ -46,7 +46,7 @@ struct Cpu {
   double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
-  // Returns true if the CPU has the ISA with this name. Returns false if no ISA has this name.
+  // Returns true if the CPU has the ISA with this name.
   bool Has(absl::string_view isa) const;
   float ProbedGflops(Isa isa, const Arithmetic& arithmetic) const {
     return probed_gflops[static_cast<size_t>(isa)][static_cast<size_t>(&arithmetic - kArithmetics)];
@@ -71,7 +71,7 @@ absl::string_view NameOf(Isa isa);
 absl::string_view MissingFor(Isa isa);
 // Returns the ISA with this name, ignoring case. Null if there is none.
 std::optional<Isa> IsaOf(absl::string_view name);
-// Returns all ISAs of this architecture, the best one first. The CPU may lack some.
+// Returns all ISAs of this architecture, the best one first.
 absl::Span<const Isa> AllIsas();
 // Returns the names of an ISA's kernels, such as "f32_14x32_avx512": arithmetic, largest register tile, ISA.
 std::vector<std::string> KernelNames(Isa isa);

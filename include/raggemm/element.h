@@ -21,7 +21,7 @@ inline int64_t ElementCount(const Array& array) {
 inline int64_t BytesOf(const Array& array) { return BytesOf(array.dtype, ElementCount(array)); }
 
 // Calls use(zero) and returns its result. `zero` is an unsigned integer as wide as an element of type dtype, or a byte
-// if elements are smaller than a byte. It only tells `use` the type.
+// if elements are smaller than a byte.
 template <typename Use>
 decltype(auto) WithBits(DType dtype, Use&& use) {
   static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
@@ -34,7 +34,7 @@ decltype(auto) WithBits(DType dtype, Use&& use) {
   return use(uint64_t{});
 }
 
-// Returns the index of an element's lowest bit within its byte: 0 unless elements are smaller than a byte.
+// Returns the index of an element's lowest bit within its byte.
 inline int FirstBitOf(DType dtype, int64_t index) { return static_cast<int>(index * FormatOf(dtype).bits % 8); }
 
 // Returns the bits of an element, without the bits of other elements in the same byte.

@@ -1,5 +1,4 @@
-// Reads the environment variables of the library. They decide what a call leaves open: the ISA, the number of threads,
-// the executor, and the rule for sums of bf16 products.
+// Reads the environment variables of the library. They decide what a call leaves open.
 #ifndef RAGGEMM_ENVIRONMENT_H_
 #define RAGGEMM_ENVIRONMENT_H_
 
@@ -23,23 +22,21 @@ struct Environment {
   std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL or SERIAL.
   std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS, FMA or MMLA.
 };
-// Returns the environment of the process. The first call reads the variables, and later changes have no effect. The
-// first plan calls this function at the latest.
+// The first call reads the variables, and later changes have no effect.
 const Environment& ProcessEnvironment();
 
-// Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. FailedPrecondition, also
-// from the next three functions: the value of the variable is unknown, or not available on this CPU or to this caller.
-// The message has the variable, its value and all usable values.
+// Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. FailedPrecondition, also from
+// the next three functions: the value of the variable is unknown, or not available on this CPU or to this caller. The
+// message has the variable, its value and all usable values.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
 // Returns the executor of a call that names none: RAGGEMM_EXECUTOR, else the pool if there is one, else OpenMP. Never
 // returns kAuto.
 absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);
-// Returns RAGGEMM_THREADS, or 0 if the variable is not set. 0 stands for all threads of the executor.
+// Returns RAGGEMM_THREADS, or 0 if the variable is not set.
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);
 // Returns the rule of RAGGEMM_BF16_SUMS. Null if the variable names none, so that the CPU decides.
 absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);
 
-// A numeric rule, and the reason for its choice.
 struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;

@@ -4,8 +4,7 @@
 //          what                         how         independent work     registers, one ISA each
 //     checked once, here            printable, immutable
 //
-// The problem is user data and may be wrong. Only MakePlan checks it. Run fails only if memory or the ISA is missing,
-// before its first write to out.
+// Run fails only if memory or the ISA is missing, before its first write to out.
 //
 // The same input gives the same bits, for any threads, executor and ISA, and for any other rows and groups in the call.
 // Only the sign and payload of a NaN may differ.
@@ -109,10 +108,10 @@ absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const 
 // Plans a call and computes out, with the errors of MakePlan and Run. Allocates nothing if the pack buffers of earlier
 // calls are large enough.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Plans a call and computes out like GroupedGemm with a workspace, but allocates the workspace itself.
+// Calls GroupedGemm with a workspace that it allocates.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options = {});
 
-// Returns a plan as text, one fact per line: mode, extents, ISA, kernels, blocks, tiles, ranges of the threads.
+// Returns a plan as text, one fact per line.
 std::string ToString(const Plan& plan);
 
 }  // namespace raggemm

@@ -21,8 +21,6 @@
 // With weight_on = kInput, as in Llama 4, x[row_tokens[r]] is multiplied by row_weights[r] in f32 and rounded once to
 // the type of x. d[r] is then added without a weight.
 //
-// A call needs no memory but its operands, results, pack buffers and workspace (docs/concepts/memory.md).
-//
 // Activations use the library's own exp, a polynomial of fmas with the same bits on every ISA. Denormals are kept. The
 // largest errors are:
 //
@@ -50,7 +48,7 @@
 
 namespace raggemm {
 
-// The order of the columns of w_up if w_up holds the weights of both gate and up. Its shape is then [G_local,H,2I].
+// The order of the columns of w_up if w_up holds the weights of both gate and up.
 enum class Merged : uint8_t {
   kNone,         // w_up holds up only.
   kHalves,       // The first half of the columns belongs to the gate.
@@ -88,7 +86,7 @@ struct MoeMlpProblem {
   // MoeMlpBackward computes u and v again, with the same bits.
   std::optional<Array> up, gate;
 
-  bool up_is_trans = false;  // w_up and w_gate are stored transposed.
+  bool up_is_trans = false;
   bool down_is_trans = false;
   Layout up_layout = Layout::kStrided;  // Layout of w_up and w_gate: kStrided or kColumnBlocks.
   Layout down_layout = Layout::kStrided;
@@ -120,7 +118,7 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };
-// The number of rows of kMlpSlots that are inputs of MoeMlp. The rows after them, up and gate, are results.
+// The number of rows of kMlpSlots that are inputs of MoeMlp.
 inline constexpr size_t kMlpInputs = [] {
   size_t slot = 0;
   while (kMlpSlots[slot].operand != &MoeMlpProblem::up) ++slot;
@@ -147,11 +145,10 @@ int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 // Checks the problem and computes out, with the errors of MakePlan and Run. After InvalidArgument and
 // FailedPrecondition out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Computes out like MoeMlp with a workspace, but allocates the workspace itself.
+// Calls MoeMlp with a workspace that it allocates.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
-// Returns the plan of MoeMlp as text: extents, pieces, and the plans of the products of the first piece. Writes only to
-// the workspace. The errors are those of MoeMlp.
+// Returns the plan of MoeMlp as text. Writes only to the workspace. The errors are those of MoeMlp.
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
@@ -180,9 +177,8 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //     x            sums of rows of row_weights * dx
 //     row_weights  x[row_tokens] . dx
 //
-// Products and sums over the rows of a group are those of grouped_gemm.h with ragged K, so their bits have the same
-// guarantees. The gradient of relu at 0 is 0. Gate and up of swiglu_oai have a gradient at their limits, but not
-// beyond.
+// Products and sums over the rows of a group are those of grouped_gemm.h with ragged K. The gradient of relu at 0 is 0.
+// Gate and up of swiglu_oai have a gradient at their limits, but not beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };

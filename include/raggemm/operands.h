@@ -1,5 +1,4 @@
-// Tables of the operands of a grouped GEMM, in the order in which the custom call takes them: names, members of the
-// problem, types and shapes.
+// Tables of the operands of a grouped GEMM, in the order in which the custom call takes them.
 #ifndef RAGGEMM_OPERANDS_H_
 #define RAGGEMM_OPERANDS_H_
 
@@ -61,7 +60,6 @@ enum class Types : uint8_t {
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }
-// Set of the modes in which all groups have the same N.
 inline constexpr uint8_t kWithOneN =
     SetOf(RaggedMode::kRaggedM) | SetOf(RaggedMode::kRaggedK) | SetOf(RaggedMode::kUniform);
 inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | SetOf(RaggedMode::kAllRagged);
@@ -99,7 +97,6 @@ inline constexpr OperandSlot kOperandSlots[] = {
      SetOf(RaggedMode::kRaggedM)},
 };
 
-// An operand that may be quantized, and its scales and zero points.
 struct QuantSlot {
   BufferDescriptor GroupedGemmProblem::*operand;
   std::optional<Array> GroupedGemmProblem::*scale;

@@ -1,4 +1,4 @@
-// Options and plans of a call: CPU, instruction set and threads.
+// Options and plans of a call.
 #ifndef RAGGEMM_PLAN_H_
 #define RAGGEMM_PLAN_H_
 
@@ -35,19 +35,19 @@ inline constexpr int64_t kMaxThreads = 256;
 int64_t OpenMpThreads();
 
 // The options of a call. Environment variables decide open fields (environment.h): RAGGEMM_EXECUTOR, RAGGEMM_ISA and
-// RAGGEMM_THREADS. If the variable is not set, the default below applies.
+// RAGGEMM_THREADS.
 struct Options {
   Executor executor = Executor::kAuto;    // Default: the pool if there is one, else OpenMP.
   std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. An ISA that `cpu` lacks is an error.
   int64_t threads = 0;                    // At most kMaxThreads. 0: all of the executor, or fewer for little work.
-  TaskPool* pool = nullptr;               // Pool of Executor::kPool. Not owned. Must outlive the call.
+  TaskPool* pool = nullptr;               // Pool of Executor::kPool. Must outlive the call.
   Cpu cpu = HostCpu();
 };
 
 struct Schedule;  // kernels/plan/schedule.h
 
 // A planned call: checked operands, instruction set, and tiles in order. A plan is immutable. It points to the operands
-// and the workspace of its call. ToString (grouped_gemm.h) returns it as text.
+// and the workspace of its call.
 class Plan {
  public:
   explicit Plan(std::shared_ptr<const Schedule> schedule) : schedule_(std::move(schedule)) {}

@@ -19,8 +19,7 @@
 
 namespace raggemm {
 
-// The shape of an array, copied from a list such as {8, 64} or from anything that an absl::Span can view. Up to six
-// dimensions need no heap memory, so a warm call allocates nothing.
+// The shape of an array. Up to six dimensions need no heap memory, so a warm call allocates nothing.
 class Dims : public absl::InlinedVector<int64_t, 6> {
  public:
   using InlinedVector::InlinedVector;
@@ -98,7 +97,6 @@ absl::string_view NameOf(RaggedMode mode);
 // The names of the operands in messages. The texts must outlive MakePlan.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
-  // Names of the dims arrays lhs.first_dims, lhs.last_dims and so on.
   absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
                     out_first = "out_first", out_last = "out_last";
   absl::string_view c = "c", bias = "bias", alpha = "alpha", beta = "beta", group_offset = "group_offset";
@@ -111,13 +109,13 @@ struct GroupedGemmProblem {
   // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte are
   // adjacent, with the first one in the low bits. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
-  BufferDescriptor rhs;  // The right operand. May have the same formats as lhs, and need not have that of lhs.
+  BufferDescriptor rhs;  // May have the same formats as lhs, and need not have that of lhs.
   // The result, in a format of matrices, or in s32 if lhs and rhs are integers without scales and zero points. out may
   // be exactly the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap each other.
   BufferDescriptor out;
 
-  // The optional operands follow. operands.h has a table of them. The compute type is s32 if out is s32, else f64 if
-  // lhs, rhs or out is f64, else f32.
+  // operands.h has a table of the optional operands. The compute type is s32 if out is s32, else f64 if lhs, rhs or out
+  // is f64, else f32.
 
   // The added matrix, with the shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
@@ -162,7 +160,7 @@ struct GroupedGemmProblem {
 
   // The rule that sums bf16 with bf16, on all CPUs: an arithmetic with a name in Arithmetic::bf16_sums. Default:
   // RAGGEMM_BF16_SUMS, else the CPU decides: on x86 tiles with AMX, else pairs; on aarch64 mmla with BF16, else fma. It
-  // has no effect if no products of bf16 are summed, for example if out is f64.
+  // has no effect if no products of bf16 are summed.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
   // The number of bf16 products for each product of f32 with f32. All but kDefault need lhs and rhs of f32, and out of

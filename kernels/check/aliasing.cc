@@ -17,7 +17,6 @@
 namespace raggemm {
 namespace {
 
-// The memory of an array, with the array's name in messages.
 struct Range {
   absl::string_view name;
   uintptr_t begin = 0;
@@ -25,7 +24,6 @@ struct Range {
   uintptr_t alignment = 1;
 };
 
-// Returns the addresses of an array. InvalidArgument if its size overflows, or if its data is null or misaligned.
 absl::StatusOr<Range> RangeOf(absl::string_view name, const Array& array) {
   if (absl::Status s = CheckFormat(name, array); !s.ok()) return s;
   const auto size = static_cast<uintptr_t>(SizeOf(array.dtype));
@@ -68,7 +66,6 @@ absl::StatusOr<Range> RangeOf(absl::Span<const int64_t> workspace) {
   return RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {elements}});
 }
 
-// Returns InvalidArgument if an input overlaps out. Only c may overlap out, if both begin at the same address.
 absl::Status CheckApart(const Array* c, const NamedArray& input, const Range& range, const Range& out) {
   const bool is_c = input.array == c;
   if (!Overlap(range, out) || (is_c && range.begin == out.begin)) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Checks the memory of operands: each has memory, which is aligned, and results overlap no other operand.
+// Checks the memory of operands.
 #ifndef RAGGEMM_KERNELS_CHECK_ALIASING_H_
 #define RAGGEMM_KERNELS_CHECK_ALIASING_H_
 
@@ -9,14 +9,13 @@
 
 namespace raggemm {
 
-// An array, and its name in messages.
 struct NamedArray {
   absl::string_view name;
   const Array* array;
 };
 
-// Returns InvalidArgument if an array is null or misaligned, or if the result or the workspace overlaps any array.
-// Only c may overlap the result, if both start at the same address.
+// Returns InvalidArgument if an array is null or misaligned, or if the result or the workspace overlaps any array. Only
+// c may overlap the result, if both start at the same address.
 absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 

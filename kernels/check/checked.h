@@ -15,7 +15,7 @@ namespace raggemm {
 // The group sizes along one axis of an operand: a dims array, read into the workspace. Both pointers are null if the
 // array is not set.
 struct GroupExtents {
-  const int64_t* sizes = nullptr;  // [P,R,G] Size of each group.
+  const int64_t* sizes = nullptr;  // [P,R,G]
   // [P,R,G] Start of each group within its segment, along the axis. If both axes of the operand are ragged,
   // Operand::first.starts are offsets in elements instead.
   const int64_t* starts = nullptr;
@@ -28,7 +28,7 @@ struct Elements {
 };
 
 // An optional operand: alpha, beta, bias, scales or zero points. It has one row for the call, for each group, or for
-// each group of each replica. `data` is null if the operand is not given.
+// each group of each replica.
 struct GroupValues {
   enum class Per : uint8_t { kCall, kGroup, kReplica };
   const char* data = nullptr;
@@ -68,16 +68,14 @@ struct Operand {
   Elements row_index;  // Only for lhs: the row of lhs for each row of out. Null: the same row.
 };
 
-// The types of products and sums.
 struct Products {
-  DType compute = DType::kF32;                           // Type in which the epilogue computes.
-  bool sums_integers = false;                            // True if operands are integers that are summed in s32.
-  DType lhs = DType::kF32, rhs = DType::kF32;            // Product types of both operands.
-  Precision precision = Precision::kDefault;             // Precision of products of f32 with f32.
-  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // GroupedGemmProblem::bf16_sums.
+  DType compute = DType::kF32;  // Type in which the epilogue computes.
+  bool sums_integers = false;   // True if operands are integers that are summed in s32.
+  DType lhs = DType::kF32, rhs = DType::kF32;
+  Precision precision = Precision::kDefault;
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;
 };
 
-// A call with checked operands.
 struct Checked {
   RaggedMode mode = RaggedMode::kUniform;
   int64_t problems = 1, replicas = 1, groups = 0;  // P, R, G

@@ -41,7 +41,7 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
   return FormatOf(x.dtype).role == Role::kSizes ? "" : NamesOf(Role::kSizes);
 }
 
-// Returns a text about the types that lhs, rhs or out may have. Empty if the operand has one of them.
+// Returns a text about the types that lhs, rhs or out may have.
 std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, const Products& products) {
   const bool is_out = slot.operand == &GroupedGemmProblem::out;
   const DType dtype = (problem.*slot.operand).dtype;

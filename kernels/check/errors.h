@@ -1,4 +1,4 @@
-// Builds the errors of checks. Checks enum fields, because they can hold numbers that are none of their enumerators.
+// Builds the errors of checks.
 #ifndef RAGGEMM_KERNELS_CHECK_ERRORS_H_
 #define RAGGEMM_KERNELS_CHECK_ERRORS_H_
 
@@ -16,13 +16,11 @@
 
 namespace raggemm {
 
-// Returns InvalidArgument, with the concatenation of `args` as message.
 template <class... Args>
 absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-// Returns a shape as text, such as "[2,3]".
 inline std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
 
 // Returns InvalidArgument unless `value` is less than `count`, the number of enumerators, which start at 0.

@@ -42,12 +42,9 @@ struct GroupGemm {
 // Returns the number of group GEMMs. They are ordered by problem, group and replica. So those that share weights follow
 // each other, and the weights are read once.
 int64_t CountGemms(const Checked& checked);
-// Returns the group GEMM with index `gemm` in the order of CountGemms.
 GroupGemm GemmAt(const Checked& checked, int64_t gemm);
-// Moves `gemm` on to the next group GEMM in the order of CountGemms. After the last one, `gemm` names none.
 void NextGemm(const Checked& checked, GroupGemm& gemm);
 
-// Returns the matrix that an operand has in a group GEMM.
 Matrix LocateMatrix(const Checked& checked, const Operand& operand, const GroupGemm& gemm);
 
 // Returns the index of the row of alpha, beta, bias, scales or zero points that belongs to a group GEMM.

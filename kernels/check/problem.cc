@@ -20,7 +20,6 @@ namespace {
 
 using Repeat = Operand::Repeat;
 
-// Returns the ragged mode that follows from the dims arrays that are set. InvalidArgument if they fit no mode.
 absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const DimsArrays arrays(problem);
   const bool lf = arrays.at[kLhsFirst].is_set(), ll = arrays.at[kLhsLast].is_set();
@@ -47,7 +46,7 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
                  ", rhs_is_trans=", rt, "; RaggedMode in raggemm/problem.h lists the five modes");
 }
 
-// Reads P, R and G from the dims arrays that are set. InvalidArgument unless they have the same shape.
+// Reads P, R and G from the dims arrays that are set.
 absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked) {
   const DimsArrays arrays(problem);
   const DimsArray* first = nullptr;
@@ -124,8 +123,7 @@ struct Extents {
   int64_t rows, cols;
 };
 
-// Fills `operand` from the array x, and returns its extents. InvalidArgument if the rows of x do not divide evenly into
-// segments or problems.
+// Fills `operand` from the array x, and returns its extents.
 absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
                                        const Checked& checked, Operand& operand) {
   const bool grouped = repeat == Repeat::kGroup;
@@ -236,7 +234,6 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
   return absl::OkStatus();
 }
 
-// Returns InvalidArgument if an operand has a layout that the mode excludes.
 absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
   for (const auto& [name, x] : {std::pair{problem.names.lhs, &problem.lhs},
                                 {problem.names.rhs, &problem.rhs},
@@ -297,7 +294,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
-// Returns the values of alpha, beta or bias. InvalidArgument if the operand has a wrong shape.
+// Returns the values of alpha, beta or bias.
 absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandSlot& slot, const Array& x,
                                           const Checked& checked) {
   if (slot.axes & kByColumn) {

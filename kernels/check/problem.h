@@ -1,4 +1,4 @@
-// Checks the types and shapes of operands. Finds the ragged mode, the extents, and the values of each group.
+// Checks the types and shapes of operands.
 #ifndef RAGGEMM_KERNELS_CHECK_PROBLEM_H_
 #define RAGGEMM_KERNELS_CHECK_PROBLEM_H_
 
@@ -13,7 +13,6 @@
 
 namespace raggemm {
 
-// A dims array, and its name in messages.
 struct DimsArray {
   absl::string_view name;
   const RaggedDims* dims;

@@ -19,7 +19,7 @@ namespace {
 // blocks of rhs have a multiple of this number of steps, too, so each sum begins with a new block.
 constexpr int64_t kLeastSumSteps = 32;
 
-// The axis k of a stored matrix: whether it is the rows or the columns, and whether groups divide it.
+// The axis k of a stored matrix.
 struct Axes {
   bool k_is_rows;
   bool k_is_ragged;
@@ -59,7 +59,6 @@ std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Ar
   return steps;
 }
 
-// Returns true if the scales of an operand multiply sums, or if it has no scales.
 bool ScalesSums(const BufferDescriptor& x, bool is_lhs, const std::optional<Array>& scale) {
   return !scale || SumSteps(x, is_lhs, *scale).has_value();
 }
@@ -134,9 +133,7 @@ absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, 
                  per_byte, ", whole bytes");
 }
 
-// Returns true if products are summed in s32. Both operands are then integers without zero points, and no scale
-// multiplies elements. out is s32, or it is not f64 and K is so small that no sum overflows: less than 2^17 for s8 with
-// s8.
+// Returns true if products are summed in s32.
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   int digits = 0;
   int64_t steps = 0;

@@ -28,7 +28,7 @@ struct RaggedAxis {
   absl::string_view of = "";  // Operand with this extent, for errors. Empty: the operand of the dims array.
 };
 
-// Reads the group sizes of one dims array, checks them, and computes the start of each group by adding them up.
+// Reads the group sizes of one dims array, checks them, and computes the start of each group.
 absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const Checked& checked, Workspace& workspace,
                          GroupExtents& result) {
   const int64_t extent = axis.extent;
@@ -84,7 +84,6 @@ absl::Status CheckAgree(const Checked& checked, const DimsArray& a, const int64_
   return absl::OkStatus();
 }
 
-// Returns InvalidArgument if replicas of a problem have different sizes with ragged N. They share rhs and its sizes.
 absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, const int64_t* sizes) {
   const int64_t per_problem = checked.replicas * checked.groups;
   for (int64_t i = 0; i < checked.problems * per_problem; ++i) {
@@ -96,8 +95,7 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes. With ragged N, checks the
-// replicas, too.
+// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};
@@ -116,7 +114,6 @@ absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   return CheckReplicasAgree(checked, arrays.at[kOutLast], checked.out.last.sizes);
 }
 
-// Checks that all values of group_offset are 0, as the mode uniform requires. The array may have any length.
 absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   if (!problem.group_offset) return absl::OkStatus();
   for (int64_t i = 0; i < ElementCount(*problem.group_offset); ++i) {
@@ -163,7 +160,6 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
   return absl::OkStatus();
 }
 
-// Checks the values of row_index for all rows of processed groups.
 absl::Status CheckRowIndex(const GroupedGemmProblem& problem, const Checked& checked) {
   if (!problem.row_index || checked.local_groups == 0) return absl::OkStatus();
   for (int64_t segment = 0; segment < checked.problems * checked.replicas; ++segment) {

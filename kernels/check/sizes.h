@@ -9,7 +9,7 @@
 
 namespace raggemm {
 
-// Reads the dims arrays and group_offset into the workspace, and checks their values. Checks the values of row_index.
+// Reads the dims arrays and group_offset into the workspace, and checks their values.
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked);
 
 }  // namespace raggemm

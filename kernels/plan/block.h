@@ -25,7 +25,7 @@ namespace raggemm {
 
 // The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. Kernels
 // compute whole steps of rows (KernelRow::row_step), so only the last register tile may have fewer rows than its
-// height. With steps of 16, 40 rows are 32 + 8.
+// height.
 struct RegisterTiles {
   RegisterTiles(int64_t rows, const KernelRow& kernels)
       : rows(rows),
@@ -35,7 +35,7 @@ struct RegisterTiles {
         taller(CeilDiv(rows, step) % count) {}
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
-  // Returns the number of rows that kernels compute for a register tile: whole steps, even if it has fewer rows.
+  // Returns the number of rows that kernels compute for a register tile.
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
   // Returns the index of the first register tile after i whose height or number of rows differs from that of i.
@@ -43,11 +43,10 @@ struct RegisterTiles {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
   int64_t rows, step;
-  int64_t count;         // Number of register tiles.
+  int64_t count;
   int64_t each, taller;  // Steps of rows of a register tile. The first `taller` register tiles have one step more.
 };
 
-// A tile: its group GEMM, its window of the result, and its plan.
 struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile);
 
@@ -65,28 +64,26 @@ struct TileTask {
 // A block of rhs: its rows [k, k + steps) and columns [col, col + cols). Columns are counted from the first column of
 // the tile.
 struct Block {
-  GroupGemm gemm;         // Group GEMM of the tile. With ragged K, gemm.replica is the replica of this block.
+  GroupGemm gemm;         // With ragged K, gemm.replica is the replica of this block.
   int64_t first_replica;  // Replica of the tile's first block.
   Matrix lhs, rhs;
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
-  // How kernels begin: with a new chain, or with the chain of an earlier block. If kernels add totals
-  // (KernelRow::adds_totals), the whole contraction counts as one chain, or all steps of k that share a scale.
+  // If kernels add totals (KernelRow::adds_totals), the whole contraction counts as one chain, or all steps of k that
+  // share a scale.
   Begin begin;
-  // How kernels end: they keep the chain for a later block, store it as the total, or add it to the total.
   End end;
   bool ends_sum;  // True if the contraction ends with this block, or the steps of k that share a scale.
   bool last;      // True if the contraction ends with this block.
   bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 
-// Finds the first block of a tile. Returns false if the contraction is empty.
+// Returns false if the contraction is empty.
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
-// Moves `block` on to the next block of a tile. Returns false if there is none.
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
-// The tile that follows another one in the schedule, and the first block of it. The first call of Get finds both.
+// The tile that follows another one in the schedule, and the first block of it.
 class NextTile {
  public:
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}
@@ -97,7 +94,7 @@ class NextTile {
     Block first;
     bool has_block;
   };
-  // Returns the next tile and its first block. Null if there is no next tile, or if its contraction is empty.
+  // Returns null if there is no next tile, or if its contraction is empty.
   const Found* Get() {
     if (tile_ + 1 >= schedule_.work.gemm_tiles) return nullptr;
     if (!found_) found_.emplace(schedule_, tile_ + 1);

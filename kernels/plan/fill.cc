@@ -43,13 +43,11 @@ FillRegion RegionOf(const Checked& checked, int64_t repetition) {
   }
 }
 
-// Returns true if some elements of the region belong to no processed group.
 bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// The division of out into slices. A repetition is the result of one segment, or of one problem with all ragged. All
-// repetitions have the same number of slices.
+// The division of out into slices. A repetition is the result of one segment, or of one problem with all ragged.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
     // These modes process all groups of out.

@@ -29,7 +29,6 @@ static_assert([] {
   return quantized == kQuantizedFormats;
 }());
 
-// The indices of `count` elements: first, first + step, first + 2 * step, and so on.
 struct Series {
   int64_t first, step, count;
 };

@@ -34,8 +34,7 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// Largest mean number of rows per group for which rhs counts as streaming, divided by CostOfElement. For f32 on Emerald
-// Rapids, this number is 0.7 * 23 = 16 rows.
+// Largest mean number of rows per group for which rhs counts as streaming, divided by CostOfElement.
 constexpr double kShareOfRowsStreaming = 0.7;
 
 // Number of f32 fmas that pay for another thread. They take 5 us at 50 GFLOP/s.
@@ -62,7 +61,7 @@ constexpr int64_t kCostPerThread = 1 << 17;
 //     192x768   131
 //     192x384   4 % less than 192x768
 //
-// Sums of bytes take half the time of f32 sums. They do not have these larger tiles, because they would lose 7 %.
+// Sums of bytes do not have these larger tiles, because they would lose 7 %.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;
@@ -77,7 +76,7 @@ Blocking BlockingFor(const TileContext& context) {
   return {m, cols};
 }
 
-// Shrinks the largest tile. Returns false if it is a single register tile.
+// Returns false if the largest tile is a single register tile.
 bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
@@ -99,7 +98,6 @@ struct Work {
   std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};
 };
 
-// Counts the work of a call, and fills WorkList::cost_prefix and WorkList::tile_prefix.
 Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_prefix, int64_t* tile_prefix) {
   Work work;
   cost_prefix[0] = tile_prefix[0] = 0;
@@ -112,7 +110,7 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Avoids a division for each group if there are many groups.
+    // Avoids a division for each group.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
     for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // The tiles between are as tall as the first.
       const Window window = grid.At(schedule.tile, row_tile);

@@ -15,14 +15,12 @@
 
 namespace raggemm {
 
-// The access of kernels and packers to an operand.
 struct OperandAccess {
   DType type = DType::kF32;          // Type that kernels and packers read: the stored type, or the dequantized one.
   Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null if they have this type already.
   const Packers* pack = nullptr;
 };
 
-// The arithmetic and the kernels of a call.
 struct KernelChoice {
   const Arithmetic* arithmetic = &kArithmetics[0];
   const char* because = nullptr;  // Reason for the arithmetic. Null if the operand types leave no choice.
@@ -36,7 +34,6 @@ struct KernelChoice {
   int64_t kc = kKc;  // Steps of k that are packed at once.
 };
 
-// Returns true if f32 operands are split into bf16 parts.
 inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->products > 1; }
 
 // Returns the number of steps that kernels compute for k steps of the contraction: k, or more if f32 operands are split
@@ -45,7 +42,7 @@ int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
 // The division of results into tiles.
 struct Blocking {
-  int64_t m = 0, n = 0;  // Most rows and columns of a tile. Tiles with few rows may have more columns (kMaxCols).
+  int64_t m = 0, n = 0;  // Most rows and columns of a tile.
   // True if rhs of all groups is larger than the L2 caches of all threads. Only with ragged M and rhs not transposed.
   bool rhs_streams = false;
   TilePlans plans = {};
@@ -62,9 +59,9 @@ struct TileContext {
   const float* earlier_totals = nullptr;
 };
 
-// The tiles of a call. Group GEMMs are in the order of their weights in memory.
+// The tiles of a call.
 struct WorkList {
-  int64_t gemms = 0;                     // Number of group GEMMs.
+  int64_t gemms = 0;
   const int64_t* tile_prefix = nullptr;  // [gemms + 1] Number of tiles of all group GEMMs before each one.
   const int64_t* cost_prefix = nullptr;  // [gemms + 1] Sum of GemmCost of all group GEMMs before each one.
   int64_t gemm_tiles = 0;
@@ -80,8 +77,7 @@ struct Schedule {
 };
 
 // Returns the first tile of a thread's own range, or the number of tiles if `thread` is the number of threads. Ranges
-// are contiguous and have equal cost. A thread that has finished its range takes tiles of other ranges. This does not
-// change the bits of a tile.
+// are contiguous and have equal cost.
 int64_t FirstTile(const Schedule& schedule, int64_t thread);
 // Returns the index of the tile at which the costs of the tiles, added up in order, reach `cost`.
 int64_t TileAtCost(const Schedule& schedule, int64_t cost);

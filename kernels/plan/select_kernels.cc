@@ -14,7 +14,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the ISA of the options, else the default. FailedPrecondition if the CPU of the options lacks the ISA.
+// Returns the ISA of the options, else the default.
 absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmetic) {
   if (options.isa) {
     if (absl::Status s = CheckEnumerator("isa", *options.isa, IsaRows().size()); !s.ok()) return s;
@@ -59,7 +59,6 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
   return access;
 }
 
-// Chooses how kernels and packers read both operands, and the number of steps of a KC block.
 void ChooseAccess(const Checked& call, KernelChoice& kernels) {
   kernels.lhs = AccessTo(call.lhs, true, kernels);
   kernels.rhs = AccessTo(call.rhs, false, kernels);

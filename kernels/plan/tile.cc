@@ -35,7 +35,7 @@ int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGe
   const double m = static_cast<double>(out.rows), n = static_cast<double>(out.cols);
   if (m * n == 0) return 1;
   const double cost = std::max(m * n * k, cost_of_element * (m * n + m * k + n * k));
-  // Limits the cost so that the sum over all group GEMMs cannot overflow. Real buffers stay far below these limits.
+  // Limits the cost so that the sum over all group GEMMs cannot overflow.
   return 1 +
          static_cast<int64_t>(std::min(cost, schedule.work.gemms < (1 << 20) ? 0x1p42 : 0x1p62 / schedule.work.gemms));
 }

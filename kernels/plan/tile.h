@@ -9,8 +9,7 @@
 
 namespace raggemm {
 
-// Returns the number of multiply-adds that take as long as one f32 fma. It is less than 1 if a multiply-add of split
-// f32 needs more bf16 products than fit into this time.
+// Returns the number of multiply-adds that take as long as one f32 fma.
 double ProductsPerFma(const KernelChoice& kernels);
 
 // Returns the number of multiply-adds that one core computes in the time of reading one element of rhs from memory. A
@@ -39,11 +38,11 @@ int64_t ColumnStep(const TileContext& context);
 struct TileGrid {
   TileGrid(const TileContext& context, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }
-  // Returns the window of tile `index`. Tiles with the same columns follow each other, because they share rhs.
+  // Tiles with the same columns follow each other, because they share rhs.
   Window At(const TileContext& context, int64_t index) const;
 
-  int64_t rows, cols;            // Size of the result.
-  int64_t row_tiles, col_tiles;  // Tiles along each axis.
+  int64_t rows, cols;  // Size of the result.
+  int64_t row_tiles, col_tiles;
 
  private:
   int64_t RowStep(const TileContext& context) const;

@@ -16,7 +16,6 @@ enum class RhsMode : uint8_t {
   kPacked,          // All register tiles read a panel that is packed before.
 };
 
-// The decisions about a tile.
 struct TilePlan {
   // Order of prefetching the lines of the next block.
   enum class Order : uint8_t {
@@ -30,14 +29,14 @@ struct TilePlan {
 
 // Returns the row class of a tile: one for each number of rows up to 32, then one for every four rows.
 constexpr int64_t RowClass(int64_t rows) { return rows <= 32 ? rows : 32 + (rows - 29) / 4; }
-inline constexpr int64_t kMostRows = 224;  // Rows of the tallest tile.
+inline constexpr int64_t kMostRows = 224;
 inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
 using TilePlans = std::array<TilePlan, kRowClasses>;  // By row class. Classes without tiles have no plan.
 
 // The size of the blocks of rhs in a tile, and their order.
 struct BlockShape {
-  int64_t k;     // Steps of k, at most KernelChoice::kc.
-  int64_t n;     // Columns.
+  int64_t k;  // Steps of k, at most KernelChoice::kc.
+  int64_t n;
   bool k_inner;  // True: the next block is along k, and lhs is packed for all of k at once. False: it is along n.
 };
 

@@ -7,8 +7,8 @@
 
 namespace raggemm {
 
-// The mutex of the process-wide lists of pack buffers and teams that calls gave back. It is held only briefly. fork()
-// locks the mutex first and unlocks it afterwards, so the child finds the mutex free and the lists intact.
+// The mutex of the process-wide lists of pack buffers and teams that calls gave back. fork() locks the mutex first and
+// unlocks it afterwards.
 extern constinit std::mutex lists_mutex;
 
 // Returns true if fork() made this process after the library was loaded.

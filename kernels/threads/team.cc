@@ -30,7 +30,6 @@ constexpr int64_t kLast = 1, kEnded = -1;
 // and waking a thread takes 50 us. On Zen 4 one spin takes 64 cycles, and all spins take 25 us.
 constexpr int kSpins = 1000;
 
-// Waits until `value` is no longer `old`, and returns the new value.
 int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (const int64_t now = value.load(std::memory_order_acquire); now != old) return now;
@@ -40,8 +39,8 @@ int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   return value.load(std::memory_order_acquire);
 }
 
-// Head of the list of teams that calls gave back, so that a later call allocates nothing. Teams are never freed: a task
-// that starts late may hold a team even when the process ends.
+// Head of the list of teams that calls gave back. Teams are never freed: a task that starts late may hold a team even
+// when the process ends.
 constinit Team* free_teams = nullptr;
 
 }  // namespace
@@ -67,7 +66,6 @@ Team* Team::Take(int64_t threads, bool one_loop) {
   return team;
 }
 
-// Drops a reference. When the last reference is dropped, the team goes to the list of free teams.
 void Team::Release() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::lock_guard<std::mutex> lock(lists_mutex);
@@ -95,9 +93,9 @@ void Team::For(int64_t count, TileBody body) {
   For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
 }
 
-// Claims and runs tiles until none are left. body_ is used only after a claim. body_ then belongs to the loop of the
-// claimed tile, because the caller waits for claimed tiles. If a thread claims beyond the end of a loop, it may see the
-// end of a later loop. So the numbers of the loops of the claim and of the end must be the same, too.
+// body_ is used only after a claim. body_ then belongs to the loop of the claimed tile, because the caller waits for
+// claimed tiles. If a thread claims beyond the end of a loop, it may see the end of a later loop. So the numbers of the
+// loops of the claim and of the end must be the same, too.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -116,8 +114,7 @@ void Team::Work(int64_t worker) {
   if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
 }
 
-// Works on loops until the team ends. Does nothing on the thread of the caller, because that thread would wait for
-// itself.
+// Does nothing on the thread of the caller, because that thread would wait for itself.
 void Team::Help(int64_t worker) {
   if (std::this_thread::get_id() == caller_) return;
   int64_t loop = 0;
@@ -154,8 +151,7 @@ namespace {
 
 #ifdef _OPENMP
 
-// The stack size of libgomp's threads. This library reads the environment while it is loaded, and so does libgomp. Both
-// ignore later changes.
+// This library reads the environment while it is loaded, and so does libgomp.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -163,7 +159,7 @@ void* WaitUntilTried(void* tried) {
   return nullptr;
 }
 
-// Returns how many more threads the process can have at once, up to `wanted`, with the stack size of libgomp's threads.
+// Returns how many more threads the process can have at once, up to `wanted`.
 int64_t TryThreads(int64_t wanted) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
@@ -194,7 +190,7 @@ int64_t AvailableThreads(int64_t wanted, int64_t kept) {
   return memory == nullptr ? 1 : threads;
 }
 
-// Calls body(worker) once on each thread of a team. Worker 0 is the thread of the caller.
+// Calls body(worker) once on each thread of a team.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
   // Number of threads of the last team that this thread started. libgomp keeps them, unless the team was nested. The
   // TLS model uses memory that is reserved for libraries loaded late, so the first use allocates nothing.
@@ -211,7 +207,7 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// Calls body(0) on this thread only, as OpenMP allows. This variant is for sanitizers, which do not see into libgomp.
+// This variant is for sanitizers, which do not see into libgomp.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif
@@ -245,7 +241,7 @@ bool IsOpenMp(const ThreadChoice& threads) { return threads.executor == Executor
 
 }  // namespace
 
-// The reference of the caller to a team. Its destructor ends the team.
+// The reference of the caller to a team.
 struct Membership {
   ~Membership() {
     team->End();

@@ -2,11 +2,11 @@
 // tiles of its own range, then tiles of other ranges. So a thread that the host delays holds up only one tile.
 //
 // A team can run several loops. Its threads spin for a while between loops, so the next loop starts within a
-// microsecond. Waking a sleeping thread takes 50 microseconds.
+// microsecond.
 //
 // With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left,
-// and then waits for the tiles that other threads have claimed. A task that starts late helps with the rest. If no
-// tiles are left, the task touches nothing but the reference-counted Team.
+// and then waits for the tiles that other threads have claimed. A task that starts after that touches nothing but the
+// reference-counted Team.
 #ifndef RAGGEMM_KERNELS_THREADS_TEAM_H_
 #define RAGGEMM_KERNELS_THREADS_TEAM_H_
 
@@ -20,7 +20,6 @@
 
 namespace raggemm {
 
-// The executor and the threads of a call.
 struct ThreadChoice {
   Executor executor = Executor::kSerial;
   int64_t count = 1;
@@ -29,7 +28,7 @@ struct ThreadChoice {
 
 int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
-// A division of tiles into `count` ranges. Range i has the tiles [first(i), first(i + 1)).
+// Range i has the tiles [first(i), first(i + 1)).
 struct TileRanges {
   int64_t count;
   absl::FunctionRef<int64_t(int64_t range)> first;
@@ -63,7 +62,7 @@ class Team {
     std::atomic<int64_t> next, end;
   };
 
-  // Returns a team of the process-wide list, or a new one. Null if memory is short.
+  // Returns null if memory is short.
   static Team* Take(int64_t threads, bool one_loop);
   void Release();
   void Work(int64_t worker);
@@ -76,7 +75,7 @@ class Team {
   std::thread::id caller_;
   std::atomic<int64_t> references_;
   std::atomic<int64_t> next_worker_;  // Next free worker number. The caller is worker 0.
-  std::atomic<int64_t> loop_;         // Number of the current loop. 0 before the first one.
+  std::atomic<int64_t> loop_;         // Number of the current loop.
   std::atomic<int64_t> remaining_;    // Unfinished tiles of the current loop.
   const TileBody* body_;
   Team* next_free_;
@@ -86,9 +85,8 @@ class Team {
 // Runs one loop like Team::For, on a new team. Returns ResourceExhausted, without any call of body, if memory is short.
 absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body);
 
-// Calls caller(team), with a team that can run any number of loops, and returns the status of `caller`. Returns
-// ResourceExhausted, without calling `caller`, if memory is short. If `caller` throws, ends the team and throws the
-// exception again.
+// Calls caller(team) and returns the status of `caller`. Returns ResourceExhausted, without calling `caller`, if memory
+// is short. If `caller` throws, ends the team and throws the exception again.
 absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
