@@ -19,8 +19,6 @@ M_SIZES, K_SIZES, N_SIZES = (np.array(x, np.int32) for x in ([2, 3, 0, 1], [4, 0
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call of grouped_gemm: its operands and its static arguments."""
-
     name: str
     lhs: GroupedTensor
     rhs: GroupedTensor
@@ -50,7 +48,6 @@ class Case:
         return operands
 
     def run(self, operands: dict[str, Any], function=raggemm.grouped_gemm):
-        """Calls `function`, which has the arguments of grouped_gemm, with operands as operands() returns them."""
         rest = {name: x for name, x in operands.items() if name not in ("lhs", "rhs", "dims")}
         lhs_dims, rhs_dims = operands["dims"]
         lhs = GroupedTensor(operands["lhs"], *lhs_dims, layout=self.lhs.layout)
@@ -62,7 +59,7 @@ class Case:
 
 
 def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
-    """Returns cases with these extents. `ragged` is the extent of the ragged axis, at least the sum of SIZES."""
+    """`ragged` is the extent of the ragged axis, at least the sum of SIZES."""
     rng = np.random.default_rng(1)
     g = GROUPS
 
@@ -70,7 +67,7 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         return rng.normal(size=shape).astype(np.float32)
 
     def stored(shape, trans, **dims):
-        """Returns a random matrix, or one per group, of this shape. If trans, stores it transposed."""
+        """Returns a random matrix, or one per group, of this shape."""
         shape = (*shape[:-2], shape[-1], shape[-2]) if trans else shape
         return GroupedTensor(data(*shape), **dims)
 

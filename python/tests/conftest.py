@@ -1,5 +1,3 @@
-"""Sets up tests: flags of XLA before jax is imported, caches of compiled programs, random seeds, and fixtures."""
-
 import ctypes
 import functools
 import gc
@@ -66,7 +64,6 @@ def pytest_report_header(config):
 
 
 def clear_caches():
-    """Drops all traces and programs that JAX keeps, and returns free memory to the system."""
     jax.clear_caches()
     mlir.make_ir_context.cache_clear()
     gc.collect()
@@ -104,14 +101,12 @@ def emitters():
 
 @pytest.fixture
 def x64():
-    """Enables float64 and int64 arrays for a test."""
     with jax.enable_x64(True):
         yield
 
 
 @pytest.fixture
 def partitioning():
-    """Enables the partitioning rule of raggemm (enable_partitioning) for a test."""
     raggemm.enable_partitioning()
     yield
     raggemm.enable_partitioning(False)

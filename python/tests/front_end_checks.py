@@ -1,5 +1,3 @@
-"""Defines a check of errors that the tests of several front ends use."""
-
 import jax
 import pytest
 

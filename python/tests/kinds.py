@@ -1,6 +1,6 @@
 """A table of kinds of products, such as "packed weights" or "moe_mlp".
 
-Each kind has a call of raggemm, the same computation in plain JAX, and the operands of two problems.
+Each kind has a call of raggemm, the same in plain JAX, and the operands of two problems.
 """
 
 import dataclasses
@@ -28,8 +28,6 @@ INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of product, with operands for tests."""
-
     name: str
     run: Callable[..., jax.Array]  # run(arrays, **options) calls raggemm
     dense: Callable[..., jax.Array]  # dense(arrays) computes the same in plain JAX
@@ -49,7 +47,6 @@ class Kind:
 
 
 def is_float(x) -> bool:
-    """Returns True if an array is float32 or float64, so tests differentiate it. Quantized elements are not."""
     return x.dtype in (np.float32, np.float64)
 
 
@@ -58,7 +55,7 @@ def is_quantized(x) -> bool:
 
 
 def values(x):
-    """Returns the values of an operand: dequantized with jax.numpy, so that scales have gradients."""
+    """Dequantizes with jax.numpy, so that scales have gradients."""
     if isinstance(x, PackedWeights):
         elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
         return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)
@@ -121,7 +118,7 @@ def _weights(dtype, scale_shape, zero=False, scale_dtype=np.float32):
 
 
 def _small(q):
-    """Changes the scales of a quantized tensor so that its largest value is about 1 / 8, like that of weights."""
+    """Scales a quantized tensor so that its largest value is about 1 / 8, like that of weights."""
     exponent = np.ceil(np.log2(np.abs(dense(q)).max())) + 3
     return QuantizedTensor(q.data, (np.float32(q.scale) * 2.0**-exponent).astype(q.scale.dtype), q.zero_point)
 
@@ -292,7 +289,7 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Kinds that `./dev test` runs. They cover each mode, zero points and each optional operand. The others are slow tests.
+# Kinds that `./dev test` runs. They cover each mode, zero points and each optional operand.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
@@ -300,9 +297,6 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Returns kinds as test parameters.
-
-    Kinds are marked as slow, except every step-th kind of CORE from index `turn` on.
-    """
+    """Kinds are marked as slow, except every step-th kind of CORE from index `turn` on."""
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

@@ -30,7 +30,7 @@ def matrices(random, kind, shape):
 
 
 def arguments(random, gate="separate", x=np.float32, w="float32", biases=True, weighted=True, offset=False, **others):
-    """Returns random array arguments of moe_mlp by name. x and w: types of x and of the weights."""
+    """x and w: types of x and of the weights."""
     groups, columns = LOCAL if offset else GROUPS, INNER * (2 if gate in ("halves", "interleaved") else 1)
     counted = random.multinomial(random.integers(ROWS + 1), random.dirichlet(np.ones(GROUPS)))
     values = {
@@ -55,7 +55,7 @@ def transposed(w="float32", transposes=(False, False), **_):
 
 
 def runs(gate="separate", rows="output", save="inputs", **others):
-    """Returns a function that calls moe_mlp. It takes the array arguments. The other arguments are fixed here."""
+    """Returns a function of the array arguments that calls moe_mlp. The other arguments are fixed here."""
     fixed = transposed(**others) | {"save": save, "weight_on": "input" if rows == "input" else "output"}
     fixed["merged"] = gate if gate in ("halves", "interleaved") else None
     return lambda values: moe_mlp(**({"row_weights": None} | values), **fixed)
@@ -64,7 +64,7 @@ def runs(gate="separate", rows="output", save="inputs", **others):
 def batch_of(problems, batched):
     """Returns the arguments of a batch of problems, and in_axes of its vmap.
 
-    Stacks the arguments that `batched` names. Takes the others from the first problem.
+    Stacks the arguments that `batched` names.
     """
     stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}
@@ -80,8 +80,6 @@ def counts(f, *args):
 
 
 def gradient(run, names):
-    """Returns a function of (arguments, cotangent) that computes the gradients of the arguments in `names`."""
-
     def pull(values, ct):
         return jax.vjp(lambda moved: run(values | moved), {name: values[name] for name in names})[1](ct)[0]
 
@@ -89,6 +87,6 @@ def gradient(run, names):
 
 
 def case(batched=(), seed=0, **options):
-    """Returns the arguments of a random batch, in_axes of its vmap, and a function that runs one problem."""
+    """Returns arguments, in_axes of their vmap, and a function that runs one problem."""
     random = np.random.default_rng(seed)
     return *batch_of([arguments(random, **options) for _ in range(BATCH)], batched), runs(**options)

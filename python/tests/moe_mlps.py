@@ -17,10 +17,7 @@ GATES = (None, "separate", "halves", "interleaved")
 
 
 class Case:
-    """A call of moe_mlp.
-
-    `given` has its array arguments, and `values` their exact values for the oracle.
-    """
+    """`given` has the array arguments, and `values` their exact values for the oracle."""
 
     def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)
@@ -48,10 +45,7 @@ class Case:
         self.given = dict(self.values)
 
     def cast(self, **dtypes):
-        """Casts arguments to dtypes. Names are those of arguments, or "b" for all biases or "w" for all weights.
-
-        Returns self.
-        """
+        """Casts arguments to dtypes. Names are those of arguments, or "b" for all biases or "w" for all weights."""
         for name, x in self.given.items():
             if dtype := dtypes.get(name, dtypes.get(name[0] if "_" in name else name)):
                 self.given[name] = x.astype(dtype)
@@ -71,7 +65,7 @@ class Case:
         )
 
     def check(self, got, activation="silu", relative=3e-6, **options):
-        """Checks a result. Its error must be at most `relative` times the result for the magnitudes of the arguments.
+        """The error must be at most `relative` times the result for the magnitudes of the arguments.
 
         Token 8, which has no rows, must be +0.
         """

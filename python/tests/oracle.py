@@ -1,7 +1,6 @@
 """Computes grouped_gemm in float64, one group at a time, and its tolerance. Follows the documentation, not the code.
 
-The matrix of a group is an array of flat positions in the operand's `data`, after transposing. The positions account
-for storage, transposes and layouts, so that products are plain matrix products.
+The matrix of a group is an array of flat positions in the operand's `data`, after transposing.
 """
 
 import dataclasses
@@ -13,8 +12,6 @@ import numpy as np
 
 @dataclasses.dataclass
 class Expected:
-    """The expected result and its tolerance."""
-
     want: np.ndarray  # expected value of each element, float64
     bound: np.ndarray  # largest permitted error of each element
 
@@ -44,17 +41,14 @@ def compute_type(*dtypes) -> type:
 
 
 def tolerance(k, magnitude, want, compute, out, alpha=1.0):
-    """Returns the tolerance of elements that are sums of k products.
-
-    magnitude: |alpha| * sum of |a||b| + |beta c| + |bias|. compute and out: types of sums and of the result.
-    """
+    """magnitude: |alpha| * sum of |a||b| + |beta c| + |bias|. compute and out: types of sums and of the result."""
     c, o = ml_dtypes.finfo(compute), ml_dtypes.finfo(out)
     bound = float(c.eps) * (258 + k / 256) * magnitude + float(o.eps) * np.abs(want)
     return bound + (abs(alpha) * k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
 
 
 def membership(sizes, rows, dtype):
-    """Returns an array [..., G, rows] with 1 if a row is in a group, else 0. sizes: [..., G], of NumPy or JAX."""
+    """Returns an array [..., G, rows] with 1 if a row is in a group, else 0."""
     ends = sizes.cumsum(-1)[..., None]
     row = np.arange(rows)
     return ((ends > row) & (ends - sizes[..., None] <= row)).astype(dtype)
@@ -109,7 +103,6 @@ def _free_shape(x, axes, has_group_axis):
 
 
 def _out_positions(sizes, m, n, rows_are_ragged, layout):
-    """Returns the flat positions of each group in a result [m,n], whose rows or columns the groups divide."""
     matrix = np.arange(m * n).reshape(m, n)
     if rows_are_ragged:
         return [matrix[rows] for rows in _slices(sizes)]
@@ -159,10 +152,7 @@ def grouped_gemm(
     out_layout="STRIDED",
     preferred_element_type=None,
 ) -> Expected:
-    """Returns the expected result of raggemm.grouped_gemm of two GroupedTensors, which has the same arguments.
-
-    preferred_element_type defaults to the dtype of lhs.
-    """
+    """Returns the expected result of raggemm.grouped_gemm of two GroupedTensors, which has the same arguments."""
     first = int(np.asarray(group_offset).reshape(-1)[0])
     shape, groups = _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout)
     lhs_dtype, rhs_dtype = (np.asarray(x.data).dtype for x in (lhs, rhs))

@@ -1,5 +1,3 @@
-"""Reads the output of raggemm.describe."""
-
 import contextlib
 import io
 import re

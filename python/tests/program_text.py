@@ -1,5 +1,3 @@
-"""Counts what jaxprs of functions and the text of compiled programs contain, such as custom calls and copies."""
-
 import re
 from collections import Counter
 
@@ -14,7 +12,7 @@ def custom_calls(lowered) -> int:
 
 
 def collectives(program) -> set[str]:
-    """Returns the names of the collective operations in a compiled program, such as "all-reduce"."""
+    """Returns the names of collective operations, such as "all-reduce"."""
     kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
     return set(re.findall(kinds, program.as_text()))
 
@@ -45,11 +43,10 @@ def _equations(jaxpr):
 
 
 def primitives(f, *args) -> Counter[str]:
-    """Returns how often the jaxpr of f binds each primitive, by the name of the primitive."""
     return Counter(x.primitive.name for x in _equations(jax.make_jaxpr(f)(*args).jaxpr))
 
 
 def calls(f, *args) -> Counter[str]:
-    """Returns how many grouped GEMMs of each mode f binds. Counts those in loops and branches, too."""
+    """Counts calls in loops and branches, too."""
     jaxpr = jax.make_jaxpr(f)(*args).jaxpr
     return Counter(x.params["call"].mode.name for x in _equations(jaxpr) if x.primitive.name == "grouped_gemm")

@@ -1,8 +1,7 @@
 """Calls of every public function on small operands.
 
-FUNCTIONS has simple arguments for each function. MORE has calls that reach more code. Some of them come from
-front_end_programs.py and kinds.py. CALLS is for tests: for each public name it has the calls in MORE, or if there are
-none, the call in FUNCTIONS.
+FUNCTIONS has simple arguments for each function. MORE has calls that reach more code. CALLS is for tests: for each
+public name it has the calls in MORE, or if there are none, the call in FUNCTIONS.
 """
 
 import contextlib
@@ -86,27 +85,24 @@ FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A function and its arguments by name. Tests trace arguments that are arrays, and keep the others fixed."""
+    """Tests trace arguments that are arrays, and keep the others fixed."""
 
     function: Callable
     arguments: dict[str, Any]
     around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
     has_gradient: bool = True  # True if tests differentiate the call
-    is_compiled: bool = True  # True if jax.jit can compile the call
+    is_compiled: bool = True
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """Returns the call of a program of front_end_programs.py. Its results include gradients already."""
+    """The results include gradients already."""
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Returns calls of the kinds of kinds.py whose name starts with one of these strings.
-
-    Group sizes are uint32, a type that raggemm converts.
-    """
+    """Group sizes are uint32, a type that raggemm converts."""
 
     def unsigned(name: str, x: Any) -> Any:
         return np.uint32(x) if name in ("sizes", "group_sizes", "group_offset") else x
@@ -119,8 +115,8 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# Problems of four groups and twelve rows. The last three rows are in no group. Arrays of a call have different types,
-# and integers have types that raggemm itself never creates.
+# The last three rows are in no group. Arrays of a call have different types, and integers have types that raggemm
+# itself never creates.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}
@@ -166,7 +162,6 @@ ROW_ID_MAP, PAD_OFFSETS = (
 
 
 def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedScaledTensor1x:
-    """Returns a random tensor of te_tensors.py as an instance of raggemm's class, which is a pytree."""
     tensor = te_tensors.tensor(mode, "N", is_colwise, *shape)[0]
     return te.GroupedScaledTensor1x(**{f.name: getattr(tensor, f.name) for f in dataclasses.fields(tensor)})
 
@@ -205,7 +200,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# {public name: its calls, which tests use instead of the call in FUNCTIONS}. A dict has the arguments of a call.
+# {public name: its calls, instead of the call in FUNCTIONS}. A dict has the arguments of a call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {
@@ -356,7 +351,6 @@ NO_CALLS = {
 
 
 def _public() -> dict[str, Any]:
-    """Returns all public objects of raggemm by their full names."""
     front_ends = [f"raggemm.compat.{m.name}" for m in pkgutil.iter_modules(compat.__path__) if m.name[0] != "_"]
     modules = map(importlib.import_module, ("raggemm", "raggemm.nn", "raggemm.expert_parallel", *front_ends))
     return {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}

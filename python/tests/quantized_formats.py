@@ -17,7 +17,6 @@ def dtype_of(name):
 
 
 def codes(name):
-    """Returns an array with every element of a format once, NaNs and infinities included."""
     if name in INTEGERS:
         info = ml_dtypes.iinfo(dtype_of(name))
         return np.arange(info.min, info.max + 1).astype(dtype_of(name))
@@ -25,7 +24,7 @@ def codes(name):
 
 
 def magnitudes(name):
-    """Returns a format's finite nonnegative values in ascending order. Values at even indices have even mantissas."""
+    """Values at even indices have even mantissas."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 
@@ -40,7 +39,7 @@ def nearest(quotients, name):
 
 
 def broadcast_blocks(values, shape):
-    """Returns an array of this shape in which each element has the value of its block. `values` has one per block."""
+    """Gives each element of an array of this shape the value of its block."""
     values = np.asarray(values)
     values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
     for axis, extent in enumerate(shape):
@@ -49,7 +48,7 @@ def broadcast_blocks(values, shape):
 
 
 def reduce_blocks(reduce, x, counts):
-    """Applies `reduce`, such as np.max, to each block of x. counts: number of blocks along each axis."""
+    """counts: number of blocks along each axis."""
     pairs = [part for n, count in zip(x.shape, counts, strict=True) for part in (count, n // count)]
     return reduce(x.reshape(pairs), axis=tuple(range(1, 2 * x.ndim, 2)))
 

@@ -1,7 +1,4 @@
-"""Makes quantized operands for the modes ragged M, ragged K and uniform, and computes their products in float64.
-
-Operands can be QuantizedTensors, QArrays or other containers.
-"""
+"""Makes quantized operands for the modes ragged M, ragged K and uniform, and computes their products in float64."""
 
 import dataclasses
 import functools
@@ -47,7 +44,7 @@ class QArray:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("value", "elements", "scale"), meta_fields=())
 @dataclasses.dataclass(frozen=True)
 class AsQArray:
-    """A stand-in for tokamax.AsQArray, an array that a call quantizes by as_qarray(). It holds the result already."""
+    """A stand-in for tokamax.AsQArray, an array that a call quantizes by as_qarray()."""
 
     value: Any
     elements: Any
@@ -58,10 +55,7 @@ class AsQArray:
 
 
 def elements(dtype, shape, seed):
-    """Returns random elements of a format, and the largest element of the format.
-
-    Signed integers are from -largest to largest, floats from -4 to 4.
-    """
+    """Signed integers are from -largest to largest, floats from -4 to 4."""
     random = np.random.default_rng(seed)
     if dtype.kind in "iu" or "int" in dtype.name:
         top = ml_dtypes.iinfo(dtype).max
@@ -73,7 +67,7 @@ def elements(dtype, shape, seed):
 
 
 def operand(dtype, mode, side, seed, shared=None):
-    """Returns the elements, the scales and the float64 values of an operand. side: 0 for lhs, 1 for rhs.
+    """side: 0 for lhs, 1 for rhs.
 
     Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared`. One element of each
     scale is the format's largest, so that quantizing the values gives the same elements and scales again.
@@ -98,7 +92,7 @@ def product(mode, lhs, rhs):
 
 
 def gradient(mode, side, other, ct):
-    """Returns the float64 gradient of sum(ct * product) for lhs (side 0) or rhs (side 1). other: the other operand."""
+    """Returns the float64 gradient of sum(ct * product) for lhs (side 0) or rhs (side 1)."""
     members, lhs, rhs, out = (*EQUATIONS[mode].replace("->", ",").split(","),)
     own_axes, other_axes = (lhs, rhs) if side == 0 else (rhs, lhs)
     ones = MEMBERS if mode != "U" else np.float64(1)
@@ -117,10 +111,7 @@ def given_as(kind, data, scale, values):
 
 
 def experts(dtype, blocks, seed=0):
-    """Returns random elements [G,K,N], scales [G,blocks,1,N], and their float64 values.
-
-    Scales of different groups differ by factors of up to 2^20.
-    """
+    """Scales of different groups differ by factors of up to 2^20."""
     random = np.random.default_rng(seed)
     data = elements(np.dtype(dtype), (G, K, N), seed)[0]
     scale = random.uniform(1, 2, (G, blocks, 1, N)) * 2.0 ** np.array([-10, 0, 10]).reshape(G, 1, 1, 1)

@@ -1,7 +1,7 @@
 """Lists dimension numbers of jax.lax.ragged_dot_general in an einsum-like notation, with a float64 reference.
 
 In "bmk,gbkn->bmn, m", m is the ragged axis, and g is the group axis. An axis of both operands is a batch axis if the
-result has it, otherwise it is contracted. The reference multiplies lhs by a mask of the groups.
+result has it, otherwise it is contracted.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class Form:
         return "".join([*batch, *same_kind[: same_kind.index(ragged)]])
 
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
-        """Returns random lhs, rhs and group_sizes. Sums of sizes are at most the extent of the ragged axis.
+        """Sums of sizes are at most the extent of the ragged axis.
 
         sizes_per_batch: True if group_sizes has an axis for each axis of _outer.
         """
@@ -63,7 +63,7 @@ class Form:
         return [*(rng.normal(size=[EXTENTS[a] for a in x]).astype(dtype) for x in (lhs, rhs)), sizes]
 
     def einsum(self, lhs, rhs, sizes, einsum=np.einsum):
-        """Computes the product by its definition, with a mask of the groups. einsum: np.einsum or jnp.einsum."""
+        """Computes the product by its definition, with a mask of the groups."""
         left, right, out, ragged = self.letters
         if ragged in right and ragged in out:  # If a batch axis is ragged, group sizes have no effect.
             return einsum(f"{left},{right}->{out}", lhs, rhs)

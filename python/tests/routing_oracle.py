@@ -1,7 +1,4 @@
-"""Computes the router and combine in float64 by their definitions, one token at a time.
-
-Also computes gradients by central differences.
-"""
+"""Computes the router and combine in float64 by their definitions, one token at a time."""
 
 import numpy as np
 
@@ -63,7 +60,6 @@ def gradient(f, x, step=1e-5):
 
 
 def combine(rows, row_tokens, num_tokens, row_weights=None, group_sizes=None):
-    """Returns the result of raggemm.combine in float64, [T,H]."""
     count = len(rows) if group_sizes is None else int(np.sum(group_sizes))
     out = np.zeros((num_tokens, rows.shape[1]))
     for r, t in enumerate(np.asarray(row_tokens).tolist()[:count]):

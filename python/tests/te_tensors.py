@@ -28,15 +28,11 @@ ROWS = [slice(end - size, end) for end, size in zip(np.cumsum(SIZES), SIZES, str
 
 
 def parts(x):
-    """Returns a list with the rows of x that belong to each group."""
     return [x[rows] for rows in ROWS]
 
 
 def close(got, lhs, rhs, out=None, bias=None):
-    """Checks that `got` holds the products lhs[g] @ rhs[g] + bias[g], and zeros elsewhere.
-
-    out: index in `got` of each product. Default: 0, 1, and so on.
-    """
+    """out: index in `got` of each product. Default: 0, 1, and so on."""
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
     for g, index in enumerate(range(len(lhs)) if out is None else out):
@@ -74,7 +70,7 @@ def blocks(n, size):
 def most(n, groups, size):
     """Returns the largest number of blocks of `size` rows that n rows in this many groups can need.
 
-    Each group begins a new block. Tries each number k of groups with a single row, and one group with the others.
+    Each group begins a new block.
     """
     return max(k + blocks(n - k, size) for k in range(min(groups - 1, n) + 1)) if n else 0
 
@@ -92,16 +88,12 @@ def broadcast_scale(scale, block, shape):
 
 
 def padded(parts, length, fill, dtype):
-    """Returns a flat array of this length: all parts, one after the other, and then `fill`."""
     x = np.concatenate([np.zeros(0, dtype), *(np.ravel(part).astype(dtype) for part in parts)])
     return np.concatenate([x, np.full(length - x.size, fill, dtype)])
 
 
 def matrices(rows, columns, sizes, axis):
-    """Returns the shape of each group's matrix.
-
-    sizes: sizes of the groups along the ragged axis, or a number of groups that all have the shape (rows, columns).
-    """
+    """sizes: sizes along the ragged axis, or a number of groups that all have the shape (rows, columns)."""
     if np.ndim(sizes) == 0:
         return [(rows, columns)] * sizes
     return [(s, columns) if axis == 0 else (rows, s) for s in sizes.tolist()]

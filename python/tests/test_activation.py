@@ -1,5 +1,3 @@
-"""Tests the arguments activation and gate of grouped_gemm against float64 and moe_mlp."""
-
 import functools
 import itertools
 
@@ -58,7 +56,6 @@ def test_every_mode_and_storage(case):
     ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 7, unpack=True)
 )
 def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
-    """Separate calls for the gate, up and down products and combine have the bits of one call of moe_mlp."""
     activation, gated = pair
     tokens, hidden, inner = 7, 40, 24
     rng = np.random.default_rng(3)
@@ -98,7 +95,7 @@ def test_small_derivatives_are_accurate(name):
 
 
 def test_forward_pass_of_a_gradient_has_one_product():
-    """The forward pass of a gradient has one product. Another call, with K = 0, applies the activation to it."""
+    """A second call, with K = 0, applies the activation to the product."""
     found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
     assert found == {"RAGGED_M": 1, "UNIFORM": 1}
 
@@ -107,7 +104,6 @@ def test_forward_pass_of_a_gradient_has_one_product():
 
 
 def test_nan_and_infinity_do_not_spread():
-    """A NaN in the gate stays in its element, an infinity in lhs in its row. Rows of no group ignore the gate."""
     gate, lhs = GATE.copy(), LHS.copy()
     gate[9:] = np.nan  # in no group
     gate[4, 2] = np.nan

@@ -1,5 +1,3 @@
-"""Tests existing_out, group_offset, shard_map and register() in raggemm.compat.ejkernel."""
-
 import functools
 import inspect
 import sys
@@ -88,7 +86,7 @@ def test_shard_map():
 
 
 class Registry:
-    """A stand-in for ejkernel's kernel_registry. Of several kernels, it returns the one with the highest priority."""
+    """A stand-in for ejkernel's kernel_registry."""
 
     def __init__(self, **kernels):
         self.kernels = {name: [(0, function)] for name, function in kernels.items()}

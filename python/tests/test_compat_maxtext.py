@@ -28,7 +28,7 @@ def test_gmm():
     got = maxtext.gmm(LHS, RHS, SIZES)
     assert got.dtype == np.float32
     expected().check(got)
-    # MaxText passes these arguments by position. Rows that are in no group keep existing_out.
+    # Rows that are in no group keep existing_out.
     got = maxtext.gmm(LHS, RHS.swapaxes(1, 2), SIZES, jnp.float32, (8,) * 9, None, OUT, True, True, None, None, False)
     expected().check(np.where(np.arange(M)[:, None] < 9, got, 0))
     np.testing.assert_array_equal(got[9:], OUT[9:])

@@ -36,7 +36,6 @@ def test_permute(dtype, roll):
 
 
 def test_gradients():
-    """Gradients of inputs and logits are right through permute, experts that double their input, and unpermute."""
     layer, target = RoutedMoE(E), random(BATCH, SEQUENCE, H, seed=3)
 
     def loss(x, logits):

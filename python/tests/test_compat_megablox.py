@@ -1,5 +1,3 @@
-"""Tests raggemm.compat.megablox against megablox: metadata, signatures, and arguments that only raggemm takes."""
-
 import functools
 import importlib
 import inspect
@@ -24,7 +22,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def random_routing(groups, m, seed):
-    """Returns random group sizes, first groups and numbers of groups. In a third of them each row is in a group."""
+    """In a third of the routings each row is in a group."""
     rng = np.random.default_rng(seed)
     sizes = np.zeros((CASES, groups), np.int32)
     for i in range(CASES):
@@ -36,8 +34,6 @@ def random_routing(groups, m, seed):
 
 
 def assert_equal_metadata(sizes, start, count, batched=False, **static):
-    """Checks that make_group_metadata of raggemm and of megablox return the same. One program computes both."""
-
     def both(sizes, start, count):
         args = {"group_sizes": sizes, "start_group": start, "num_nonzero_groups": count}
         return tuple(f(**args, **static) for f in (megablox.make_group_metadata, original.make_group_metadata))
@@ -83,7 +79,6 @@ def test_signatures(name):
 
 
 def test_group_offset_defaults_to_0():
-    """Without group_offset, groups begin at 0, also if rhs has fewer. raggemm.gmm and raggemm.tgmm raise an error."""
     got = megablox.gmm(LHS, RHS[:2], SIZES, existing_out=OUT)
     close(got, np.concatenate([LHS[:9] @ RHS[0], OUT[9:]]))
     two_groups = megablox.tgmm(LHS.T, OUT, SIZES, num_actual_groups=2)
@@ -91,7 +86,6 @@ def test_group_offset_defaults_to_0():
 
 
 def test_arguments_that_only_raggemm_takes():
-    """Tiles need not divide m. tiling may be None or a function that returns None. group_offset may have shape (1,)."""
     want = megablox.gmm(LHS, RHS, SIZES)
     for tiling in ((7, 128, 128), None, lambda m, k, n: None, lambda m, k, n: (m, k, n)):
         np.testing.assert_array_equal(megablox.gmm(LHS, RHS, SIZES, tiling=tiling), want)

@@ -1,5 +1,3 @@
-"""Tests scales, biases, rows of no group and quantized activations in raggemm.compat.sglang."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

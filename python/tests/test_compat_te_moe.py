@@ -100,7 +100,7 @@ def test_activations_and_early_weights(activation, early, biases):
 
 @pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])
 def test_gradients(early):
-    """Gradients match central differences. The gradient of expert_bias is 0."""
+    """The gradient of expert_bias is 0."""
     router = ROUTERS["sigmoid with a bias"]
     arrays = (X, GATE, WI, WO, *BIASES)
 

@@ -44,7 +44,6 @@ quantize = jax.jit(te.grouped_quantize, static_argnames="flatten_axis")
 
 
 def check(got, mode, dtype, groups, rows, columns, is_ragged):
-    """Checks that the tensor `got` holds the quantized groups of the reference, one after the other."""
     parts = reference(mode, dtype, groups, got.is_colwise)
     is_transposed = got.is_colwise and not mode.startswith("MXFP8")
     assert got.data_layout == ("T" if is_transposed else "N")

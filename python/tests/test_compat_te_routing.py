@@ -21,8 +21,6 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 
 
 class ScoreFunction(enum.IntEnum):
-    """A stand-in for TransformerEngine's enumeration ScoreFunction."""
-
     SIGMOID = 0
     SOFTMAX = 1
     SQRTSOFTPLUS = 2
@@ -102,7 +100,6 @@ def expected_dispatch(x, routing_map, count, probs=None, align=1):
 
 @st.composite
 def routing_maps(draw):
-    """Draws a routing map with at least one pair of token and expert, probabilities, and tokens."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     routing_map = (rng.random((T, 5)) < draw(st.sampled_from((0.15, 0.5, 0.9)))).astype(np.int32)
     routing_map[rng.integers(T), rng.integers(5)] = 1
@@ -148,7 +145,6 @@ def test_dispatch_and_combine(case, align, with_probs):
 
 
 def test_gradients():
-    """Gradients of token_dispatch for tokens and probabilities match central differences of its definition."""
     rng = np.random.default_rng(5)
     routing_map = (rng.random((T, 5)) < 0.5).astype(np.int32)
     x, probs, count = random(T, H), (rng.random((T, 5)) + 0.1).astype(np.float32), int(routing_map.sum())

@@ -1,7 +1,7 @@
 """Tests raggemm.compat.tokamax with the arguments that tokamax passes to an implementation.
 
 For calls that raggemm cannot compute, the implementation must raise NotImplementedError. Only then tokamax tries the
-next one. These tests do not need tokamax. `./dev test --origins` runs the implementation inside tokamax.
+next one.
 """
 
 import dataclasses
@@ -23,15 +23,13 @@ SIZES = np.array([4, 0, 3], np.int32)
 
 @dataclasses.dataclass
 class GroupSizes:
-    """A stand-in for tokamax' class GroupSizes. The representative sizes have no relation to the sizes."""
+    """A stand-in for tokamax' class GroupSizes."""
 
     value: Any
     representative_value: tuple[int, ...] = (3, 3, 3)
 
 
 class QuantizedArray:
-    """A class that has the attributes of an array, but is not an array."""
-
     dtype, shape, ndim = RHS.dtype, RHS.shape, RHS.ndim
 
 

@@ -1,5 +1,3 @@
-"""Tests raggemm.compat.tops: products, gmm_ref and tgmm_ref, and check_partition."""
-
 import functools
 import itertools
 
@@ -89,7 +87,6 @@ def test_wrong_partitions(wrong, error, message):
 
 
 def test_traced_sizes():
-    """If the sum of traced sizes is below the number of rows, the last rows are zero. Wrong sizes raise at run time."""
     compiled = jax.jit(tops.gmm)
     got = compiled(LHS, RHS, sizes(9, 0, 4, 3))
     assert (got[16:] == 0).all()

@@ -1,5 +1,3 @@
-"""Tests TransformerEngine's grouped_gemm and grouped_dense."""
-
 import types
 
 import jax
@@ -18,7 +16,6 @@ X, KERNEL, BIAS, OTHER = (RNG.normal(size=s).astype(np.float32) for s in ((M, K)
 
 
 def stand_in(data, first_dims=None, last_dims=None, shape=None):
-    """Returns an object with the attributes of TransformerEngine's class of unscaled tensors."""
     shape = shape or data.shape
     return types.SimpleNamespace(data=data, first_dims=first_dims, last_dims=last_dims, original_shape=shape)
 

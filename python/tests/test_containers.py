@@ -1,5 +1,3 @@
-"""Tests repr() of QuantizedTensor, PackedWeights and GroupedTensor, and indexing of a QuantizedTensor."""
-
 import itertools
 
 import jax
@@ -52,12 +50,10 @@ SHAPES = [None, (), (G,), (1, 1, 1), (1, 2, N), (G, 1, N), (G, K, 1)]
 
 
 def numbers(shape, dtype, first=1):
-    """Returns an array with the numbers first, first + 1, and so on, or None if shape is None."""
     return None if shape is None else np.arange(first, np.prod(shape) + first).reshape(shape).astype(dtype)
 
 
 def values(tensor):
-    """Returns the values of a QuantizedTensor in float64: (data - zero_point) * scale."""
     zero, scale = (
         np.full((), default) if x is None else broadcast_blocks(np.float64(x), tensor.shape)
         for x, default in ((tensor.zero_point, 0), (tensor.scale, 1))
@@ -121,7 +117,6 @@ def test_tensors_without_an_axis_to_index():
 
 
 def test_a_quantized_tensor_is_no_array():
-    """NumPy and JAX do not convert a QuantizedTensor, not even element by element."""
     for call in (np.asarray, jnp.asarray, lambda w: np.ones((2, 4)) @ w):
         with pytest.raises(TypeError, match=r"^a QuantizedTensor is not an array; "):
             call(W)

@@ -1,5 +1,3 @@
-"""Tests the two uses of raggemm.describe: facts about the library, and plans of the calls of a function."""
-
 import pathlib
 import re
 

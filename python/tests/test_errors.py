@@ -158,7 +158,6 @@ def gradient_of_ragged_n(sizes, offset=0):
 
 
 def gradient_of_c(lhs, rhs, c, **options):
-    """Returns the gradient of c for packed results, whose call counts the elements of each group."""
     options |= {"contracting_dims": ((1,), (0,)), "out_layout": "PACKED", "beta": 2.0}
     return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
 

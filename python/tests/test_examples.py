@@ -1,5 +1,3 @@
-"""Runs each example briefly. Runs the demo on tiny layers, with right products and with wrong ones."""
-
 import dataclasses
 import functools
 import json
@@ -24,13 +22,12 @@ import moe_lm  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# A layer for the demo, which has 19 rows. The first, the last and a middle expert have no rows.
+# The first, the last and a middle expert have no rows.
 TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, sizes=(0, 5, 13, 0, 1, 0))
 
 
 @pytest.fixture
 def run_demo(monkeypatch, capsys):
-    """Returns a function that runs the demo on a layer, and returns its exit code and the lines of its output."""
     monkeypatch.setattr(demo, "wait_until_quiet", lambda: None)
 
     def run(layer, *flags):
@@ -72,10 +69,7 @@ def test_moe_lm(monkeypatch, capsys):
 
 
 def logits_of(folder, parts=(12,)):
-    """Returns the logits that the model of a checkpoint gives for twelve tokens.
-
-    parts: number of tokens in each call of the model. Later calls use the cache of the earlier ones.
-    """
+    """parts: number of tokens in each call of the model. Later calls use the cache of the earlier ones."""
     files = Checkpoint(folder)
     model_config = config.parse_config(files.config)
     loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1))

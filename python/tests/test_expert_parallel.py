@@ -33,10 +33,7 @@ T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T is the number of tokens on a
 
 
 def operands(dtype=np.float32):
-    """Returns tokens, ids of experts, weights, up and down.
-
-    All tokens of the first device choose expert 2, except for some with invalid ids.
-    """
+    """All tokens of the first device choose expert 2, except for some with invalid ids."""
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
     ids[: T // 4] = (2, 3, 2)
@@ -47,8 +44,6 @@ def operands(dtype=np.float32):
 
 
 def products(up, down):
-    """Returns a function for the experts as a user may write it. It calls gmm for each product."""
-
     def experts(rows, sizes, offset):
         hidden = jax.nn.silu(gmm(rows, up, sizes, group_offset=offset))
         return gmm(hidden, down, sizes, rows.dtype, group_offset=offset)
@@ -84,10 +79,7 @@ def sharded(f, check_vma=True):
 
 
 def with_gradients(f, args):
-    """Returns the result of f, followed by the gradients of tokens, weights, up and down.
-
-    The loss is linear in the result. XLA may compute the gradient of another loss from a result before its rounding.
-    """
+    """The loss is linear in the result. XLA may compute the gradient of another loss from a result before rounding."""
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
     def loss(*args):

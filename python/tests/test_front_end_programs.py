@@ -89,7 +89,7 @@ def test_donated_operands_are_overwritten(name):
 
 
 def run(folder):
-    """Runs front_end_programs.py on a folder in another process. Returns the hits and misses of the cache."""
+    """Returns the hits and misses of the cache."""
     command = [sys.executable, front_end_programs.__file__, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

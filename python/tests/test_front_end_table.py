@@ -1,5 +1,3 @@
-"""Tests all front ends by two tables: one of result dtypes, and one of errors."""
-
 import functools
 import inspect
 import types

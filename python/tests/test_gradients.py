@@ -31,7 +31,6 @@ def assert_close(got, want):
 
 
 def float64_case(case):
-    """Returns the operands of a case in float64, and a function that calls grouped_gemm with such operands."""
     operands = case.operands()
     dims = operands.pop("dims")
     operands = {name: x.astype(np.float64) for name, x in operands.items()}
@@ -64,7 +63,7 @@ def test_group_offset():
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
-    # With last_dims, groups divide the columns of the gradient of lhs. That mode, ragged N, has no group_offset.
+    # With last_dims, groups divide the columns of the gradient of lhs. That mode has no group_offset.
     for layout in ("STRIDED", "PACKED"):
 
         def columns(x, w, layout=layout):

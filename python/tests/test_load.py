@@ -1,5 +1,3 @@
-"""Tests concurrent calls on all devices, memory after many calls, and calls after a fork."""
-
 import concurrent.futures
 import multiprocessing
 import os
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 SOAKING = "RAGGEMM_SOAK" in os.environ
 CALLS = 20_000 if SOAKING else 4_000
-# (rows, K, N, sizes) of each call. The smallest call is one tile, and the largest has many tiles per thread.
+# The smallest call is one tile, and the largest has many tiles per thread.
 SHAPES = [
     (5, 7, 3, (2, 0, 3)),
     (64, 40, 48, (1, 30, 12)),
@@ -46,7 +44,7 @@ def resident_mib():
 
 
 def resident_while_calling():
-    """Makes CALLS calls from 8 threads on all devices. Returns the MiB of resident memory after each tenth of them."""
+    """Returns the MiB of resident memory after each tenth of the calls."""
     made = cases()
 
     def call(i):
@@ -68,7 +66,7 @@ def test_calls_on_all_devices_at_once(capsys):
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # Without freeing, results of the second half would take 870 MiB. The heaps of threads grew by at most 10 MiB.
+    # Without freeing, results of the second half would take 870 MiB.
     assert resident[-1] < max(resident[:5]) + 32
 
 

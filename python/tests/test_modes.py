@@ -1,5 +1,3 @@
-"""Tests what grouped_gemm promises about values, rows of no group, c, group sizes, dtypes and group_offset."""
-
 import dataclasses
 import functools
 import itertools
@@ -18,7 +16,6 @@ FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.flo
 
 
 def expected_gmm(lhs, rhs, sizes, **options):
-    """Returns the expected result of gmm for these operands."""
     return oracle.grouped_gemm(
         GroupedTensor(lhs, first_dims=sizes), GroupedTensor(rhs), contracting_dims=((1,), (1,)), **options
     )
@@ -39,13 +36,12 @@ def test_several_axes_collapse():
     got = grouped_gemm(x, w, contracting_dims=dims)
     assert got.shape == (3, 4, 3, 2)
     oracle.grouped_gemm(x, w, contracting_dims=dims).check(got)
-    # Axes may be negative. The contracted axis of one operand may be several axes of the other operand.
+    # The contracted axis of one operand may be several axes of the other operand.
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs, contracting_dims=((-2, -1), (-4, -3))))
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs.reshape(2, 10, 3, 2), contracting_dims=((2, 3), (1,))))
     bias = random(2, 3, 2)
     biased = functools.partial(grouped_gemm, x, rhs, contracting_dims=dims)
     np.testing.assert_array_equal(biased(bias=bias), biased(bias=bias.reshape(2, 6)))
-    # Ragged K and uniform, whose results have a group axis.
     ragged = GroupedTensor(random(11, 3, 2), first_dims=sizes)
     got = grouped_gemm(x, GroupedTensor(random(12, 5), first_dims=sizes), contracting_dims=((0, 1), (0,)))
     assert got.shape == (2, 2, 5, 5)
@@ -116,7 +112,6 @@ def test_empty_extents(g, m, k, n):
 
 
 def test_nothing_leaks_between_groups():
-    """NaN and infinity in a group, or in rows of no group, do not reach other groups."""
     sizes = np.array([3, 2, 0, 4], np.int32)
     for bad in (np.nan, np.inf):
         lhs, rhs = random(12, 5), random(4, 5, 3)

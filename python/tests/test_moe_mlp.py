@@ -1,5 +1,3 @@
-"""Tests the results of moe_mlp against float64, where it rounds, and its errors."""
-
 import itertools
 
 import jax
@@ -21,7 +19,7 @@ PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(ACTIVATIONS, 1) for j in 
 
 @pytest.mark.parametrize(("activation", "gate"), PAIRS)
 def test_activations_gates_and_layouts(activation, gate):
-    """Cases have different transposes and biases, too. Some values of gate and up exceed the limit of swiglu_oai."""
+    """Some values of gate and up exceed the limit of swiglu_oai."""
     number = PAIRS.index((activation, gate))
     case = Case(gate, TRANSPOSES[number // 2 % 4], biases=number % 3 != 2, seed=number, large=4)
     case.check(case(activation=activation), activation)

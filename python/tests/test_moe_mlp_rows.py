@@ -1,5 +1,3 @@
-"""Tests moe_mlp with weight_on="input", with row_slots and without tokens, and its temporary memory."""
-
 import fractions
 import itertools
 
@@ -56,7 +54,6 @@ def sum_in_order(weights, values):
 
 @pytest.mark.parametrize("rows", [80, 600])
 def test_order_of_a_tokens_rows(rows):
-    """The rows of a token are added in one accumulation chain, in the order of row_slots, or else of the rows."""
     random = np.random.default_rng(0)
     down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (rows // 2, rows))
     sizes, ones, tokens = np.full(rows // 2, 2, np.int32), np.ones((rows // 2, 1, 1), np.float32), np.zeros(rows, int)
@@ -117,10 +114,7 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """The temporary memory of a call is at most the float32 sums of the tokens and, with row_slots, 8192 rows.
-
-    A gradient has the cotangent in addition (docs/concepts/memory.md).
-    """
+    """The temporary memory of a call is at most the float32 sums of the tokens and, with row_slots, 8192 rows."""
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
     dtypes = dtype, np.int32, np.float32, np.int32, dtype, dtype

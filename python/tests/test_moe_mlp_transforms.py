@@ -1,5 +1,3 @@
-"""Tests derivatives of moe_mlp, and batches for which vmap makes a sequence of grouped GEMMs."""
-
 import functools
 
 import jax
@@ -18,7 +16,6 @@ def close(got, want, relative=2e-5):
 
 
 def loss_of(case, oracle=False, curve=jnp.sin, **options):
-    """Returns a loss as a function of the array arguments by name. Computes moe_mlp by raggemm or by the oracle."""
     weights = np.linspace(-1, 1, TOKENS * HIDDEN).reshape(TOKENS, HIDDEN)
 
     def loss(values):
@@ -43,7 +40,7 @@ def test_gradients_have_the_dtypes_of_the_arrays():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_gradient_of_x_is_summed_in_float32(gated):
-    """The gradient of x is the sum of 256 and 1, from different rows or from gate and up. It is added in float32."""
+    """The gradient of x is the sum of 256 and 1, from different rows or from gate and up."""
     up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
     ones = np.ones_like(up)
     gate = {"w_gate": ones, "b_gate": np.full(up.shape[:2], 255, np.float32)} if gated else {}
@@ -57,7 +54,6 @@ def test_the_gradient_of_x_is_summed_in_float32(gated):
 
 
 def test_residuals_of_a_gradient():
-    """The forward pass of a gradient keeps intermediate results of rows only with save="activations"."""
     case = Case()
 
     def residual_sizes(save):

@@ -76,7 +76,7 @@ def test_any_batch_is_one_call(options, seed, batched, batch_weights):
 
 
 def test_batches_beyond_int32_are_grouped_gemms():
-    """A batch of more than 2^31 rows or tokens becomes grouped GEMMs. The test only traces it, to save memory."""
+    """A batch of more than 2^31 rows or tokens becomes grouped GEMMs."""
     values, axes, run = case(ROUTING)
     for rows, calls in ((2**31 // BATCH - 1, 1), (2**31 // BATCH, 1), (2**31 // BATCH + 1, 0), (2**30, 0)):
         row_tokens = jax.ShapeDtypeStruct((BATCH, rows), np.int32)
@@ -116,7 +116,7 @@ WRONG = {
     ("name", "batch_weights"), sampled([*itertools.product(WRONG, (False, True))], 3, unpack=True), ids=str
 )
 def test_wrong_values(name, batch_weights):
-    """A wrong value in one problem raises an error in results and gradients. With on_error="nan" the batch is NaN."""
+    """With on_error="nan" the batch is NaN."""
     batched, changes, *messages = WRONG[name]
     values, axes, run = case(("x", *batched, *WEIGHTS * batch_weights), offset="group_offset" in changes)
     values |= {key: np.array(x, np.int32) for key, x in changes.items()}

@@ -24,7 +24,6 @@ def silu(x):
 
 
 def arrays(*names, experts=E):
-    """Returns random float32 arrays for nn.apply: the required ones, and those in `names`."""
     shapes = {
         "router": (H, experts),
         "w_gate": (experts, H, INNER),
@@ -47,7 +46,7 @@ SHARED = ("shared_gate", "shared_up", "shared_down")
 
 
 def expert(p, x, e=None):
-    """Returns the result of expert e for a token x, or of the shared expert if e is None. p: arrays by name."""
+    """Returns the result of expert e for a token x, or of the shared expert if e is None."""
     gate, up, down = (p[f"w_{w}"][e] if e is not None else p[f"shared_{w}"] for w in ("gate", "up", "down"))
     return (silu(x @ gate) * (x @ up)) @ down
 
@@ -69,7 +68,6 @@ def qwen2(p, x, top_k=3):
 
 
 def deepseek_v3(p, x, top_k=3, groups=4, group_top_k=2, factor=2.5):
-    """Returns the layer's result for a token x, with the routing method noaux_tc. p: arrays by name."""
     scores = sigmoid(x @ p["router"])
     biased = (scores + p["expert_bias"]).reshape(groups, -1)
     kept = best(np.sort(biased, 1)[:, -2:].sum(1), group_top_k)
@@ -85,7 +83,7 @@ def llama_4(p, x):
 
 
 def gpt_oss(p, x, top_k=3):
-    """Returns the layer's result for a token x. Columns of gate and up alternate in w_up and b_up."""
+    """Columns of gate and up alternate in w_up and b_up."""
     logits = x @ p["router"] + p["router_bias"]
     chosen = best(logits, top_k)
     out = np.zeros(H)
@@ -97,7 +95,7 @@ def gpt_oss(p, x, top_k=3):
 
 
 def gpt_oss_arrays():
-    """Returns arrays in which columns of gate and up alternate in w_up. Some of their results exceed the limit of 7."""
+    """Some results exceed the limit of 7."""
     params = arrays("b_up", "b_down", "router_bias")
     gate_up = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
     return params | {"w_up": 3 * gate_up}
@@ -122,7 +120,6 @@ def reference_layer(formula, params, x):
 
 
 def family(name):
-    """Returns a model's arrays, and two functions of (arrays, x): its layer by nn.apply, and by the formula."""
     make, arguments, options, formula = FAMILIES[name]
     run = lambda params, x: nn.apply(params, x, *arguments, **options)  # noqa: E731
     return make(), run, functools.partial(reference_layer, formula)
@@ -138,7 +135,6 @@ def test_values_match_the_formula(name):
 
 @pytest.mark.parametrize("name", sampled(FAMILIES, 3))
 def test_gradients(name):
-    """Gradients of tokens and of all arrays except experts' matrices match central differences."""
     params, run, want = family(name)
     ct = random(T, H, seed=20)
     got, dx = jax.jit(jax.grad(lambda params, x: (run(params, x).out * ct).sum(), (0, 1)))(params, X)
@@ -165,7 +161,7 @@ def transpose(w):
 
 
 def merge_gates(params, layout):
-    """Returns the arrays, with the gate of the experts and of the shared expert merged into up."""
+    """Merges the gate of the experts and of the shared expert into up."""
     out = {key: w for key, w in params.items() if not key.endswith("gate")}
     for kind in ("w", "shared"):
         gate, up = params[f"{kind}_gate"], params[f"{kind}_up"]
@@ -242,7 +238,6 @@ nn_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def test_init(x64):
-    """Arrays have the requested dtype, even if jax_enable_x64 is set."""
     params = nn.init(jax.random.key(1), nn.Shape(64, 32, 16), jnp.bfloat16)
     shapes = {"router": (64, 16), "w_gate": (16, 64, 32), "w_up": (16, 64, 32), "w_down": (16, 32, 64)}
     assert {name: x.shape for name, x in params.items()} == shapes

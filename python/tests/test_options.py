@@ -17,20 +17,18 @@ LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 OPERANDS = LHS, RHS, SIZES
 WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
 MESSAGE = "group 2 has size 99"
-# Names of the instruction sets that raggemm can use on this CPU, the preferred one first.
+# Usable instruction sets, the preferred one first.
 USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
 OTHER_DESCRIPTIONS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}
 
 
 def isa_of(function, *operands) -> str:
-    """Returns the instruction set of the calls of raggemm in a function. It must be the same for all of them."""
     (isa,) = set(plans.lines("isa", function, *operands))
     return isa.upper()
 
 
 def attributes(lowered) -> dict[str, str]:
-    """Returns the attributes of the custom calls of a program that come from raggemm.options."""
     (config,) = set(re.findall(r"raggemm_grouped_gemm_v1.*backend_config=\{([^}]*)\}", lowered.compile().as_text()))
     found = re.findall(r'\b(isa|executor|threads|on_error) = "?(\w+)', config)
     return dict(found)

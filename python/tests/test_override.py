@@ -1,5 +1,3 @@
-"""Tests the override of jax.lax.ragged_dot: results, whether raggemm or JAX lowers a call, and caches of programs."""
-
 import collections
 import functools
 import logging
@@ -29,7 +27,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Returns True if raggemm computed `out`, a product with POISONED. JAX spreads the NaN of POISONED to all rows."""
+    """JAX spreads the NaN of POISONED to all rows."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()

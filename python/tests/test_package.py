@@ -1,5 +1,3 @@
-"""Tests the installed package: import, versions and public names."""
-
 import contextlib
 import importlib
 import pkgutil
@@ -29,7 +27,6 @@ def test_import_after_the_backend_has_started(tmp_path):
 
 
 def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
-    """The import compares the FFI version of raggemm's library with the version in jaxlib's header."""
     built = library._built_ffi_version(library._library)
     monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
     assert library._runtime_ffi_version() is None
@@ -43,7 +40,6 @@ def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
 
 
 def test_public_names_are_documented():
-    """Each public module and everything in its __all__ has a docstring."""
     names = [module.name for module in pkgutil.walk_packages(raggemm.__path__, "raggemm.") if "._" not in module.name]
     compat_names = {f"raggemm.compat.{name}" for name in raggemm.compat.__all__}
     module_names = {f"raggemm.{name}" for name in ("compat", "expert_parallel", "nn", "ops", "override")}

@@ -1,5 +1,3 @@
-"""Tests sharded operands under jit, with and without the partitioning rule."""
-
 import functools
 import re
 import zlib
@@ -39,7 +37,7 @@ def put(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Returns the result of f, and the collectives of its program. Checks that one device has the same result."""
+    """Checks that one device has the same result."""
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
@@ -47,7 +45,7 @@ def compiled(f, *operands):
 
 
 def gmm_with_weights(transpose):
-    """Returns gmm, with transpose_rhs or without, its weights, and the indices of the weights' axes K and N."""
+    """Returns gmm, its weights, and the indices of the weights' axes K and N."""
     f = functools.partial(gmm, transpose_rhs=transpose)
     return f, RHS.swapaxes(1, 2) if transpose else RHS, *((2, 1) if transpose else (1, 2))
 
@@ -99,9 +97,8 @@ def test_other_shardings(transpose):
 
 
 def test_programs_of_different_calls_differ():
-    """Programs of different calls differ in more than the address of a callback.
-
-    A later process may have the same address for another call, and find the wrong program in the cache on disk.
+    """A later process may have the same callback address for another call, and find the wrong program in the cache on
+    disk.
     """
 
     def program(activation, options):

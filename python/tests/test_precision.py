@@ -1,7 +1,4 @@
-"""Tests the precisions BF16_BF16_F32_X3 and _X6, which compute float32 products from bfloat16 products.
-
-Covers every front end that has an argument for the precision.
-"""
+"""Tests the precisions BF16_BF16_F32_X3 and _X6, which compute float32 products from bfloat16 products."""
 
 import functools
 import itertools
@@ -43,7 +40,6 @@ OVERRIDDEN = {"the override": jax.lax.ragged_dot}
 
 
 def error(got, want) -> float:
-    """Returns the root mean square of got - want, divided by the root mean square of want."""
     want = np.asarray(want, np.float64)
     return np.sqrt(((np.asarray(got, np.float64) - want) ** 2).mean() / (want**2).mean())
 

@@ -1,5 +1,3 @@
-"""Tests that prepack and unprepack keep the bits of weights and of products."""
-
 import dataclasses
 import itertools
 import zlib
@@ -36,7 +34,6 @@ def weights(columns, dtype=np.float32, transpose=False, seed=1):
 
 
 def quantized(name, columns, transpose=False, blocks=2, has_zero=False):
-    """Returns a QuantizedTensor of random finite elements of the format `name`, with random scales."""
     seed = np.random.default_rng(zlib.crc32(f"{name} {columns}".encode()))
     shape = (G, columns, K) if transpose else (G, K, columns)
     elements = codes(name)

@@ -1,5 +1,3 @@
-"""Tests programs in other processes: a device that fails, the launcher of the override, and its trial at start."""
-
 import json
 import re
 import subprocess
@@ -150,7 +148,7 @@ CHANGES = {
 def test_the_override_is_tried_with_an_untested_jax(change):
     """With an untested jax, enabling the override makes a trial first. If it fails, an error is raised.
 
-    If it passes, a warning is printed. jax.lax works in both cases.
+    If it passes, a warning is printed.
     """
     code, message = CHANGES[change]
     done = subprocess.run([sys.executable, "-c", UNTESTED_JAX.format(change=code)], capture_output=True, text=True)

@@ -1,5 +1,3 @@
-"""Tests compiled programs: custom calls, text, checkpoint policies and explicit meshes."""
-
 import functools
 
 import jax
@@ -32,7 +30,6 @@ def test_jit_is_one_custom_call_with_traced_sizes():
 
 
 def test_jaxpr_and_hlo_are_readable():
-    """Jaxprs and the HLO of compiled programs show modes and attributes by readable names."""
     gradient = jax.jit(jax.grad(loss, 1))
     jaxpr = str(jax.make_jaxpr(gradient)(LHS, RHS))
     assert "Storage(" not in jaxpr

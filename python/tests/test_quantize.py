@@ -40,7 +40,7 @@ CASES = [
     ({"block": (1, 16)}, (3, 4, 5), None),
     ({"block": (-2, 32), "axes": 2}, (3, 2, 1), None),
 ]
-# With jit, tests take a third of the time. Eager operations are compiled one by one for each shape.
+# With jit, tests take a third of the time.
 jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dtype", "zero_point", "bound"))
 
 
@@ -117,10 +117,7 @@ def test_ties_and_their_neighbours(name):
 
 
 def mx_scale_code(absmax, largest):
-    """Returns the 8 bits of the MX scale of a block by TransformerEngine's rule.
-
-    absmax: largest magnitude of the block. largest: largest element of the format.
-    """
+    """Returns the 8 bits of the MX scale of a block by TransformerEngine's rule."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         product = float(np.float32(absmax) * np.float32(1 / largest))
     if math.isnan(product):

@@ -71,7 +71,6 @@ def test_group_sizes(scale):
 
 @pytest.mark.parametrize("sizes, message", [([2, -1, 3], "group 1 has size -1"), ([2, 4, 2], "group 2 has size 2 and")])
 def test_wrong_group_sizes(sizes, message):
-    """Wrong group_sizes of dequantize raise under jit, vmap and grad, and give NaN with on_error="nan"."""
     sizes, scale = np.array(sizes, np.int32), np.ones(3, np.float32)
     run = lambda scale: dequantize(QuantizedTensor(np.ones((7, 4), np.int8), scale), group_sizes=sizes)  # noqa: E731
     transformed = (lambda scale: jax.vmap(run)(scale[None]), jax.grad(lambda scale: run(scale).sum()))

@@ -43,7 +43,6 @@ CELLS = [(name, kinds, operands, f, modes[f]) for name, kinds, operands, modes, 
 
 
 def transpose(x):
-    """Returns an operand with each of its arrays transposed."""
     return jax.tree.map(lambda leaf: leaf.T, x)
 
 
@@ -74,8 +73,6 @@ def call_tokamax(mode, lhs, rhs):
 
 
 def with_rhs_scale(function, **options):
-    """Returns a function of (mode, lhs, rhs) that calls `function` with rhs as elements and rhs_scale [G,1,1,N]."""
-
     def call(_, lhs, rhs):
         lhs_dtype = {}
         if isinstance(lhs, tuple):
@@ -132,7 +129,6 @@ def product_by_mlps(run, is_gated):
 
 
 def front_end(name, kind):
-    """Returns a function of (mode, lhs, rhs) that calls the front end with operands of this kind."""
     if (name, kind) == ("compat.ejkernel", "rhs_scale"):
         return with_rhs_scale(
             lambda lhs, rhs, sizes, **options: ejkernel.grouped_matmul(lhs, rhs, sizes, **options), use_v3=True
@@ -160,10 +156,7 @@ def front_end(name, kind):
 
 
 def operands(kind, quantized_sides, dtype, mode):
-    """Returns lhs and rhs in containers of this kind, and their float64 values.
-
-    quantized_sides: "lhs", "rhs" or "both".
-    """
+    """quantized_sides: "lhs", "rhs" or "both"."""
     e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
     dtypes = (e5m2, e4m3) if quantized_sides == "both" and dtype == e5m2 else (dtype, dtype)
     given, values = [], []
@@ -184,7 +177,7 @@ def operands(kind, quantized_sides, dtype, mode):
 
 
 def configurations(kinds, names, f, modes):
-    """Yields (kind, operands, mode) for every kind and mode. Successive ones take the next of `names` as operands."""
+    """Yields (kind, operands, mode) for every kind and mode."""
     turn = list(q.FORMATS).index(f)
     for mode in modes:
         for kind in kinds:

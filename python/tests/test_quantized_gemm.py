@@ -1,5 +1,3 @@
-"""Tests quantized operands of gmm, its lhs_quantize, and rhs_scale of ejkernel against float64."""
-
 import itertools
 
 import jax

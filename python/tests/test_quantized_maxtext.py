@@ -1,5 +1,3 @@
-"""Tests results and gradients of raggemm.compat.maxtext with qwix rules."""
-
 import functools
 import sys
 import types
@@ -26,10 +24,7 @@ sys.modules.pop("qwix.pallas", None)
 
 
 def fake_quantized(x, name, axes, bound=None):
-    """Returns the values of x after quantization to the format `name`, in float64.
-
-    axes: axes along which elements share a scale. bound: largest magnitude, if it is fixed.
-    """
+    """axes: axes along which elements share a scale. bound: largest magnitude, if it is fixed."""
     if name is None:
         return x.astype(np.float64)
     largest = np.abs(x).max(axes, keepdims=True) if bound is None else np.float32(bound)

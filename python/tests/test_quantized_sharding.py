@@ -1,5 +1,3 @@
-"""Tests sharded QuantizedTensors under jit with the partitioning rule."""
-
 import functools
 
 import jax
@@ -26,10 +24,7 @@ def mesh(*shape, kind=AxisType.Auto):
 
 
 def shard(x, spec, on=None):
-    """Returns an operand with each of its arrays sharded by `spec`.
-
-    Does not shard axes that the devices do not divide evenly, and arrays of another rank.
-    """
+    """Does not shard axes that the devices do not divide evenly, and arrays of another rank."""
     on = on or mesh()
 
     def place_array(a):
@@ -42,7 +37,6 @@ def shard(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Returns the result of f, and the collectives of its compiled program."""
     jitted = jax.jit(f)
     return jitted(*operands), collectives_of(jitted.lower(*operands).compile())
 

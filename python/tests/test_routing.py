@@ -40,7 +40,6 @@ ROUTERS = {
 
 @functools.cache
 def router(name):
-    """Returns raggemm.route in jit, with the options of this name, as a function of logits and an optional bias."""
     options = {key: x for key, x in ROUTERS[name][0].items() if key != "expert_bias"}
     return jax.jit(functools.partial(raggemm.route, top_k=4, **options))
 
@@ -58,7 +57,7 @@ def test_route(name):
 
 @pytest.mark.parametrize("name", sampled(ROUTERS, 3))
 def test_gradient_of_logits(name):
-    """The gradient of logits is that of the weights. The choice of experts is a step function and adds nothing."""
+    """The choice of experts is a step function and adds nothing to the gradient."""
     options, oracle_options = ROUTERS[name]
     target = random(T, 4, seed=2)
     got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **options)[0] * target).sum()))(LOGITS)
@@ -69,10 +68,9 @@ def test_gradient_of_logits(name):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """Of experts with equal scores, and of groups with equal sums, the one with the lower index is chosen.
+    """Logits are not negative.
 
-    Logits are not negative. Otherwise sums could be equal in exact arithmetic, but not in float32: the sigmoids of x
-    and -x add up to 1.
+    Otherwise sums could be equal in exact arithmetic, but not in float32: the sigmoids of x and -x add up to 1.
     """
     oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)
@@ -96,7 +94,7 @@ def test_experts_of_other_groups_are_never_chosen():
 
 
 def test_extreme_logits():
-    """If all sigmoids of a token are 0, its weights are 0. A NaN in the logits of a token affects no other token."""
+    """A NaN in the logits of a token affects no other token."""
     route = jax.jit(raggemm.route, static_argnames=("top_k", "score", "pre_softmax"))
     weights, experts = route(np.full((1, 4), -200.0, np.float32), 2, score="sigmoid")
     assert weights.tolist() == [[0, 0]] and experts.tolist() == [[0, 1]]

@@ -1,5 +1,3 @@
-"""Tests row_index of grouped_gemm against products of gathered rows."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +18,7 @@ def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
 
 
 def gathered(x, rhs, index=INDEX, sizes=SIZES, **options):
-    """Returns the product that indexed() must compute: gathers the rows of x first, and uses no row_index."""
+    """Computes the product without row_index."""
     return grouped_gemm(GroupedTensor(x[np.clip(index, 0, len(x) - 1)], sizes), rhs, **FORWARD, **options)
 
 
@@ -35,7 +33,6 @@ def test_results_have_the_bits_of_gathered_rows(dtype, index_dtype, x64):
 
 
 def test_with_other_options():
-    """row_index works with shards, activations, several axes, quantized weights and several KC blocks."""
     c, gate, offset = random(M, N, seed=3), random(M, N, seed=4), np.array([1], np.int32)
     options = {"c": c, "gate": gate, "activation": "silu", "group_offset": offset}
     np.testing.assert_array_equal(indexed(X, RHS[:2], **options), gathered(X, RHS[:2], **options))
@@ -101,7 +98,6 @@ def test_wrong_indices(value):
 @pytest.mark.parametrize("value", [-1, T])
 @pytest.mark.parametrize("argnum", [0, 1], ids=["lhs", "rhs"])
 def test_wrong_indices_of_gradients(argnum, value):
-    """A gradient raises an error for a wrong index of a row in a group, even if XLA drops the forward product."""
     gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), argnum))
     index = INDEX.copy()
     index[[4, -1]] = value

@@ -83,7 +83,6 @@ def sharded(f, in_specs, out_specs):
 
 
 def test_experts_on_four_devices(operands):
-    """Four devices with two experts each have the bits of one device, in results and gradients."""
     lhs, rhs = operands
     cotangent = random(*(M, N), seed=3)
 

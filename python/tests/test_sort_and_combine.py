@@ -22,7 +22,6 @@ jitted_combine = jax.jit(raggemm.combine, static_argnums=2, static_argnames="pre
 
 
 def python_sort(experts, num_experts):
-    """Returns the expected row_tokens, row_slots and group_sizes of sort_by_expert, computed by sorted()."""
     pairs = [(t, slot) for t, slot in np.ndindex(experts.shape)]
     sort_key = lambda pair: e if 0 <= (e := experts[pair]) < num_experts else num_experts  # noqa: E731
     tokens, slots = zip(*sorted(pairs, key=sort_key), strict=True)
@@ -32,7 +31,6 @@ def python_sort(experts, num_experts):
 @settings(max_examples=25)
 @given(st.lists(st.integers(-2, G + 1), min_size=T * K, max_size=T * K))
 def test_sort_by_expert(experts):
-    """Tokens may repeat experts, experts may have no token, and ids may be out of range."""
     experts = np.array(experts, np.int32).reshape(T, K)
     rows = sort(experts, G)
     tokens, slots, sizes = python_sort(experts, G)
@@ -45,9 +43,9 @@ def test_sort_by_expert(experts):
 
 @pytest.mark.parametrize("tokens, num_experts", [(40, 7), (512, 600), (1 << 14, 1 << 16)])
 def test_sort_strategies(tokens, num_experts):
-    """Cases take each way of sort_by_expert.
+    """sort_by_expert counts experts by comparison or by search.
 
-    It counts experts by comparison or by search. It sorts by a single key of expert and position if the key has room.
+    It sorts by a single key of expert and position if the key has room.
     """
     experts = np.random.default_rng(tokens).integers(0, num_experts + 1, (tokens, 2), np.int32)
     rows = sort(experts, num_experts)
@@ -99,7 +97,6 @@ def test_combine(sums, keep_dtype):
 
 
 def test_derivatives():
-    """First and second derivatives match numeric ones in forward and in reverse mode."""
     tokens, sizes = np.array([2, 0, 2, 1, 0], np.int32), np.array([3, 0, 1], np.int32)
     f = jax.jit(lambda rows, weights: jnp.sin(raggemm.combine(rows, tokens, 4, weights, sizes)))
     check_grads(f, (random(5, H), random(5, seed=1)), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02)
@@ -150,7 +147,6 @@ def test_vmap():
 @settings(max_examples=20)
 @given(sums(), st.integers(0, 2**32 - 1))
 def test_order_of_slots(sums, seed):
-    """A token's rows are added in the order of their row_slots. Rows with equal slots are added in ascending order."""
     rows, tokens, weights, sizes = sums
     slots = np.random.default_rng(seed).integers(-2, 3, len(rows)).astype(np.int32)
     got = jitted_combine(rows, tokens, T, weights, sizes, row_slots=slots)

@@ -57,7 +57,7 @@ class Program:
         self.others = {i: x for i, x in arrays.items() if i not in self.primals}
 
     def results(self, primals, others):
-        """Calls the function. Returns two dicts: the results that are differentiated, and the other results."""
+        """Returns two dicts: the results that are differentiated, and the other results."""
         given = self.fixed | others | primals
         out = self.call.function(**jax.tree.unflatten(self.tree, [given[i] for i in range(len(given))]))
         leaves = dict(enumerate(jax.tree.leaves(out)))
@@ -65,7 +65,7 @@ class Program:
         return differentiable, {i: x for i, x in leaves.items() if i not in differentiable}
 
     def run(self, primals, others):
-        """Returns all results of the call, and the gradients of `primals`. Cotangents differ in each element."""
+        """Cotangents differ in each element."""
         if not primals:
             return self.results(primals, others)
         out, pull, other_results = jax.vjp(lambda primals: self.results(primals, others), primals, has_aux=True)
@@ -100,7 +100,7 @@ def call_and_mode_pairs():
     """Returns pairs of a call and a mode: each function's first call with every mode, each other call with one mode.
 
     `./dev test` runs the functions of the module raggemm in one compiled mode each, and one call in debug_nans, which
-    is slow. The other pairs are marked as slow.
+    is slow.
     """
     first = [name for name in CALLS if name.endswith("-0")]
     others = [name for name in CALLS if name not in first]

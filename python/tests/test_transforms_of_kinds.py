@@ -1,4 +1,4 @@
-"""Tests each transform of JAX with each kind of product (kinds.py), against float64 or against single calls."""
+"""Tests each transform of JAX with each kind of product (kinds.py)."""
 
 import functools
 
@@ -17,7 +17,7 @@ DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
 
 
 def parametrize_kinds(step=1, turn=0, selected=KINDS):
-    """Parametrizes a test with kinds. `./dev test` runs every step-th kind of CORE, from index `turn` on."""
+    """`./dev test` runs every step-th kind of CORE, from index `turn` on."""
     return pytest.mark.parametrize("kind", parameters(selected, step, turn), ids=str)
 
 
@@ -76,7 +76,6 @@ def select(i, tree):
 
 @functools.cache
 def gradients(kind, use_other=False):
-    """Returns the gradients of the first problem of a kind, or with use_other of its second problem."""
     arrays = kind.other if use_other else kind.arrays
     return jax.jit(jax.grad(loss_of(kind.run, arrays)))(split_leaves(arrays)[0])
 
@@ -104,7 +103,7 @@ def test_without_jit(kind):
 
 
 def derivatives(function, primals, tangents):
-    """Returns first and second derivatives of a function or of the sum of its result, by the name of the transform."""
+    """Returns first and second derivatives, by the name of the transform."""
 
     def directional(primals):
         return jax.jvp(function, (primals,), (tangents,))[1]
@@ -126,7 +125,6 @@ def derivatives(function, primals, tangents):
 
 @parametrize_kinds(2, 1, DIFFERENTIABLE)
 def test_derivatives(kind):
-    """First and second derivatives match float64 in every combination of modes."""
     primals, _ = split_leaves(kind.arrays)
     tangents = [np.float32(np.cos(np.arange(x.size).reshape(x.shape)) * np.abs(x).max()) for x in primals]
     got = jax.jit(functools.partial(derivatives, nonlinear_function(kind.run, kind.arrays)))(primals, tangents)
@@ -150,7 +148,6 @@ def batched_subsets(arrays):
 
 
 def choose_leaves(is_batched, batched_tree, unbatched_tree):
-    """Returns a pytree that has, for each True of `is_batched`, an array of batched_tree, else of unbatched_tree."""
     leaves = zip(is_batched, jax.tree.leaves(batched_tree), jax.tree.leaves(unbatched_tree), strict=True)
     return jax.tree.unflatten(jax.tree.structure(unbatched_tree), [a if one else b for one, a, b in leaves])
 
@@ -194,7 +191,6 @@ def test_nested_vmap(kind):
 
 @parametrize_kinds(3, 0, DIFFERENTIABLE)
 def test_gradients_of_batches(kind):
-    """The gradients of a batch are those of its problems. The gradient of shared weights is the sum over problems."""
     batch = stack_problems(kind.arrays, kind.other)
     primals, rebuild = split_leaves(batch)
     want = stack_problems(gradients(kind), gradients(kind, use_other=True))
@@ -223,7 +219,6 @@ def test_gradients_of_batches(kind):
 
 @parametrize_kinds(3, 1)
 def test_scan_fori_loop_and_cond(kind):
-    """Loops and branches work with whole problems as operands, even if some operands are None."""
     batch, one = stack_problems(kind.arrays, kind.other), jax.jit(kind.run)
     want = [one(kind.arrays), one(kind.other)]
     same(
@@ -291,7 +286,7 @@ def mesh(kind=AxisType.Auto):
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 @parametrize_kinds(3, 0)
 def test_data_parallel(kind, check_vma):
-    """Each device computes a problem. The gradient of shared weights is summed over the devices once."""
+    """The gradient of shared weights is summed over the devices once."""
     shared, rebuild = split_leaves({name: x for name, x in kind.arrays.items() if name.startswith("w")})
     batch = {name: x for name, x in stack_problems(kind.arrays, kind.other).items() if not name.startswith("w")}
 
@@ -316,7 +311,7 @@ def test_data_parallel(kind, check_vma):
 
 
 def shard(x, axis, devices):
-    """Returns x with its arrays sharded along the axis. Does not shard PackedWeights, other ranks, and odd extents."""
+    """Does not shard PackedWeights, other ranks, and odd extents."""
 
     def place(a):
         is_sharded = np.ndim(a) == x.ndim and a.shape[axis] % 2 == 0 and not isinstance(x, PackedWeights)
@@ -332,7 +327,6 @@ def weight_axes(kind):
 
 @parametrize_kinds(3, 2)
 def test_partitioning(kind, partitioning):
-    """Weights that are sharded along any axis give the results and gradients of one device."""
     want = jax.jit(kind.run)(kind.arrays)
     for axis in weight_axes(kind):
         sharded = kind.arrays | {kind.weights: shard(kind.arrays[kind.weights], axis, mesh())}
@@ -344,7 +338,6 @@ def test_partitioning(kind, partitioning):
 
 @parametrize_kinds(3, 1)
 def test_explicit_mesh(kind):
-    """With explicit axes, results have the bits of one device. Each gradient has the sharding of its operand."""
     want, devices = jax.jit(kind.run)(kind.arrays), mesh(AxisType.Explicit)
     for axis in weight_axes(kind):
         with jax.set_mesh(devices):

@@ -1,5 +1,3 @@
-"""Tests that a vmap is one call, has the results of a loop over the problems, and copies no weights."""
-
 import itertools
 
 import jax

@@ -1,5 +1,3 @@
-"""Tests that wrong arguments raise an error when tracing, which names the argument, its value and its limit."""
-
 import inspect
 import re
 

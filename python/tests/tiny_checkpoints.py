@@ -1,7 +1,4 @@
-"""Writes tiny checkpoints with random weights, with the names and layouts of each family of models.
-
-Also dequantizes such checkpoints.
-"""
+"""Writes tiny checkpoints with random weights, with the names and layouts of each family of models."""
 
 import json
 import pathlib
@@ -161,7 +158,7 @@ def _dequantize(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> 
 
 
 def _dequantize_matrix(name: str, tensors: dict[str, np.ndarray], stored: dict) -> np.ndarray:
-    """Returns the matrix with this name, dequantized to float64. stored: the checkpoint's quantization_config."""
+    """stored: the checkpoint's quantization_config."""
     method, part = stored["quant_method"], tensors.get
     if method == "awq":
         return _dequantize(_awq(part(f"{name}.qweight")), _awq(part(f"{name}.qzeros")), part(f"{name}.scales"))
@@ -178,7 +175,6 @@ def _dequantize_matrix(name: str, tensors: dict[str, np.ndarray], stored: dict) 
 
 
 def _dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Dequantizes MXFP4 blocks of shape [E,N,K/32,16] to float64 values [E,N,K]."""
     values = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
     elements = np.stack((values[blocks & 15], values[blocks >> 4]), -1).reshape(*blocks.shape[:3], 32)
     return (elements * 2.0 ** (scales.astype(np.float64) - 127)[..., None]).reshape(*blocks.shape[:2], -1)

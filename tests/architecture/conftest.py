@@ -9,13 +9,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def root() -> pathlib.Path:
-    """Returns the folder of the checkout."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def build() -> pathlib.Path:
-    """Returns the folder of the release build of ./dev. The test fails if there is no build."""
+    """The test fails if there is no build."""
     path = ROOT / "build" / "release"
     if not (path / "build.ninja").exists():
         pytest.fail(f"no build in {path}; run ./dev build first")

@@ -125,7 +125,7 @@ def test_isa_object_leaks_nothing(build, isa):
 )
 def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     code = _run("objdump", "-d", "--no-show-raw-insn", _isa_object(build, isa)).splitlines()
-    instructions = "\n".join(line for line in code if line.startswith(" "))  # Skips names of files and functions.
+    instructions = "\n".join(line for line in code if line.startswith(" "))
     assert instructions and re.findall(forbidden, instructions) == []
 
 

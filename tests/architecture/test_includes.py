@@ -145,7 +145,7 @@ def test_public_headers_have_no_conditions(root):
 
 
 def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
-    """Returns the modules of raggemm that each of its modules imports. The name of a package means its __init__.py."""
+    """The name of a package means its __init__.py."""
     sources = {path.relative_to(root / "python").with_suffix(""): path for path in (root / PYTHON).rglob("*.py")}
     names = {".".join(path.parts).removesuffix(".__init__"): source for path, source in sources.items()}
     imports: dict[str, set[str]] = {}
@@ -157,7 +157,7 @@ def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def test_python_modules_import_one_way(root):
-    """Private modules import only private modules. Modules of _src import only those before them in its docstring."""
+    """Modules of _src import only those before them in its docstring."""
     imports = _python_imports(root)
     assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(
         imports

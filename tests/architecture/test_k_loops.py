@@ -17,13 +17,11 @@ KERNEL = re.compile(r"TileGemm<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|
 
 
 def functions(listing):
-    """Yields the name of each function and its instructions as (address, text)."""
     for name, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
         yield name, [(int(at, 16), text) for at, text in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.MULTILINE)]
 
 
 def blocks(lines):
-    """Yields the basic blocks of a function: sequences of instructions without a jump out of them or into them."""
     jump = re.compile(r"j\w+\s+([0-9a-f]+)")
     targets = {int(found[1], 16) for _, text in lines if (found := jump.match(text))}
     block = []

@@ -1,5 +1,3 @@
-"""Tests the pages of the repository: links lead to something, examples run, and the functions that they list exist."""
-
 import itertools
 import pathlib
 import re
@@ -14,7 +12,6 @@ FOLDERS = ("bench", "docs", "ffi", "include", "kernels", "proto", "python", "tes
 
 
 def _pages(root: pathlib.Path) -> dict[str, str]:
-    """Returns the text of each page of the repository. Keys are paths."""
     found = [*root.glob("*.md"), *(page for folder in FOLDERS for page in (root / folder).rglob("*.md"))]
     return {str(page.relative_to(root)): page.read_text() for page in sorted(found)}
 
@@ -40,14 +37,12 @@ def developers() -> str:
 
 
 def _section(page: str, title: str) -> str:
-    """Returns the text of a section: below the heading with `title`, up to the next heading of level 1 or 2."""
     match = re.search(rf"^(#+) [^\n]*{title}[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", page, re.MULTILINE | re.DOTALL | re.I)
     assert match, f"the page has no section '{title}'"
     return match[2]
 
 
 def _body(source: str, function: str) -> list[str]:
-    """Returns the lines of a function's definition, from its name to its closing brace."""
     match = re.search(rf"^[^\n/]*\b{function}\([^;{{}}]*\)[^;{{}}]*\{{", source, re.MULTILINE)
     assert match, f"no definition of {function}"
     depth, at = 1, match.end()
@@ -97,7 +92,7 @@ def test_guide_names_every_folder(root, developers):
 
 
 def _anchors(page: str) -> set[str]:
-    """Returns the anchors of a page: those that GitHub makes from headings, and explicit ones."""
+    """Returns the anchors that GitHub makes from headings, and explicit ones."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'<a id="([^"]+)">', page))

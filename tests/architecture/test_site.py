@@ -1,8 +1,3 @@
-"""Tests the site of the documentation.
-
-Every public name appears once, pages of other folders are included, links are converted, and pictures have titles.
-"""
-
 import importlib
 import pkgutil
 import re
@@ -14,7 +9,7 @@ import raggemm
 
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", re.MULTILINE)
 WHOLE_MODULE = re.compile(r"^\.\. automodule:: ([\w.]+)\n   :members:$", re.MULTILINE)
-# Public modules. `import raggemm` does not import all of them.
+# `import raggemm` does not import all of these modules.
 MODULES = ["raggemm", "raggemm.nn", "raggemm.expert_parallel"]
 
 

@@ -1,5 +1,5 @@
 // Tests the contest of the benchmark, which compares results, measures the time of raggemm and its peers, and finds the
-// best peer. The peers here are made for the tests, and the case is small.
+// best peer.
 #include "bench/contest.h"
 
 #include <algorithm>
@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A peer that multiplies f32 operands by three simple loops.
 absl::Status Multiply(const GemmSeries& series, PeerThreads, int) {
   for (size_t g = 0; g < series.rows.size(); ++g) {
     const auto *lhs = static_cast<const float*>(series.lhs[g]), *rhs = static_cast<const float*>(series.rhs[g]);
@@ -47,8 +46,7 @@ Peer PeerOf(const char* name, decltype(Peer::run) run) {
   return peer;
 }
 
-// Returns a case of three groups, the middle one empty. The weights that a call reads take 4 MiB, so the contest makes
-// many sets of operands, but few enough to list.
+// The weights that a call reads take 4 MiB, so the contest makes many sets of operands, but few enough to list.
 Case SmallCase(Mode mode) {
   Case c;
   c.name = "small";
@@ -60,8 +58,7 @@ Case SmallCase(Mode mode) {
   return c;
 }
 
-// Runs the contest on a case for one round. The meter of the limits of the machine is made once, because filling its
-// gigabytes of memory takes seconds.
+// The meter of the limits of the machine is made once, because filling its gigabytes of memory takes seconds.
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
   static LimitsMeter& meter = *new LimitsMeter;
   const Memory memory({c}, c.in);

@@ -1,4 +1,4 @@
-"""Tests the tables that the benchmark makes of a report: means, best peers and failures. The report is small."""
+"""Tests the tables that the benchmark makes of a report: means, best peers and failures."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ LIMITS = {"threads": 2, "fma_gflops": 200.0, "overall_fma_gflops": 200.0, "read_
 
 
 def _case(rows=8, groups=4, **changes):
-    """Returns a case of report.json in which raggemm has 100 GFLOP/s, twice the best peer and half of the roofline."""
+    """Default: raggemm has 100 GFLOP/s, twice the best peer and half of the roofline."""
     case = {
         "case": f"2048x768/rows{rows}",
         "regime": "sweep",

@@ -36,7 +36,6 @@ exec qemu-aarch64-static -cpu max -0 "$0" {0}/system/usr/bin/python3.11 "$@"
 
 
 def make_python(session, python: pathlib.Path, wheel: pathlib.Path) -> None:
-    """Unpacks Debian's Python for aarch64, the wheel of raggemm, and the packages it needs to build/aarch64-python."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "system").mkdir(parents=True)
     packages = ("python3.11-minimal:arm64", "libpython3.11-minimal:arm64", "libpython3.11-stdlib:arm64")
@@ -56,7 +55,6 @@ def make_python(session, python: pathlib.Path, wheel: pathlib.Path) -> None:
 
 
 def run_python_tests(session, steps) -> None:
-    """Runs the Python tests under qemu, in a copy of the folder of tests."""
     run = FOLDER / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(ROOT / "python/tests", run / "tests")
@@ -67,7 +65,6 @@ def run_python_tests(session, steps) -> None:
 
 
 def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
-    """Builds the library for aarch64, and runs all tests except the Python tests."""
     session.run("cmake", "--preset", "aarch64", silent=True)
     session.run("cmake", "--build", "--preset", "aarch64")
     steps.run("counted", str(python), "tests/emulated/counted.py", f"{BUILD}/kernels/CMakeFiles/raggemm.dir/isa")

@@ -18,13 +18,11 @@ MINUTES = 90  # time limit of an emulated machine, by the clock of the host
 
 
 def read_excluded() -> list[list[str]]:
-    """Returns [program, pattern, reason] of each line of left_out.txt, the list of excluded tests."""
     lines = (HERE / "left_out.txt").read_text().splitlines()
     return [line.split(" ", 2) for line in lines if not line.startswith("#")]
 
 
 def write_tasks(files: pathlib.Path) -> list[str]:
-    """Writes files that say what the emulated machine runs, to its root folder. Returns the names of the programs."""
     rows = read_excluded()
     missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
     assert not missing, f"{HERE}/left_out.txt: {missing} do not exist"
@@ -59,7 +57,7 @@ def write_tasks(files: pathlib.Path) -> list[str]:
 
 
 def make_image(root: debian.Root, image: pathlib.Path) -> None:
-    """Makes the CD with Linux. Programs and libraries of the build have the same paths on it as on this system."""
+    """Programs and libraries of the build have the same paths on the CD as on this system."""
     shutil.rmtree(image, ignore_errors=True)
     files, boot, module = image / "root", image / "cd/isolinux", image / "module"
     for folder in (files / "bin", boot, module, *(files / (BUILD / name).relative_to("/") for name in ("bin", "lib"))):
@@ -99,10 +97,7 @@ BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
 
 
 def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
-    """Starts Bochs, which boots the CD. Its serial port is written to a log.
-
-    Bochs gets a network namespace of its own, because its display listens on a port.
-    """
+    """Bochs gets a network namespace of its own, because its display listens on a port."""
     bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
     # The serial port is file descriptor 3.
     shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'

@@ -22,7 +22,7 @@ TOLERANCE = 0.01
 
 
 class Counted(NamedTuple):
-    """The kernel for packed panels with the tallest register tile of an arithmetic, and its place in an object file."""
+    """The kernel for packed panels with the tallest register tile of an arithmetic."""
 
     name: str
     file: str
@@ -45,7 +45,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Returns the text of an instruction. Branches are spelled like jumps of x86 (jmp or jne)."""
+    """Branches are spelled like jumps of x86 (jmp or jne)."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -55,7 +55,6 @@ def as_of_x86(text: str) -> str:
 
 
 def basic_blocks(lines: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns the basic blocks of a function: sequences of instructions without a jump out of them or into them."""
     jumps = {at: int(found[1], 16) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))}
     blocks: list[list[str]] = [[]]
     for at, text in lines:
@@ -69,7 +68,6 @@ def basic_blocks(lines: list[tuple[int, str]]) -> list[list[str]]:
 
 
 def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]:
-    """Returns the instructions of a kernel's loop over k, and how many of them are product instructions."""
     command = ["aarch64-linux-gnu-objdump", "-dC", "--no-show-raw-insn", objects / f"{kernel.file}.cc.o"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
@@ -84,7 +82,6 @@ def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]
 
 
 def cycles(loop: list[str], core: str) -> float:
-    """Returns the cycles of one iteration of a loop on a core, by llvm-mca."""
     assembly = "\n".join("subs x0, x0, #1" if re.match(r"j\w+ ", text) else text for text in loop if text[:3] != "jmp")
     command = [MCA, "-mtriple=aarch64", f"-mcpu={core}", "-mattr=+bf16,+i8mm,+dotprod", "-iterations=100"]
     out = subprocess.run(command, check=True, capture_output=True, text=True, input=assembly + "\n").stdout
@@ -94,7 +91,6 @@ def cycles(loop: list[str], core: str) -> float:
 
 
 def measure(objects: pathlib.Path) -> list[list[str]]:
-    """Measures each kernel. Returns the rows of the table, as text."""
     rows = []
     for kernel in KERNELS:
         products, loop = loop_over_k(kernel, objects)
@@ -123,7 +119,7 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Returns the rows that are wrong: the share of the peak is too small, the loop spills, or the record differs."""
+    """A row is wrong if its share of the peak is too small, its loop spills, or the record differs."""
     found = []
     for row in rows:
         text = " | ".join(row)

@@ -1,7 +1,7 @@
 """Makes Debian 13 chroots and runs programs in them.
 
-The programs use the network of this system, and find the checkout at the same path. As a program, `debian.py ROOT
-FOLDER COMMAND...` runs a command in FOLDER of the chroot ROOT. Root.entering starts it by `unshare --mount`.
+As a program, `debian.py ROOT FOLDER COMMAND...` runs a command in FOLDER of the chroot ROOT. Root.entering starts it by
+`unshare --mount`.
 """
 
 import os
@@ -22,11 +22,11 @@ ENVIRONMENT = {
 
 
 class NotCovered(Exception):
-    """The exception that this system cannot make a Debian 13 chroot. Its text is the reason."""
+    """The exception's text is the reason."""
 
 
 class Root:
-    """A Debian 13 chroot with these packages. The constructor makes it if it does not exist."""
+    """The constructor makes the chroot, with these packages, if it does not exist."""
 
     def __init__(self, session, folder: pathlib.Path, *packages: str):
         self.session, self.folder = session, folder
@@ -52,16 +52,14 @@ class Root:
         stamp.write_text(want)
 
     def entering(self, *command, folder="/") -> list[str]:
-        """Returns the arguments of a process that enters a folder of the chroot and runs `command` there."""
         return ["unshare", "--mount", sys.executable, __file__, str(self.folder), str(folder), *map(str, command)]
 
     def run(self, *command, folder="/", **options) -> None:
-        """Runs a command in a folder of the chroot by session.run of nox, which raises an error if it fails."""
         self.session.run(*self.entering(*command, folder=folder), external=True, **options)
 
 
 def enter(root: pathlib.Path, folder: str, command: list[str]) -> None:
-    """Mounts the folders that programs need into the chroot, for this process only, then executes the command in it."""
+    """Mounts the folders for this process only."""
 
     def mount(*arguments) -> None:
         subprocess.run(["mount", *map(str, arguments)], check=True)

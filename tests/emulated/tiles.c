@@ -23,7 +23,7 @@
 #define GET_PERMISSIONS 0x1022
 #define REQUEST_PERMISSION 0x1023
 
-// Replaces the Linux function that implements these options of arch_prctl. Tests need no other option.
+// Replaces the Linux function that implements these options of arch_prctl.
 static long permit(int option, unsigned long argument) {
   if (option == REQUEST_PERMISSION) return 0;
   if (option != GET_PERMISSIONS) return -EINVAL;
@@ -87,7 +87,6 @@ static int emulate(struct notifier_block* block, unsigned long event, void* data
 
 static struct notifier_block invalid_opcode = {.notifier_call = emulate};
 
-// Returns the register of CPUID that has the flags of tiles.
 static u32 cpuid_edx_of_leaf_7(void) {
   u32 eax, ebx, ecx, edx;
   cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);

@@ -1,4 +1,3 @@
-// Tests that attributes and buffers of custom calls are decoded correctly, and that huge pages are advised.
 #include "ffi/decode.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,3 @@
-// Tests the functions raggemm_describe_json, with and without environment variables, and raggemm_tables_json. Also
-// tests that environment variables affect a custom call.
 #include "ffi/describe.h"
 
 #include <cstdlib>
@@ -91,7 +89,6 @@ TEST(DescribeTest, ReportsVersionsCpuAndLimits) {
   EXPECT_THAT(TextsOf(fields.at("precisions")), ElementsAre("DEFAULT", "BF16_X3", "BF16_X6"));
 }
 
-// Returns the row with this name of a table of the description, or an empty struct if there is none.
 Struct RowOf(const Struct& description, const std::string& table, absl::string_view name) {
   for (const Value& row : description.fields().at(table).list_value().values()) {
     if (row.struct_value().fields().at("name").string_value() == name) return row.struct_value();
@@ -184,7 +181,6 @@ TEST(DescribeTest, ReportsHowBf16IsComputedAndWhy) {
   EXPECT_THAT(summary({{"RAGGEMM_BF16_SUMS", "rows"}}), HasSubstr("RAGGEMM_BF16_SUMS: value \"rows\""));
 }
 
-// A custom call on a thread pool, as in XLA, obeys the environment variables and its attributes.
 TEST(EnvironmentTest, ReachesTheCustomCall) {
   const auto planned = [](const Variables& variables, const host::Attributes& attributes) {
     return RunWith(variables, [&]() -> std::string {

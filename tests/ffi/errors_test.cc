@@ -1,4 +1,3 @@
-// Tests the code and message of each kind of error, that out is not written, and that the next call works.
 // buffers_test.cc and sizes_test.cc cover errors of every buffer and of every group size.
 #include <functional>
 #include <memory>
@@ -23,7 +22,7 @@ using ::testing::HasSubstr;
 struct BadCall {
   const char* name;
   std::function<void(host::Call&)> spoil;
-  std::vector<std::string> messages;  // Parts of the error message.
+  std::vector<std::string> messages;
 };
 
 std::string Text(const char* text) { return text; }
@@ -157,7 +156,6 @@ TEST(IsaAttribute, IsAnErrorIfTheCpuLacksTheIsa) {
 
 // ---- the attribute `names`, by which errors use the caller's names of operands ----
 
-// Returns a value of the attribute `names` that gives each operand NAME the name my.NAME.
 std::string MyNames() {
   std::string list;
   const auto add = [&list](const Slot& slot) {
@@ -203,7 +201,7 @@ TEST(NamesTest, WrongListsAreErrors) {
 }
 
 struct Mistake {
-  std::string message;  // The whole message, with the caller's names.
+  std::string message;
   std::function<void(host::Call&)> make;
 };
 

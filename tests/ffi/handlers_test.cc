@@ -22,8 +22,7 @@ TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
   EXPECT_EQ(host::CheckVersion(ThePlugin().execute).message, "");
 }
 
-// In two thirds of the calls, every buffer begins or ends at an unmapped page. In the other calls, a buffer may also be
-// one element away from it.
+// In two thirds of the calls, every buffer begins or ends at an unmapped page.
 TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
   Random random(TestSeed());
   host::ThreadPool pool(2);

@@ -22,7 +22,6 @@ inline XLA_FFI_Handler* MlpHandler(const char* stage) {
   return ThePlugin().library.Find<XLA_FFI_Handler>(absl::StrCat("raggemm_moe_mlp_v1_", stage).c_str());
 }
 
-// An MLP in guarded buffers, its expected result, and the custom call that computes it.
 class MlpCall : public SpoiltCall {
  public:
   explicit MlpCall(const MlpSpec& spec)
@@ -62,7 +61,6 @@ class MlpCall : public SpoiltCall {
   host::Call call_;
 };
 
-// An MLP, the expected bits of all its gradients, and the custom call that computes them.
 class MlpBackwardCall : public SpoiltCall {
  public:
   explicit MlpBackwardCall(const MlpSpec& spec)

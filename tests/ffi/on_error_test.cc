@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 struct CallOutcome {
   host::Error error;
-  std::string written;  // Text on stderr.
+  std::string written;
 };
 
 CallOutcome RunWith(PluginCall& call, const std::string& on_error, host::TaskRunner* pool = nullptr) {
@@ -54,8 +54,7 @@ bool IsAllNaN(const Array& out) {
   return true;
 }
 
-// Returns true if every element of out is the NaN that the library writes, which is quiet and positive. Before the
-// call, elements are another NaN, because every byte of out is 0xFF.
+// Before the call, elements of out are another NaN, because every byte is 0xFF.
 bool IsTheWrittenNaN(const Array& out) {
   static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
   const auto bytes = SizeOf(out.dtype);
@@ -123,7 +122,6 @@ TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   }
 }
 
-// With on_error NaN, wrong pointers, shapes and workspaces give NaN, like wrong group sizes.
 TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   const std::pair<const char*, std::function<void(host::Call&)>> kBad[] = {
       {"lhs: data is null", [](host::Call& c) { c.args[0].data = nullptr; }},
@@ -145,7 +143,7 @@ TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   }
 }
 
-// If the machine lacks an executor or an ISA, a call fails even with on_error NaN. Otherwise every call would give NaN.
+// If the machine lacks an executor or an ISA, a call fails even with on_error NaN.
 TEST(OnErrorTest, NaNIsNotWrittenIfTheMachineLacksSomething) {
   PluginCall call(EveryOperand());
   call.call().attributes["executor"] = std::string("POOL");

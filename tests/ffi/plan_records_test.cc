@@ -22,14 +22,12 @@ std::string Take() {
   return copy;
 }
 
-// Runs a call with this number of groups, by which a test can identify the plan.
 void RunCall(int64_t groups) {
   PluginCall call({.groups = groups, .m = 4, .sizes = std::vector<int64_t>(groups, 0)});
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());
 }
 
-// Returns the line about the number of groups in the text of a plan.
 std::string GroupsLine(int64_t groups) {
   return "problems x replicas x groups: 1 x 1 x " + std::to_string(groups) + "\n";
 }
@@ -62,7 +60,7 @@ TEST(RecordPlansTest, IsTheTextOfThePlan) {
 }
 
 TEST(RecordPlansTest, PairsMayBeNestedAndAnExtraOffHasNoEffect) {
-  Record(false);  // No recording has begun.
+  Record(false);
   Record(true);
   Record(true);
   Record(false);
@@ -77,7 +75,6 @@ TEST(RecordPlansTest, PairsMayBeNestedAndAnExtraOffHasNoEffect) {
   EXPECT_THAT(Take(), HasSubstr(GroupsLine(9)));
 }
 
-// A call that fails before planning is not recorded.
 TEST(RecordPlansTest, HaveNoneOfABadCall) {
   PluginCall call(EveryOperand());
   call.call().args[0].data = nullptr;

@@ -20,7 +20,7 @@
 
 namespace raggemm::test {
 
-// Returns the functions of the plugin. It is loaded once and never closed, because tasks may still run after a test.
+// The plugin is loaded once and never closed, because tasks may still run after a test.
 inline const host::Plugin& ThePlugin() {
   static const auto* plugin = new host::Plugin(RAGGEMM_FFI_LIBRARY);
   return *plugin;
@@ -52,7 +52,6 @@ inline ProblemSpec EveryOperand() {
           .local_groups = 3};
 }
 
-// Returns the problem of EveryOperand with an activation, a gate and a row_index in addition.
 inline ProblemSpec EveryOperandOfExperts() {
   ProblemSpec spec = EveryOperand();
   spec.activation = Activation::kSilu;
@@ -61,14 +60,13 @@ inline ProblemSpec EveryOperandOfExperts() {
   return spec;
 }
 
-// A call of the plugin that a test may spoil, that is, make invalid. Has functions that check how the call ends.
+// A call of the plugin that a test may spoil, that is, make invalid.
 class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;
   virtual host::Call& call() = 0;
   // Returns success if all results are right, and nothing outside the buffers was written.
   virtual testing::AssertionResult IsRight() const = 0;
-  // Returns true if the plugin has not changed any byte of the results.
   virtual bool OutIsUntouched() const = 0;
   virtual bool SurroundingsIntact() const = 0;
   // Clears the results, then calls the stage EXECUTE of the handler.
@@ -76,8 +74,7 @@ class SpoiltCall {
   // Calls the stages INSTANTIATE and EXECUTE of the handlers, like XLA. Returns the first error.
   virtual host::Error Run(host::TaskRunner* pool) = 0;
 
-  // Returns success if `error`, the result of the call, has this code and all of these texts in its message, and if the
-  // call wrote nothing.
+  // Expects this code, all of these texts in the message, and that the call wrote nothing.
   testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
                                      XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };
@@ -145,7 +142,6 @@ class RunnerOf : public host::TaskRunner {
   TaskPool& pool_;
 };
 
-// A thread pool of the host. Its function num_threads calls `fail`, which throws an exception.
 class ThrowingRunner : public host::TaskRunner {
  public:
   explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}

@@ -23,7 +23,6 @@ namespace {
 
 const std::string kExecutors[] = {"AUTO", "OPENMP", "POOL", "SERIAL"};
 
-// Returns a problem with several tiles for each of 4 threads.
 ProblemSpec PoolSpec() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
@@ -61,7 +60,6 @@ class EmptyPool : public host::TaskRunner {
   void Schedule(XLA_FFI_Task*, void*) override { ADD_FAILURE() << "there are no threads"; }
 };
 
-// Owns a TaskPool of tests/support, and gives it the interface of the host's thread pools.
 template <typename Pool>
 class OwningRunner : public host::TaskRunner {
  public:
@@ -170,8 +168,7 @@ std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std
   return calls;
 }
 
-// Runs calls on the threads of the same pool that the calls use, like XLA. There are so many calls that all threads of
-// the pool are in calls while other calls wait.
+// There are so many calls that all threads of the pool are in calls while other calls wait.
 void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& calls) {
   struct Task {
     SpoiltGemm& call;

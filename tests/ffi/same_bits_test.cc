@@ -2,8 +2,8 @@
 // number of threads, or the threads' floating point flags.
 //
 // The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, whose checksums were
-// recorded with scalar code on one thread. ISAs or machines whose results have the same checksums agree with each
-// other. Other tests compare results with those of the oracle, which computes each row and group alone.
+// recorded with scalar code on one thread. Other tests compare results with those of the oracle, which computes each
+// row and group alone.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -36,7 +36,7 @@ using proto::GroupedGemmCase;
 
 constexpr int64_t kThreads = 16;
 
-// Returns the recorded checksums. The key of a checksum is "NAME DTYPES" of the case.
+// The key of a checksum is "NAME DTYPES" of the case.
 std::map<std::string, uint64_t> ReadChecksums() {
   std::map<std::string, uint64_t> checksums;
   std::ifstream file(RAGGEMM_CASES_DIR "/checksums.txt");
@@ -48,7 +48,6 @@ std::map<std::string, uint64_t> ReadChecksums() {
   return checksums;
 }
 
-// A case of proto/cases, and the recorded checksum of its result. Run calls the plugin.
 class RecordedCase {
  public:
   RecordedCase(const GroupedGemmCase& full, uint64_t recorded)
@@ -60,7 +59,7 @@ class RecordedCase {
 
   bool is_large() const { return multiply_adds_ > 1'000'000; }
 
-  // Runs the call with the attributes `execution`. Returns "" if the result has the recorded checksum, else a message.
+  // Returns "" if the result has the recorded checksum, else a message.
   std::string Run(const host::Attributes& execution, host::TaskRunner& pool) {
     const Array& out = made_.problem.out;
     if (out.data != nullptr) std::memset(out.data, 0xFF, BytesOf(out));
@@ -156,7 +155,6 @@ TEST(RecordedBits, AreTheSameInOtherTypes) {
   }
 }
 
-// Sets kHostileMode as the float mode of the calling thread while this object lives.
 class HostileFlags {
  public:
   HostileFlags() : saved_(ThreadMode()) { SetThreadMode(kHostileMode); }
@@ -167,7 +165,7 @@ class HostileFlags {
   uint64_t saved_;
 };
 
-// A thread pool that runs tasks on threads with kHostileMode, and counts the tasks that change the mode.
+// Counts the tasks that change the float mode of their thread.
 class HostileRunner : public host::TaskRunner {
  public:
   HostileRunner(int threads, std::atomic<int>& changed) : changed_(changed), pool_(threads) {}
@@ -206,7 +204,6 @@ int HostileThreadsOfTeam() {
   return count;
 }
 
-// The float modes of threads do not affect results, and a call does not change them.
 TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
   Cases();  // Makes the cases while this thread has its usual float mode.
   const uint64_t usual = ThreadMode();
@@ -231,7 +228,7 @@ TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
     }
   }
   SetFlagsOfTeam(usual);
-  pool.reset();  // Runs the remaining tasks.
+  pool.reset();
   EXPECT_EQ(changed, 0);
 }
 

@@ -1,5 +1,4 @@
 // Tests wrong group sizes and offsets, as a faulty router gives them, at every index of every such array in every mode.
-// Also tests arrays without elements that have huge extents.
 #include <cstring>
 #include <deque>
 #include <string>
@@ -20,7 +19,6 @@ namespace {
 constexpr int64_t kWrong[] = {-1, 1000, kHighest, kLowest, int64_t{1} << 31, kHighest / 2};
 
 // Writes each value of kWrong to one element of an array, converted to its type, and expects an error with these texts.
-// Skips values for which is_right returns true.
 template <typename IsRight>
 void ExpectValuesAreRefused(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
                             IsRight is_right) {
@@ -99,11 +97,10 @@ TEST(SizesTest, EveryWrongSizeTokenAndOffsetOfAnMlpIsRefused) {
 
 using Dims = std::vector<int64_t>;
 
-// A problem whose operands have no elements, in these shapes, and whose arrays of group sizes have these values.
 struct EmptyProblem {
   const char* name;
   Dims lhs, rhs, out;
-  std::vector<const char*> ragged;  // Names of the dims arrays that are set.
+  std::vector<const char*> ragged;
   Dims sizes_shape;
   std::vector<Dims> sizes;  // Values of each array that is set. No values if sizes_shape has no elements.
   bool lhs_is_trans = false;
@@ -166,7 +163,7 @@ const EmptyProblem kEmpty[] = {
      true},
 };
 
-// The call of an EmptyProblem. Only its arrays of group sizes and its workspace have memory.
+// Only the arrays of group sizes and the workspace have memory.
 class EmptyCall {
  public:
   explicit EmptyCall(const EmptyProblem& empty) {
@@ -221,8 +218,7 @@ void PrintTo(const EmptyProblem& empty, std::ostream* os) { *os << empty.name; }
 INSTANTIATE_TEST_SUITE_P(Extents, EmptyTest, testing::ValuesIn(kEmpty),
                          [](const testing::TestParamInfo<EmptyProblem>& info) { return info.param.name; });
 
-// Calls of MLPs whose operands have huge extents and no elements. Extents from 2^40 on are an error, because the size
-// of the workspace could overflow.
+// Extents from 2^40 on are an error, because the size of the workspace could overflow.
 TEST(EmptyMlpTest, HugeExtentsWithoutElements) {
   for (int64_t huge : {int64_t{1} << 32, int64_t{1} << 41, kHighest}) {
     std::vector<int64_t> workspace(1 << 16);

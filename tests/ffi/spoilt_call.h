@@ -22,13 +22,12 @@ namespace raggemm::test {
 
 inline constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
-// Returns buffer number i of a call. The numbers of operands come before those of results.
 inline host::Buffer& BufferAt(host::Call& call, size_t i) {
   return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
 
 // A custom call of the plugin: its description, the type of its attributes, and a function that makes a valid call with
-// every optional operand. Names returns the names of the buffers of a call, in the order of BufferAt.
+// every optional operand.
 struct Target {
   const CustomCall& description;
   const google::protobuf::Descriptor& attributes;
@@ -41,7 +40,6 @@ absl::Span<const Target> AllTargets();
 // Returns one valid problem for each mode. Some group sizes are zero, and some rows are in no group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
-// A call of raggemm_grouped_gemm_v1 for the problem of a spec. `change` may change the problem before.
 class SpoiltGemm : public PluginCall {
  public:
   explicit SpoiltGemm(
@@ -50,9 +48,8 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Checks that the result has the specified bits and is within the error bound, and that nothing outside of the
-  // buffers was written. Skips the error bound if some operands are special values, because float64 overflows later
-  // than the type of the result.
+  // Skips the error bound if some operands are special values, because float64 overflows later than the type of the
+  // result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);
@@ -69,8 +66,7 @@ class SpoiltGemm : public PluginCall {
   Reference reference_;
 };
 
-// Returns an MLP with every optional operand: s8 weights with a gate, biases, scales and zero points. It processes
-// groups 1 to 3 of 5.
+// Has s8 weights with a gate, biases, scales and zero points. Processes groups 1 to 3 of 5.
 MlpSpec EveryMlpOperand();
 
 }  // namespace raggemm::test

@@ -19,7 +19,6 @@ SANITIZERS = {
 
 
 def unpack_seeds(corpus: pathlib.Path) -> None:
-    """Copies the seeds and the cases of edge.textproto into the folder of libFuzzer's corpus."""
     shutil.copytree(SEEDS / "cases", corpus, dirs_exist_ok=True)
     cases = (ROOT / "proto/cases/edge.textproto").read_text().split("\ncases {")
     for number, case in enumerate(cases):
@@ -27,13 +26,13 @@ def unpack_seeds(corpus: pathlib.Path) -> None:
 
 
 def fuzz_problems(seconds: int) -> str | None:
-    """Runs fuzz_problems for so many seconds. Returns None, or a message if a result was wrong."""
+    """Returns None, or a message if a result was wrong."""
     command = [ROOT / "build/release/bin/fuzz_problems", f"--corpus={SEEDS}/problems.txt", f"--seconds={seconds}"]
     return None if subprocess.run(command).returncode == 0 else "fuzz_problems failed, see above"
 
 
 def fuzz_cases(seconds: int) -> str | None:
-    """Runs fuzz_cases. Returns None, or the minimized input that failed and a command that replays it."""
+    """Returns None, or the minimized input that failed and a command that replays it."""
     program, corpus, log = ROOT / "build/address/bin/fuzz_cases", FOLDER / "cases", FOLDER / "cases.log"
     unpack_seeds(corpus)
     (FOLDER / "found").mkdir(exist_ok=True)
@@ -58,7 +57,7 @@ def fuzz_cases(seconds: int) -> str | None:
 
 
 def fuzz(seconds: int) -> list[str]:
-    """Runs both fuzzers at the same time for so many seconds. Returns a message for each fuzzer that found an error."""
+    """Returns a message for each fuzzer that found an error."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         found = pool.map(lambda fuzzer: fuzzer(seconds), (fuzz_problems, fuzz_cases))

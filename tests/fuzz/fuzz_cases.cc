@@ -1,5 +1,5 @@
 // A libFuzzer target for texts of GroupedGemmCases. Each text must be read, or refused with the position of the error.
-// Small cases are then computed as in ffi_driver. They must give the right result or an error of the caller.
+// Small cases are then computed as in ffi_driver.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,17 +24,16 @@
 namespace raggemm::test {
 namespace {
 
-constexpr int64_t kMostElements = 1 << 12;  // Largest number of elements of an operand that is computed.
-constexpr int kMostCases = 4;               // Largest number of cases of a text that are computed.
+constexpr int64_t kMostElements = 1 << 12;
+constexpr int kMostCases = 4;
 
-// Aborts unless `holds` is true, so that libFuzzer saves the input. `what` describes the condition.
+// Aborts unless `holds` is true, so that libFuzzer saves the input.
 void Require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "does not hold: %s\n", what);
   std::abort();
 }
 
-// A temporary file in memory with this content.
 class TextFile {
  public:
   TextFile(const uint8_t* data, size_t size) : descriptor_(memfd_create("cases", 0)) {
@@ -58,8 +57,7 @@ bool IsSmall(const Dims& dims) {
   return elements <= kMostElements;
 }
 
-// Returns true if all arrays of a case are small. Extents of zero do not make an array small, because code that reads a
-// case may loop over its other extents.
+// Extents of zero do not make an array small, because code that reads a case may loop over its other extents.
 bool IsSmall(const proto::GroupedGemmCase& source) {
   return IsSmall(source.lhs().dims()) && IsSmall(source.rhs().dims()) && IsSmall(source.out().dims()) &&
          IsSmall(source.bias().dims()) && IsSmall(source.alpha().dims()) && IsSmall(source.beta().dims()) &&
@@ -67,8 +65,8 @@ bool IsSmall(const proto::GroupedGemmCase& source) {
          IsSmall(source.group_shape());
 }
 
-// Executes a call. Requires that it succeeds with out within its error bound, or that it returns an error with a
-// message and does not change out.
+// Requires that the call succeeds with out within its error bound, or returns an error with a message and does not
+// change out.
 void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) {
   const host::Error error = host::Execute(raggemm_grouped_gemm_v1_execute, call, nullptr);
   Require(host::LiveErrors() == 0, "every error was destroyed");

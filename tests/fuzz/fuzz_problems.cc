@@ -1,6 +1,6 @@
-// A program that computes random valid problems. A fourth of them are expert MLPs. Each problem runs in a random
-// configuration with every instruction set of the host. Results are compared with the bits of the oracle and with the
-// float64 reference. For a wrong result, a crash or a hang, the program prints a line that --replay accepts.
+// A program that computes random valid problems. Each problem runs in a random configuration with every instruction set
+// of the host. Results are compared with the bits of the oracle and with the float64 reference. For a wrong result, a
+// crash or a hang, the program prints a line that --replay accepts.
 #include <unistd.h>
 
 #include <chrono>
@@ -94,13 +94,12 @@ struct FuzzCase {
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
 // Returns a case as one line: the fields of the spec that differ from their defaults, " : ", and such fields of the
-// config. The line of an MLP begins with "mlp ".
+// config.
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
   return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));
 }
 
-// Returns the case of a line that ToText made. Returns InvalidArgument for any other text.
 absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text) {
   FuzzCase parsed;
   const bool is_mlp = absl::ConsumePrefix(&text, kMlp);
@@ -141,8 +140,7 @@ void CatchCrashes() {
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
 }
 
-// The thread pool of calls of the C++ library, and the one of calls of the plugin. They are never destroyed, because
-// tasks may start after the end of their call.
+// The pools are never destroyed, because tasks may start after the end of their call.
 constexpr int kPoolThreads = 3;
 TaskPool& LibrarysPool() {
   static auto* pool = new ThreadedPool(kPoolThreads);
@@ -169,9 +167,9 @@ Options OptionsOf(const RunConfig& config) {
 class Checked {
  public:
   virtual ~Checked() = default;
-  // Computes the problem. Returns success if every element of out has the bits of the oracle and is within its error
-  // bound, and if no byte around a buffer has changed. Skips the error bound if some operands are special values,
-  // because float64 overflows later than f32.
+  // Returns success if every element of out has the bits of the oracle and is within its error bound, and if no byte
+  // around a buffer has changed. Skips the error bound if some operands are special values, because float64 overflows
+  // later than f32.
   virtual testing::AssertionResult IsRight(const RunConfig& config) = 0;
 };
 
@@ -206,7 +204,7 @@ class CheckedProblem : public Checked {
   Reference reference_;
 };
 
-// An MLP. The expected bits are those of separate products, activations and sums.
+// The expected bits are those of separate products, activations and sums.
 class CheckedMlp : public Checked {
  public:
   explicit CheckedMlp(const MlpSpec& spec) : call_(spec), reference_(ComputeReference(call_.mlp())) {}
@@ -237,7 +235,6 @@ FuzzCase RandomCase(Random& random) {
   return {{}, {}, PlainMlp(RandomMlpSpec(mlp_random))};
 }
 
-// Computes a problem with the configuration of a case. If the result is wrong, prints the case and returns false.
 bool IsRight(Checked& problem, const FuzzCase& fuzz_case) {
   const std::string text = ToText(fuzz_case);
   std::snprintf(running, sizeof running, "%s", text.c_str());

@@ -76,7 +76,6 @@ absl::Status StoreInteger(absl::string_view name, const Array& array, int64_t in
       absl::StrCat(name, ": value ", value, " at index ", index, " does not fit ", NameOf(array.dtype)));
 }
 
-// Returns the seed of the random values of lhs. rhs has the next seed, and the other arrays have the seeds after it.
 uint64_t FirstSeed(const GroupedGemmCase& source) { return static_cast<uint64_t>(source.seed()) << 8; }
 constexpr uint64_t kMatrices = 2;
 
@@ -190,7 +189,7 @@ class Builder {
   const GroupedGemmCase& source_;
   ArrayStore& arrays_;
   GroupedGemmProblem& problem_;
-  uint64_t seed_;  // Seed of the next random array.
+  uint64_t seed_;
 };
 
 }  // namespace

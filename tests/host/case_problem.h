@@ -16,7 +16,7 @@
 namespace raggemm::host {
 
 // Scales the group sizes of a recorded case down, so that it has at most max_multiply_adds. Each expert that has rows
-// keeps at least one row, even if this exceeds the limit. Does not change explicit cases.
+// keeps at least one row, even if this exceeds the limit.
 void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 
 // Returns the explicit form of a recorded case. Returns a case that is explicit already without changes. Returns
@@ -28,18 +28,18 @@ absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase
 // because they belong to the previous types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
-// Returns true if the precision of f32 products can be chosen for a case: lhs and rhs are f32, and out is not f64.
+// Returns true if lhs and rhs are f32, and out is not f64.
 bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 
 // Returns the types of lhs, rhs and out, like "f32*bf16>f32". Appends the precision unless it is the default, and the
 // bf16_sums rule if the case names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
-// Owns dense arrays. They have the alignment of XLA's buffers, 64 bytes, and are not initialised.
+// The arrays have the alignment of XLA's buffers, 64 bytes, and are not initialised.
 class ArrayStore {
  public:
-  // Adds an array. Throws std::invalid_argument if a dimension is negative or the number of bytes overflows, and
-  // std::bad_alloc if memory runs out.
+  // Throws std::invalid_argument if a dimension is negative or the number of bytes overflows, and std::bad_alloc if
+  // memory runs out.
   Array Add(DType dtype, Dims dims);
 
  private:
@@ -49,16 +49,16 @@ class ArrayStore {
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 
-// The problem of a case, and the memory of its operands. Operands without values in the case are random (FillRandom).
-// The seed of lhs is the seed of the case times 256. The seed of rhs is one more. The other random operands have the
-// seeds after it, in the order of kOperandSlots. Every byte of out is 0xFF, which makes a NaN of every float type.
+// Operands without values in the case are random (FillRandom). The seed of lhs is the seed of the case times 256. The
+// seed of rhs is one more. The other random operands have the seeds after it, in the order of kOperandSlots. Every byte
+// of out is 0xFF, which makes a NaN of every float type.
 struct CaseProblem {
   ArrayStore arrays;
   GroupedGemmProblem problem;
 };
 
-// Makes the problem of an explicit case. Returns InvalidArgument if the fields of the case do not fit together, for
-// example if an operand has the wrong number of values. The library may still reject the problem.
+// Returns InvalidArgument if the fields of the case do not fit together, for example if an operand has the wrong number
+// of values. The library may still reject the problem.
 absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
 
 }  // namespace raggemm::host

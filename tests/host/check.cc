@@ -14,8 +14,7 @@ namespace {
 
 constexpr int64_t kSampleSize = 4096;
 
-// Makes random integers below a limit, the same ones with every standard library. Those of
-// std::uniform_int_distribution differ.
+// Makes random integers below a limit, the same ones with every standard library.
 class Below {
  public:
   explicit Below(uint64_t seed) : engine_(seed) {}
@@ -60,11 +59,10 @@ absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Spa
 }
 
 // Returns the linear indices of a sample of out with at least kSampleSize elements. For each group that is not empty,
-// it has the last element, kEdge elements of the last row, kEdge of the last column, and others. The rest of the sample
-// are elements anywhere in out.
+// it has the last element, kEdge elements of the last row, kEdge of the last column, and others.
 std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
                                uint64_t seed) {
-  constexpr int64_t kEdge = 8;  // Elements of the last row, and of the last column, to take from each group.
+  constexpr int64_t kEdge = 8;
   Below below(seed);
   std::vector<MatrixView> groups;
   for (const GroupProduct& product : products) {

@@ -13,7 +13,6 @@ namespace raggemm::host {
 
 int64_t MultiplyAdds(absl::Span<const GroupProduct> products);
 
-// The result of comparing out with the float64 reference.
 struct Check {
   int64_t compared = 0;      // Number of compared elements.
   double max_error = 0;      // Largest error of an element, divided by its tolerance. Above 1 the result is wrong.
@@ -22,7 +21,7 @@ struct Check {
 };
 
 // Compares out with the float64 reference. If the problem has more than ten million multiply-adds, compares only a
-// random sample of the elements, which `seed` determines. Uses all CPUs.
+// random sample of the elements, which `seed` determines.
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);
 
 }  // namespace raggemm::host

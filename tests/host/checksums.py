@@ -9,7 +9,7 @@ HEAD = "# Checksums of the results of edge.textproto and formats.textproto (test
 
 
 def runs() -> list[list[str]]:
-    """Returns the command-line flags of each run of ffi_driver. If a flag is repeated, the last one counts.
+    """If a flag is repeated, the last one counts.
 
     The edge cases run in their own types and in other types. The cases of formats.textproto run with two bf16 rules.
     """
@@ -21,15 +21,11 @@ def runs() -> list[list[str]]:
 
 
 def recorded() -> list[str]:
-    """Returns the recorded lines, one per result: "case dtypes checksum"."""
     return [line for line in RECORDED.read_text().splitlines() if not line.startswith("#")]
 
 
 def computed(driver: list[str], *flags: str) -> list[str]:
-    """Runs ffi_driver, and returns its lines "case dtypes checksum", one per result. Omits results that are wrong.
-
-    `driver` is the command that starts ffi_driver. `flags` are added to the flags of each run.
-    """
+    """Runs ffi_driver, and returns its lines "case dtypes checksum", one per result. Omits results that are wrong."""
     lines: list[str] = []
     for run in runs():
         command = [*driver, "--all", "--checksums", *flags, *run]
@@ -38,13 +34,12 @@ def computed(driver: list[str], *flags: str) -> list[str]:
 
 
 def differences(driver: list[str], *flags: str) -> list[str]:
-    """Runs ffi_driver. Returns "+ LINE" for each unrecorded line, and "- LINE" for each missing recorded line."""
+    """Returns "+ LINE" for each unrecorded line, and "- LINE" for each missing recorded line."""
     want, got = recorded(), computed(driver, *flags)
     return [f"- {line}" for line in want if line not in got] + [f"+ {line}" for line in got if line not in want]
 
 
 def record(driver: list[str]) -> int:
-    """Runs ffi_driver with scalar code on one thread, writes its checksums to the file, and returns their number."""
     lines = computed(driver, "--isa=scalar", "--executor=serial")
     RECORDED.write_text("\n".join([HEAD, *lines]) + "\n")
     return len(lines)

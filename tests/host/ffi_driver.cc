@@ -58,8 +58,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
-// Returns the path of a file relative to the parent of the folder of this program. The build tree and an installation
-// have the same layout.
+// Returns the path of a file relative to the parent of the folder of this program.
 fs::path InstalledPath(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }
@@ -131,8 +130,7 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// Returns the number of threads of the pool for a case: the flag, else the number in the case, else one per CPU. The
-// plugin refuses more than kMaxThreads.
+// Returns the number of threads of the pool for a case: the flag, else the number in the case, else one per CPU.
 int PoolThreads(const GroupedGemmCase& c) {
   int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = c.config().threads();
@@ -140,8 +138,7 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// Runs a case. Returns exceptions as errors, so that the next cases still run after a case with invalid shapes or too
-// little memory.
+// Returns exceptions as errors, so that the next cases still run after a case with invalid shapes or too little memory.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));
@@ -153,7 +150,6 @@ absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& sou
   }
 }
 
-// Prints the result of a case. Returns true if the result is right.
 bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   if (!run.ok()) {
     absl::PrintF("%-34s ERROR %s\n", source.name(), run.status().ToString());
@@ -179,7 +175,7 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
 }
 
 // Throws std::runtime_error if the plugin has another FFI API version than this program, or refuses the attributes of
-// the flags. No case could run then.
+// the flags.
 void CheckPlugin(const Plugin& plugin, const Attributes& attributes) {
   for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
     if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);

@@ -1,4 +1,3 @@
-// Tests the output and the exit codes of the program ffi_driver.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -26,7 +25,7 @@ using ::testing::StartsWith;
 
 struct Outcome {
   int exit_code;
-  std::string text;  // Output on stdout and stderr.
+  std::string text;
 };
 
 Outcome Drive(const std::string& arguments) {

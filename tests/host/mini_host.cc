@@ -58,7 +58,7 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   return nullptr;
 }
 
-// Returns a table of API functions. It has the functions that a handler for the CPU calls. The others are null.
+// The table has the functions that a handler for the CPU calls. The others are null.
 XLA_FFI_Api MakeApi() {
   XLA_FFI_Api api{};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
@@ -84,7 +84,7 @@ constexpr XLA_FFI_DataType TypeOf(int64_t) { return XLA_FFI_DataType_S64; }
 constexpr XLA_FFI_DataType TypeOf(float) { return XLA_FFI_DataType_F32; }
 constexpr XLA_FFI_DataType TypeOf(double) { return XLA_FFI_DataType_F64; }
 
-// Attributes as structs of XLA's C ABI. Each dictionary of attributes is sorted by name.
+// Each dictionary of attributes is sorted by name.
 class AttributeList {
  public:
   explicit AttributeList(const Attributes& attributes) : nodes_(attributes.size()) {

@@ -1,5 +1,5 @@
 // Implements XLA's side of its C ABI, just enough to call an FFI handler like XLA:CPU: call frames, API functions,
-// errors, and a thread pool. Depends only on XLA's C header, not on the library.
+// errors, and a thread pool.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_
 
@@ -48,7 +48,6 @@ struct Call {
   Attributes attributes;
 };
 
-// The interface of thread pools of the host. They run the tasks that handlers schedule.
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
@@ -74,7 +73,7 @@ class ThreadPool : public TaskRunner {
   std::vector<std::thread> threads_;
 };
 
-// The call frame of one stage of a call. It points into `call`, which must outlive the frame.
+// The frame points into `call`, which must outlive it.
 class CallFrame {
  public:
   // If `pool` is null, the thread pool functions of the API return errors.
@@ -91,17 +90,15 @@ class CallFrame {
   std::unique_ptr<Storage> storage_;
 };
 
-// Calls a handler, and returns its error. Destroys the error object that the handler returned.
+// Destroys the error object that the handler returned.
 Error Invoke(XLA_FFI_Handler* handler, CallFrame& frame);
 
-// Asks the handler for its FFI API version, like XLA when it registers a handler. Returns an error unless this host
-// supports the version.
+// Returns an error unless this host supports the version.
 Error CheckVersion(XLA_FFI_Handler* handler);
 
 // Calls the stage INSTANTIATE of a handler with attributes and no buffers, like XLA:CPU when it loads an executable.
 Error Instantiate(XLA_FFI_Handler* handler, const Attributes& attributes);
 
-// Calls the stage EXECUTE of a handler, which computes the results.
 Error Execute(XLA_FFI_Handler* handler, const Call& call, TaskRunner* pool);
 
 // Returns the number of error objects that exist: created by handlers and not yet destroyed.
@@ -116,7 +113,7 @@ class Library {
   Library& operator=(const Library&) = delete;
   ~Library();
 
-  // Returns the function with this name. Throws std::runtime_error if the library has none.
+  // Throws std::runtime_error if the library has no such function.
   template <typename Function>
   Function* Find(const char* name) const {
     return reinterpret_cast<Function*>(Symbol(name));

@@ -10,11 +10,10 @@
 
 namespace raggemm::host {
 
-// Returns the memory of an array as a buffer of a call.
 Buffer ToBuffer(const Array& array);
 
 // Returns the call of raggemm_grouped_gemm_v1 or raggemm_moe_mlp_v1 that a JAX program would make for a problem. The
-// attributes executor, isa and threads are absent. The call points into the buffers of the problem.
+// attributes executor, isa and threads are absent.
 Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace);
 Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
 

@@ -11,7 +11,6 @@
 namespace raggemm::host {
 namespace {
 
-// Returns random number i of the sequence that belongs to a seed.
 uint64_t Hash(uint64_t seed, uint64_t i) { return Scramble((seed << 40) + (i + 1) * kGolden); }
 
 template <typename T, typename ValueOf>
@@ -33,7 +32,6 @@ void FillFractions(const Array& array, uint64_t seed, int exponent) {
   });
 }
 
-// Does the same as FillFractions for types without arithmetic in C++, with a table of all fractions.
 void FillFromTable(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
   const int64_t values = int64_t{1} << digits;
@@ -57,7 +55,7 @@ void FillIntegers(const Array& array, uint64_t seed) {
   });
 }
 
-// Fills an array of one-byte floats. A table maps the top byte of each random number to an element.
+// Fills an array of one-byte floats.
 void FillNarrowFloats(const Array& array, uint64_t seed) {
   const Format& format = FormatOf(array.dtype);
   std::array<uint8_t, 256> table;

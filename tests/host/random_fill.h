@@ -10,8 +10,7 @@
 
 namespace raggemm::host {
 
-// Divides [0, n) into one chunk per CPU, and calls body(begin, end) for each chunk on a thread of its own. Returns when
-// all calls have returned.
+// Divides [0, n) into one chunk per CPU, and calls body(begin, end) for each chunk on a thread of its own.
 template <typename Body>
 void ParallelChunks(int64_t n, const Body& body) {
   const int64_t chunks = std::max(1u, std::thread::hardware_concurrency());

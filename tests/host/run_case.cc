@@ -39,8 +39,6 @@ absl::StatusOr<double> TimedExecute(const Plugin& plugin, const Call& call, Task
   return seconds.count();
 }
 
-// Returns the attributes executor, isa and threads of a call. Takes each one from `given`, or else from the config of
-// the case.
 Attributes CallAttributes(Attributes given, const proto::GroupedGemmConfig& config) {
   using proto::GroupedGemmConfig;
   if (config.has_executor()) given.insert({"executor", GroupedGemmConfig::Executor::Value_Name(config.executor())});

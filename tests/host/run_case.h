@@ -1,4 +1,3 @@
-// Runs cases of proto/cases through libraggemm_ffi.so like XLA, and checks the results.
 #ifndef RAGGEMM_TESTS_HOST_RUN_CASE_H_
 #define RAGGEMM_TESTS_HOST_RUN_CASE_H_
 
@@ -15,8 +14,8 @@
 
 namespace raggemm::host {
 
-// The functions of libraggemm_ffi.so. The constructor throws std::runtime_error if the library or a function is
-// missing, or if its FFI API version is not supported.
+// The constructor throws std::runtime_error if the library or a function is missing, or if its FFI API version is not
+// supported.
 struct Plugin {
   explicit Plugin(const std::string& path);
 
@@ -39,16 +38,16 @@ struct RunOptions {
 };
 
 struct CaseRun {
-  std::string plan;                     // The plan as text.
-  std::string dtypes;                   // Result of DTypesOf.
+  std::string plan;
+  std::string dtypes;
   int64_t rows = 0, recorded_rows = 0;  // Rows after and before scaling down. 0 for explicit cases.
   Check check;
-  uint64_t checksum = 0;  // Checksum of out.
+  uint64_t checksum = 0;
   double seconds = 0;
   int64_t multiply_adds = 0;
 };
 
-// Runs a case once and checks its result. Errors of the plugin are returned with their code and message.
+// Errors of the plugin are returned with their code and message.
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool);
 

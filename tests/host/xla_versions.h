@@ -1,6 +1,5 @@
 // Gives common names to what differs in XLA's C header between the FFI API versions 0.2 (jaxlib 0.8.1) and 0.5 (jaxlib
-// 0.12). Since 0.4 the API function that reads an error's message also returns its code. The function and its argument
-// struct have new names, the struct is longer, and the position of the function in the API is the same.
+// 0.12). Since 0.4 the API function that reads an error's message also returns its code.
 #ifndef RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 #define RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 

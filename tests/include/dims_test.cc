@@ -1,4 +1,3 @@
-// Tests the conversions to Dims, the shape of an array, and that a Dims holds a copy of its source.
 #include <type_traits>
 #include <vector>
 
@@ -32,7 +31,7 @@ TEST(DimsTest, InitializeAnArrayInOneExpression) {
   EXPECT_THAT((Array{nullptr, DType::kF32, absl::MakeConstSpan(dims, 1)}).dims, ElementsAre(2));
 }
 
-// A number must not convert to Dims. A vector could be made from it, as a length, but a number is no shape.
+// A vector could be made from a number, as a length, but a number is no shape.
 TEST(DimsTest, AreNotMadeFromANumber) { EXPECT_FALSE((std::is_convertible_v<int64_t, Dims>)); }
 
 TEST(DimsTest, MayExceedTheInlineCapacity) {

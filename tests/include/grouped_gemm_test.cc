@@ -10,7 +10,7 @@
 namespace raggemm::test {
 namespace {
 
-// Two experts and three rows: out = lhs x rhs[expert]. The first row belongs to expert 0, the others to expert 1.
+// Two experts and three rows: out = lhs x rhs[expert].
 class TwoExperts : public testing::Test {
  protected:
   TwoExperts() {

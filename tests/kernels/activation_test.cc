@@ -59,7 +59,7 @@ TEST(ActivationTest, IsRightInEveryModeStorageAndType) {
   }
 }
 
-// Checks every combination of alpha, beta, c and bias. Rows in no group keep c or become zero, even with a gate.
+// Rows in no group keep c or become zero, even with a gate.
 TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (int bits = 0; bits < 16; ++bits) {
@@ -76,8 +76,6 @@ TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   }
 }
 
-// Covers every strategy, one and several KC blocks, and one and several tiles of columns with f32. Then covers each
-// bf16_sums rule, quantized operands and split f32.
 TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
   for (int64_t m : {1, 4, 70}) {
     for (int64_t n : {1, 33, 600}) {

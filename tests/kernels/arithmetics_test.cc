@@ -1,5 +1,4 @@
-// Tests every arithmetic in every mode, storage and register tile, on every ISA of the host. Operands are random. The
-// tests of each arithmetic cover special values.
+// Tests every arithmetic in every mode, storage and register tile, on every ISA of the host.
 #include <cstdint>
 #include <vector>
 
@@ -58,7 +57,6 @@ TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   }
 }
 
-// Covers register tiles of every height and width, with rhs packed and in its stored layout.
 TEST(ArithmeticsOnEveryIsa, TileEdges) {
   for (ProblemSpec spec : EveryArithmetic(0, 1, 35)) {
     if (spec.out != DType::kS32) spec.out = DType::kBF16;

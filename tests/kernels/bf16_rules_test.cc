@@ -21,7 +21,6 @@ RAGGEMM_FOR_EACH_ISA(Bf16Rules);
 
 class Bf16RulesOnEveryIsa : public testing::Test {
  protected:
-  // Fills lhs and rhs with bit patterns from fill(random), and checks the result of each rule.
   template <typename Fill>
   void ExpectBits(const ProblemSpec& spec, Fill fill) {
     Random random(TestSeed() + spec.k);
@@ -86,7 +85,6 @@ TEST_F(Bf16RulesOnEveryIsa, SpecialValues) {
   }
 }
 
-// Checks hundreds of thousands of products of random bit patterns, in sums of one or two products.
 TEST_F(Bf16RulesOnEveryIsa, AnyBits) {
   for (int64_t k : {1, 2}) {
     ExpectBits(Bf16Spec(300, 300, k), [](Random& random) { return random.Next(); });

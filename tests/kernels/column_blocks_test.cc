@@ -1,5 +1,3 @@
-// Tests the layout of column blocks of rhs: results for every type and extent, prefetches, and errors. The padding
-// after the last column has arbitrary values.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -38,7 +36,7 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// Checks the bits of a problem twice: with plans for its rhs in the L2 cache, and with plans for a CPU without one.
+// Checks the bits twice: with plans for rhs in the L2 cache, and for a CPU without one.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);
@@ -98,8 +96,7 @@ TEST(ColumnBlocksOnEveryIsa, Integers) {
   }
 }
 
-// Covers scales that multiply sums, scales that multiply elements, and no scales. 131 columns do not fill the last byte
-// of a row if two or four elements share a byte.
+// 131 columns do not fill the last byte of a row if two or four elements share a byte.
 TEST(ColumnBlocksOnEveryIsa, QuantizedWeights) {
   const std::vector<int64_t> scales[] = {{}, {0}, {0, 1}, {32, 1}, {64, 0}, {1, 1}};
   for (DType rhs : kAllQuantized) {
@@ -155,7 +152,7 @@ class ColumnBlocks : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 
-// A tile of few rows reads rhs in the order of memory. It prefetches each cache line once, at a fixed distance ahead.
+// A tile of few rows prefetches each cache line once, at a fixed distance ahead.
 TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
   MakeScheduleOf({.groups = 1,
                   .m = 1,
@@ -196,7 +193,7 @@ TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
 
 struct BadBlocks {
   std::function<void(GroupedGemmProblem&)> spoil;
-  std::vector<std::string> message;  // Parts of the error message.
+  std::vector<std::string> message;
 };
 
 TEST(BadColumnBlocks, AreRefused) {

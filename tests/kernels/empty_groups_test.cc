@@ -1,4 +1,3 @@
-// Tests calls with eight groups of which any subset is empty, and calls with extents of zero.
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -31,7 +30,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Mode ragged K sums three replicas, of which any may be empty. The last replica that is not empty stores the sum.
+// Mode ragged K sums three replicas, of which any may be empty.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};
@@ -40,8 +39,8 @@ TEST_F(EmptyGroups, SummedReplicas) {
   }
 }
 
-// A call may have no groups, rows, columns or steps of k. Elements of out are then zero, or c, or c + bias in
-// groups that have rows but no steps of k.
+// Without groups, rows, columns or steps of k, elements of out are zero, or c, or c + bias in groups that have rows but
+// no steps of k.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     for (int mask = 0; mask < 16; ++mask) {

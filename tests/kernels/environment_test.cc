@@ -1,4 +1,3 @@
-// Tests environment variables that set the defaults of calls, and the errors for invalid values.
 #include "raggemm/environment.h"
 
 #include <cstdint>
@@ -84,8 +83,7 @@ struct Variables {
   const char *isa = nullptr, *threads = nullptr, *executor = nullptr;
 };
 
-// Makes a plan in a new process with these environment variables. Returns "EXECUTOR ISA THREADS" of the plan, or its
-// error.
+// Returns "EXECUTOR ISA THREADS" of the plan, or its error.
 std::string PlannedWith(const Variables& variables, Options options) {
   return InChild(20, [&]() -> std::string {
     for (const auto& [name, value] : {std::pair{"RAGGEMM_ISA", variables.isa},
@@ -98,7 +96,7 @@ std::string PlannedWith(const Variables& variables, Options options) {
     std::vector<int64_t> workspace(1000);
     const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!plan.ok()) return plan.status().ToString();
-    // The variables are read once, by the first plan of a process. So this value must have no effect.
+    // The variables are read once, by the first plan of a process.
     setenv("RAGGEMM_ISA", "nonsense", 1);
     const absl::StatusOr<Schedule> again = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";

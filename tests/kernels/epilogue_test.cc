@@ -1,5 +1,3 @@
-// Tests c, alpha, beta and bias with one value per call, group or replica. Also tests an out that shares the memory of
-// c.
 #include <vector>
 
 #include "gtest/gtest.h"

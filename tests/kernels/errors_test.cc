@@ -1,4 +1,3 @@
-// Tests that enum values out of range are errors, in every enum field of a problem and of its options.
 #include "kernels/check/errors.h"
 
 #include <utility>
@@ -13,7 +12,7 @@
 namespace raggemm::test {
 namespace {
 
-// Calls expect(value, error) for several enum values that are out of range. The enum has `count` values, from 0 on.
+// The enum has `count` values, from 0 on.
 template <typename Expect>
 void ForEachBadValue(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {

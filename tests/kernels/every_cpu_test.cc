@@ -1,5 +1,5 @@
-// Tests calls with the plans of all measured CPUs and of unmeasured ones. The options of a call name the CPU, so any
-// host can run the plan for any CPU, if the CPU is limited to the instruction sets of the host.
+// The options of a call name the CPU, so any host can run the plan for any CPU, if the CPU is limited to the
+// instruction sets of the host.
 #include <cstdint>
 #include <string>
 #include <vector>

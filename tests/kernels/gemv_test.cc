@@ -31,7 +31,7 @@ void ExpectUncachedBits(const ProblemSpec& spec, absl::Span<const int64_t> threa
   ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
 }
 
-// Returns a problem with groups of 0 to 9 rows. GEMV kernels compute groups of up to 8 rows.
+// GEMV kernels compute groups of up to 8 rows.
 ProblemSpec FewRowsSpec(int64_t n, int64_t k) {
   return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
 }
@@ -81,7 +81,6 @@ TEST(GemvOnEveryIsa, Bf16ByEachRule) {
   }
 }
 
-// Columns fill whole and partial panels of 32, 64 and 128 columns. Scales apply to sums, to elements, or are absent.
 TEST(GemvOnEveryIsa, QuantizedWeights) {
   const std::vector<int64_t> kSumScales = {64, 1}, kElementScales = {32, 1};
   for (DType rhs : kAllQuantized) {
@@ -104,8 +103,7 @@ TEST(GemvOnEveryIsa, QuantizedWeights) {
   }
 }
 
-// Scales are so extreme that elements times scales are denormal, infinite or NaN. The group of nine rows and transposed
-// weights use packed panels instead of GEMV.
+// The group of nine rows and transposed weights use packed panels instead of GEMV.
 TEST(GemvOnEveryIsa, ExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {

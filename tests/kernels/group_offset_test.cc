@@ -13,7 +13,6 @@
 namespace raggemm::test {
 namespace {
 
-// Covers the first groups, without group_offset because its default is 0, and the last groups.
 TEST(GroupOffsetOnEveryIsa, SelectsTheFirstOrTheLastGroups) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     for (bool c : {false, true}) {

@@ -1,4 +1,3 @@
-// Tests that the kernels of every ISA widen elements of f16 and bf16 exactly and round results to them correctly.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -48,7 +48,7 @@ TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   EXPECT_TRUE(HasBits(test.problem.out, want));
 }
 
-// Computes a problem with every ISA, and expects the values `want`. Does not use tests/oracle.
+// Does not use tests/oracle.
 void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
   for (Isa isa : HostIsas()) {
     test.ClearOut();
@@ -57,7 +57,6 @@ void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const 
   }
 }
 
-// Checks the product of every pair of bytes, at every position of sums of one to five products.
 TEST(IntegerProductsOnEveryIsa, EveryPairOfBytes) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {
@@ -84,8 +83,7 @@ TEST(IntegerProductsOnEveryIsa, EveryPairOfBytes) {
   }
 }
 
-// All elements are the smallest or the largest of their type. The extents of k are so large that sums pass 2^31 and
-// 2^32.
+// The extents of k are so large that sums pass 2^31 and 2^32.
 TEST(IntegerProductsOnEveryIsa, WrapAround) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {

@@ -1,4 +1,3 @@
-// Tests which kernels exist, which of them this CPU can run, and that a call that names an ISA runs only its kernels.
 #include "kernels/target/isa.h"
 
 #include <sys/mman.h>
@@ -66,7 +65,7 @@ TEST(IsaRows, DescribeTheirKernels) {
   EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
-// Every ISA can compute every arithmetic. If it has no kernels for an arithmetic, it uses those of another ISA.
+// If an ISA has no kernels for an arithmetic, it uses those of another ISA.
 TEST(KernelsFor, ExistForEveryArithmetic) {
   for (Isa isa : AllIsas()) {
     for (const Arithmetic& arithmetic : kArithmetics) {
@@ -164,8 +163,7 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// Writes an illegal instruction at the start of a function, in a process that is about to end. ThreadSanitizer must not
-// instrument this, because it keeps no records for the memory of code.
+// ThreadSanitizer must not instrument this, because it keeps no records for the memory of code.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
   const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / bytes * bytes;

@@ -42,7 +42,6 @@ class Microkernels : public IsaTest {
     }
   };
 
-  // The part of an accumulation chain that one kernel call computes: k steps, and how they begin and end.
   struct ChainPart {
     int64_t k;
     Begin begin;
@@ -136,7 +135,7 @@ class Microkernels : public IsaTest {
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // Checks an epilogue. The bits of `operands` select alpha (1), c (2), beta (4) and bias (8).
+  // The bits of `operands` select alpha (1), c (2), beta (4) and bias (8).
   void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int operands) {
     const DType compute = ArithmeticOf(row).sum;
     const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);
@@ -192,8 +191,6 @@ bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   return row.ahead_slice == 0 && !widens_to_f64;
 }
 
-// Checks register tiles of every height with rhs in its stored layout, with a stored rhs that the kernel also packs,
-// and with packed rhs.
 TEST_P(Microkernels, MultiplyEveryDType) {
   ForEachHeight([this](const KernelRow& row, DType dtype, int64_t mr) {
     const FormatKernels& kernels = KernelsOf(row, dtype);

@@ -1,4 +1,3 @@
-// Tests that results in every mode, storage and mix of types have the specified bits and are within the error bound.
 #include <cstdint>
 #include <vector>
 
@@ -13,7 +12,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem of four groups, one of them empty. The ragged axis goes on after the last group.
+// Returns a problem of four groups, one of them empty.
 ProblemSpec ModeSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 23, .n = 37, .k = 29, .sizes = {9, 0, 5, 7}};
   if (mode == RaggedMode::kAllRagged) {
@@ -45,7 +44,7 @@ TEST_F(Modes, EveryStorageAndMixOfDTypes) {
   }
 }
 
-// Returns the sizes for all replicas of two problems. The second problem has the sizes in reverse order.
+// The second problem has the sizes in reverse order.
 std::vector<int64_t> ForTwoProblems(const std::vector<int64_t>& sizes, int64_t replicas) {
   std::vector<int64_t> all;
   for (int r = 0; r < replicas; ++r) all.insert(all.end(), sizes.begin(), sizes.end());

@@ -1,4 +1,3 @@
-// Tests that MoeMlpBackward refuses invalid operands and results that overlap other memory, and then writes nothing.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -111,8 +110,8 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
   EXPECT_TRUE(before == after) << one << " and " << other;
 }
 
-// Returns an MLP with every operand. Each operand is smaller than a memory page and ends at an unmapped page, so a
-// result that is moved to one operand overlaps no other.
+// Each operand is smaller than a memory page and ends at an unmapped page, so a result that is moved to one operand
+// overlaps no other.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }
@@ -146,7 +145,6 @@ TEST(MoeMlpBackwardErrors, NoGradientOverlapsAnythingElse) {
   }
 }
 
-// A call that wants no gradient still checks its operands and workspace.
 TEST(MoeMlpBackwardErrors, AreFoundIfNoGradientIsWanted) {
   for (bool bad_workspace : {false, true}) {
     TestMlpBackward call({});

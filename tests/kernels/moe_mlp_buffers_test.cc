@@ -1,5 +1,3 @@
-// Tests that the arrays in the workspace of an expert MLP or its gradients do not overlap, and that calls do not access
-// memory outside of the workspace.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -28,7 +26,7 @@ struct Region {
   bool is_aligned = true;
 };
 
-// Returns the arrays of a workspace, with the sizes that the comments of kernels/mlp/workspace.h state.
+// The comments of kernels/mlp/workspace.h state the sizes.
 std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
   const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? ChunkRowsOf(e) : rows;
   const int64_t size = is_backward ? e.element_bytes : 4;
@@ -104,7 +102,7 @@ TEST(MlpBuffersTest, DoNotOverlap) {
   }
 }
 
-// The workspace begins or ends next to an unmapped page. Its start takes each multiple of 8 bytes in a cache line.
+// The workspace begins or ends next to an unmapped page.
 TEST(MlpBuffersTest, StayWithinTheWorkspace) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const std::vector<Isa> isas = HostIsas();

@@ -1,4 +1,3 @@
-// Tests that MoeMlp refuses invalid problems with the right message, and does not write out.
 #include <cstdint>
 #include <limits>
 #include <optional>

@@ -1,5 +1,3 @@
-// Tests the results of the first products, up and gate, that an expert MLP can keep for its gradients: their values,
-// that gradients use them, and errors.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -25,7 +23,7 @@ std::vector<uint64_t> BitsOfAll(const Array& array) {
   return bits;
 }
 
-// Buffers for the kept products up and gate. They are filled with NaN before a call.
+// Buffers that are filled with NaN before a call.
 struct Kept {
   explicit Kept(const TestMlp& mlp)
       : up(DType::kF32, {mlp.rows + mlp.spec.behind, mlp.columns}),
@@ -48,7 +46,6 @@ struct Kept {
 class MoeMlpKept : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(MoeMlpKept);
 
-// Kept rows after the last group, and kept rows of groups that have no weights in this call, become zero.
 TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   const auto expect = [](const FloatTensor& kept, const FloatTensor& product) {
     std::vector<uint64_t> expected = BitsOfAll(product.array);
@@ -76,7 +73,7 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   }
 }
 
-// Gradients read the kept products. The test gives them kept products that do not fit the other operands.
+// The test gives kept products that do not fit the other operands.
 TEST_P(MoeMlpKept, IsReadByGradients) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kInterleaved}) {
     const MlpSpec spec = {.gate = gate};

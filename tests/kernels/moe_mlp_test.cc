@@ -1,5 +1,3 @@
-// Tests that results of the expert MLP have the bits of separate steps (SequenceBits), and are within the error bound
-// of a float64 reference.
 #include "raggemm/moe_mlp.h"
 
 #include <algorithm>
@@ -60,8 +58,8 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// Rows are processed in chunks of 256 rows. A chunk has whole groups or a part of a group. Some groups have no rows.
-// Some tokens have no row, and others have many.
+// Rows are processed in chunks of 256 rows. A chunk has whole groups or a part of a group. Some tokens have no row, and
+// others have many.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {100, 157, 100, 600}, {0, 0, 0, 0}}) {
@@ -71,7 +69,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// With row_slots a call processes its rows in several passes. The end of a pass may divide the rows of a token.
+// With row_slots a call processes its rows in several passes.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
     MlpSpec spec = {.tokens = 5, .hidden = 24, .intermediate = 9, .sizes = {8000, 0, 3, 9000}, .local = 3, .offset = 1};
@@ -86,7 +84,6 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   }
 }
 
-// There are so many tokens that several threads share the loops over tokens.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
   ExpectSequence({.tokens = 900, .hidden = 72, .intermediate = 9, .sizes = {7, 2}}, 3);
 }
@@ -127,7 +124,7 @@ TEST_P(MoeMlpTest, AllocatesAWorkspaceIfNoneIsGiven) {
   EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
 }
 
-// Checks results against float64. Error bounds are so small that an error of 1e-2 would be found.
+// Error bounds are so small that an error of 1e-2 would be found.
 TEST_P(MoeMlpTest, IsWithinBoundOfTheDefinition) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
     for (int i = 0; i < kActivationCount; ++i) {
@@ -159,7 +156,6 @@ TEST_P(MoeMlpTest, KeepsNaNInTheTokenThatHasIt) {
 
 // ---- activations ----
 
-// Returns arguments for activations: floats of every exponent and sign, and special values.
 std::vector<float> Arguments() {
   std::mt19937 random(11);
   std::vector<float> all = {0.0F, -0.0F, 1e-45F, -1e-45F, INFINITY, -INFINITY, NAN};

@@ -1,4 +1,3 @@
-// Tests how the library reads the stack size of OpenMP threads from environment variables.
 #include "kernels/threads/openmp_stack.h"
 
 #include <cstdlib>

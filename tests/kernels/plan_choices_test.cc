@@ -1,6 +1,6 @@
-// Compares plans for several CPUs with plan_choices.txt, which has one line per plan. Nothing is computed, so every
-// host can plan for every CPU. If a plan changes, the test prints the old and the new line and fails. To accept the
-// changes, run the test with the environment variable RAGGEMM_RECORD=1, which rewrites the file.
+// Compares plans for several CPUs with plan_choices.txt, which has one line per plan. If a plan changes, the test
+// prints the old and the new line and fails. To accept the changes, run the test with the environment variable
+// RAGGEMM_RECORD=1, which rewrites the file.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +30,6 @@ namespace {
 
 constexpr int kThreads = 8;
 
-// Returns a schedule as a line of text: its kernels, blocking, threads, and the plan of its first tile.
 std::string Summary(const Schedule& plan) {
   const TileTask task(plan, 0);
   return absl::StrCat(NameOf(plan.tile.kernels.isa), ", ", plan.tile.kernels.arithmetic->name, ", ",
@@ -44,15 +43,13 @@ struct PlanCase {
   ProblemSpec spec;
 };
 
-// Returns a problem with `rows` rows per expert on average. A quarter of the experts has no row, and another quarter
-// has twice as many.
+// A quarter of the experts has no row, and another quarter has twice as many.
 ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
   ProblemSpec spec{.groups = experts, .m = experts * rows, .n = n, .k = k};
   for (int64_t g = 0; g < experts; ++g) spec.sizes.push_back(rows * (g % 4 == 1 ? 0 : g % 4 == 2 ? 2 : 1));
   return spec;
 }
 
-// Returns products of 128 experts with matrices of 2048 x 768, for few and for many rows, in several types.
 std::vector<PlanCase> Forward() {
   struct Types {
     DType lhs, rhs;
@@ -95,8 +92,7 @@ std::vector<PlanCase> OtherModes() {
   return cases;
 }
 
-// Returns one line per case and CPU. The CPUs are all measured ones, an unknown CPU with all ISAs, and an unknown CPU
-// that has only scalar code.
+// The CPUs are all measured ones, an unknown CPU with all ISAs, and an unknown CPU that has only scalar code.
 std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);

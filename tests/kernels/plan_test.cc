@@ -1,5 +1,4 @@
-// Tests plans. A plan depends only on shapes, group sizes, options and the CPU. Planning reads no element of lhs and
-// rhs.
+// A plan depends only on shapes, group sizes, options and the CPU. Planning reads no element of lhs and rhs.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -37,8 +36,8 @@ ProblemSpec PlanSpec(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Each thread gets one range of tiles. Tiles that compute products come first, then those that fill out where no group
-// is. Every tile is in exactly one range.
+// Tiles that compute products come first, then those that fill out where no group is. Every tile is in exactly one
+// range.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(PlanSpec(mode));
@@ -111,7 +110,7 @@ TEST_F(PlanTest, PrintsThatOperandsArePacked) {
   }
 }
 
-// Returns an array that is too large for any memory. Planning does not read it.
+// Planning does not read the array.
 Array HugeArray(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
   return {reinterpret_cast<void*>(address), dtype, dims};
 }

@@ -1,5 +1,3 @@
-// Tests that GroupedGemm refuses invalid shapes, types and optional operands, does not write out, and that the next
-// call works.
 #include "kernels/check/problem.h"
 
 #include <cstdint>
@@ -22,7 +20,7 @@ struct BadInput {
   const char* name;
   ProblemSpec spec;
   std::function<void(TestProblem&)> spoil;
-  std::vector<std::string> message;  // Parts of the error message.
+  std::vector<std::string> message;
 };
 
 void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
@@ -38,7 +36,7 @@ ProblemSpec ThreeGroupsOf(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Returns a spec of two problems with three groups each. `sizes` has the sizes of all six groups.
+// Returns a spec of two problems with three groups each.
 ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
   ProblemSpec spec = ThreeGroupsOf(mode);
   spec.problems = 2;

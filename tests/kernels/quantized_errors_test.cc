@@ -1,4 +1,3 @@
-// Tests the error messages for invalid quantized operands, scales and zero points.
 #include <cstdint>
 #include <string>
 

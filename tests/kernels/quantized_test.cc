@@ -21,7 +21,6 @@ namespace {
 class Quantized : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Quantized);
 
-// Multiplies each element of each quantized format by 1, with an lhs of bf16, f32 and f64.
 TEST_P(Quantized, EveryCodeHasItsValue) {
   for (DType format : kAllQuantized) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kF64}) {
@@ -92,7 +91,6 @@ TEST(QuantizedOnEveryIsa, IsWithinTheBound) {
   }
 }
 
-// Returns one problem of three groups for each mode, with the types, scales and zero points of `base`.
 std::vector<ProblemSpec> EveryMode(const ProblemSpec& base) {
   std::vector<ProblemSpec> specs;
   for (RaggedMode mode : kAllModes) {
@@ -181,8 +179,7 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// Both operands are quantized. Scales are per row of lhs, per column of rhs, per block of steps of k, or so fine that
-// they multiply elements.
+// Scales are per row of lhs, per column of rhs, per block of steps of k, or so fine that they multiply elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
@@ -224,7 +221,7 @@ TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   }
 }
 
-// Covers register tiles of every height and width. Buffers end at an unmapped page, so reads after their end crash.
+// Buffers end at an unmapped page, so reads after their end crash.
 TEST(QuantizedOnEveryIsa, TileEdges) {
   for (DType format : kAllQuantized) {
     const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
@@ -240,8 +237,7 @@ TEST(QuantizedOnEveryIsa, TileEdges) {
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }
-    // Few rows use the widest panels. Kernels take steps of k in pairs. The last of 37 steps has no partner, and
-    // nothing after it may be read.
+    // Kernels take steps of k in pairs. The last of 37 steps has no partner, and nothing after it may be read.
     for (int64_t m = 1; m <= 8; ++m) ASSERT_TRUE(GivesExpectedBits(OneGroup(DType::kBF16, format, m, 128, 37)));
   }
 }
@@ -288,8 +284,7 @@ TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   }
 }
 
-// Few rows and many columns give KC blocks with few steps. Each scale covers 96, 160 or 224 steps, which are no powers
-// of two, so scales change within KC blocks.
+// Each scale covers 96, 160 or 224 steps, which are no powers of two, so scales change within KC blocks.
 TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
@@ -305,8 +300,7 @@ TEST(QuantizedOnEveryIsa, WideTiles) {
 }
 
 // Scales that cover 288 or 544 steps of k are longer than a KC block, so some KC blocks continue a sum. Scales that
-// cover 16, 48 or 80 steps, no multiple of 32, multiply elements. Kernels that read power-of-two scales themselves must
-// not be used for these.
+// cover 16, 48 or 80 steps, no multiple of 32, multiply elements.
 TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},
@@ -331,8 +325,8 @@ TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
 }
 
 // Scales are powers of two from 2^-127, which is denormal in f32, to 2^127, and NaN. Kernels have a fast path for
-// scales with which products are normal numbers. The scales of a call are very different, or all close to a limit of
-// this range. All products are positive, because the sum of infinities of both signs would be NaN.
+// scales with which products are normal numbers. All products are positive, because the sum of infinities of both signs
+// would be NaN.
 TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};

@@ -1,5 +1,4 @@
-// Tests row_index, an array with the row of lhs for each row of out. Its values come from the caller and may be
-// invalid.
+// Tests row_index, an array with the row of lhs for each row of out.
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -82,8 +81,7 @@ TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   }
 }
 
-// Reads stay within lhs even if another thread changes row_index after planning. lhs begins or ends at an unmapped
-// page, so other reads would crash.
+// lhs begins or ends at an unmapped page, so reads outside of lhs would crash.
 TEST(RowIndex, ChangedAfterPlanningReadsNoOtherMemory) {
   for (const Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
     ProblemSpec spec{.groups = 2, .m = 40, .n = 30, .k = 50, .sizes = {22, 18}, .sizes_type = DType::kS64};

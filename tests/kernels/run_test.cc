@@ -1,4 +1,3 @@
-// Tests the bits of results with many tiles and accumulation chains, for every ISA and on several threads.
 #include <cstdint>
 #include <vector>
 
@@ -27,8 +26,7 @@ TEST(RunTest, WideForward) {
   }
 }
 
-// The groups have such numbers of rows that every strategy is used. There are so many columns that the blocks of rhs
-// are shorter than accumulation chains.
+// There are so many columns that the blocks of rhs are shorter than accumulation chains.
 TEST(RunTest, BlocksThatCutChains) {
   ProblemSpec spec{.groups = 6, .m = 130, .n = 700, .k = 300, .sizes = {1, 6, 16, 0, 33, 61}};
   for (bool rhs_flipped : {false, true}) {
@@ -49,7 +47,6 @@ TEST(RunTest, ManyChains) {
   }
 }
 
-// Covers tiles of 4096 columns, which groups of few rows have, sums in f64, and many small groups.
 TEST(RunTest, OtherShapesOfTiles) {
   ExpectRightOnThreads({.groups = 4, .m = 9, .n = 9001, .k = 20, .sizes = {1, 0, 5, 2}, .bias = true});
   ProblemSpec f64{.groups = 3, .m = 150, .n = 200, .k = 530, .sizes = {100, 3, 40}};

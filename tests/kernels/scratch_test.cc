@@ -49,7 +49,7 @@ RAGGEMM_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept {
 RAGGEMM_NOINLINE void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 #undef RAGGEMM_NOINLINE
 
-// Replaces the function of the C library by which the library allocates pack buffers, and counts its calls.
+// Replaces the function of the C library, and counts its calls.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   ++allocations;
   void* memory = nullptr;
@@ -59,7 +59,6 @@ extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
 namespace raggemm::test {
 namespace {
 
-// Numbers of page faults and of allocations during a call.
 struct Taken {
   int64_t faults = std::numeric_limits<int64_t>::max(), allocations = std::numeric_limits<int64_t>::max();
 };
@@ -131,7 +130,7 @@ TEST_P(ScratchTest, WarmWithEveryOptionalOperand) {
   ExpectNothingTaken(spec);
 }
 
-// A base class for tests that start without kept pack buffers. It leases all buffers that earlier tests left.
+// A base class for tests that start without kept pack buffers.
 class ScratchLeaseTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -144,7 +143,7 @@ class ScratchLeaseTest : public testing::Test {
   ScratchLease others_;
 };
 
-// A kept buffer is used again only if it is large enough. A later call may have other blocks and need a larger one.
+// A later call may have other blocks and need a larger one.
 TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {
@@ -180,7 +179,6 @@ TEST_F(ScratchLeaseTest, NamesTheBytesInItsError) {
   EXPECT_EQ(status.message(), "no memory for the pack buffers of 3 threads, 1152921504606846976 bytes each");
 }
 
-// A pool that throws an exception whenever a task is scheduled. The memory of these tasks must not leak.
 class RefusingPool : public TaskPool {
  public:
   int64_t num_threads() const override { return 4; }

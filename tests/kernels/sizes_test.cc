@@ -1,4 +1,4 @@
-// Tests that calls refuse wrong group sizes before they write anything. Sizes come from a router at run time.
+// Sizes come from a router at run time.
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -24,7 +24,6 @@ void Set(const Array& array, int64_t index, int64_t value) {
 
 class Sizes : public testing::Test {
  protected:
-  // Sets the size with this index to `value` in all dims arrays of the problem.
   static void SetAll(const TestProblem& test, int64_t index, int64_t value) {
     const DimsArrays arrays(test.problem);
     for (const DimsArray& array : arrays.at) {

@@ -1,4 +1,3 @@
-// Tests results for operands that are NaN, infinities, signed zeros and denormals.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -33,7 +32,7 @@ class SpecialValues : public IsaTest {
  protected:
   void Run(const TestProblem& test) { ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus()); }
 
-  // Computes the product of one group, [m,k] x [k,n]. All elements of lhs, and all of rhs, have the same value.
+  // All elements of lhs, and all of rhs, have the same value.
   void RunFilled(ProblemSpec spec, double lhs, double rhs, std::vector<double>* out) {
     spec.sizes = {spec.m};
     TestProblem test(spec);
@@ -45,7 +44,6 @@ class SpecialValues : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(SpecialValues);
 
-// A group with NaN or infinities changes no bit of the other groups, in any mode and storage.
 TEST_P(SpecialValues, StayInTheirGroup) {
   for (RaggedMode mode : kAllModes) {
     ProblemSpec base{.mode = mode, .groups = 3, .m = 24, .n = 24, .k = 24, .sizes = {7, 6, 9}};
@@ -77,7 +75,6 @@ TEST_P(SpecialValues, StayInTheirGroup) {
   }
 }
 
-// Rows of lhs after the last group, and rows of groups that are not processed, have no effect, even if they are NaN.
 TEST_P(SpecialValues, OutsideProcessedGroupsHaveNoEffect) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     ProblemSpec base{.mode = mode, .groups = 3, .m = 30, .n = 20, .k = 30, .sizes = {4, 9, 5}};
@@ -183,7 +180,6 @@ TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   }
 }
 
-// An empty contraction gives zero even if alpha is not finite.
 TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     ProblemSpec spec{.mode = mode, .groups = 1, .m = 6, .n = 18, .k = 0, .sizes = {0}, .alpha = true};
@@ -195,8 +191,7 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// The first product of each sum underflows to -0, and shows the sign of the zeros that are added to it. lhs is -1
-// otherwise: an element -0 of rhs makes the sum +0, and an element +0 keeps -0.
+// The first product of each sum underflows to -0, and shows the sign of the zeros that are added to it.
 TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {

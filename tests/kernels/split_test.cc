@@ -30,7 +30,6 @@ ProblemSpec SplitSpec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) 
   return spec;
 }
 
-// Calls visit(spec) with each bf16_sums rule and each precision that split f32 can have, until a check fails.
 template <typename Visit>
 void ForEachRuleAndPrecision(ProblemSpec spec, Visit visit) {
   for (ArithmeticId rule : kSplittingRules) {
@@ -52,7 +51,6 @@ void FillOperands(const GroupedGemmProblem& problem, Fill fill) {
 
 class SplitOnEveryIsa : public testing::Test {
  protected:
-  // Fills lhs and rhs with bit patterns from fill(random), and checks the result of each rule and precision.
   template <typename Fill>
   void ExpectBits(const ProblemSpec& base, Fill fill) {
     Random random(TestSeed() + base.k);
@@ -66,7 +64,6 @@ class SplitOnEveryIsa : public testing::Test {
 
 class Split : public IsaTest {
  protected:
-  // Returns a * b, computed by a call with one row, one column and one step of k.
   float Product(float a, float b, Precision precision, ArithmeticId rule) {
     ProblemSpec spec = SplitSpec(1, 1, 1);
     spec.precision = precision;
@@ -92,8 +89,7 @@ TEST_F(SplitOnEveryIsa, NumbersOfManyMagnitudes) {
   }
 }
 
-// Operands are so small that parts, products and totals are close to the smallest normal number or flush to zero. Some
-// operands are denormal.
+// Operands are so small that parts, products and totals are close to the smallest normal number or flush to zero.
 TEST_F(SplitOnEveryIsa, PartsThatVanish) {
   for (int64_t k : {1, 2, 5, 33, 70}) {
     for (int64_t field : {0, 1, 8, 16, 60, 64}) {
@@ -124,7 +120,7 @@ TEST_F(SplitOnEveryIsa, AnyBits) {
   ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
-// Infinities and NaN reach the result. Finite operands with a product far from overflow give a finite result.
+// Finite operands with a product far from overflow give a finite result.
 TEST_P(Split, KeepsInfinitiesAndNaN) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (ArithmeticId rule : kSplittingRules) {
@@ -187,7 +183,6 @@ TEST_P(Split, HasTheProvenError) {
   }
 }
 
-// Tiles of many rows pack their rows of lhs again for each block of columns of rhs. Tiles of few rows pack lhs once.
 TEST_F(SplitOnEveryIsa, LargeTiles) {
   for (bool flipped : {false, true}) {
     for (int64_t m : {3, 230}) {

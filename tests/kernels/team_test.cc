@@ -1,5 +1,4 @@
-// Tests executors and thread teams: every executor and number of threads gives the same bits, and tasks that start
-// after the end of their call do nothing.
+// Tests executors and thread teams.
 #include "kernels/threads/team.h"
 
 #include <atomic>
@@ -36,12 +35,11 @@ Options On(Executor executor, int64_t threads, TaskPool* pool = nullptr) {
   return {.executor = executor, .threads = threads, .pool = pool};
 }
 
-// A problem and its expected result.
 struct LoopCase {
   TestProblem test;
   std::vector<double> expected;
 };
-// Returns one problem of each mode with its expected result. They are made at the first call.
+// The cases are made at the first call.
 std::deque<LoopCase>& Cases() {
   static auto* cases = [] {
     auto* made = new std::deque<LoopCase>;
@@ -87,7 +85,6 @@ TEST(Threads, GiveTheSameBitsOnPools) {
   }
 }
 
-// A pool that calls a function before each task, and then runs the task at once.
 class InterruptedPool : public InlinePool {
  public:
   InterruptedPool(int threads, std::function<void()> before) : InlinePool(threads), before_(std::move(before)) {}
@@ -100,8 +97,7 @@ class InterruptedPool : public InlinePool {
   std::function<void()> before_;
 };
 
-// If a task of a call starts only during the next call, it computes no tile of the next call. The team of the task is
-// not used for another call until the task has ended.
+// The team of the task is not used for another call until the task has ended.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

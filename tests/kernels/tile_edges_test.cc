@@ -1,5 +1,3 @@
-// Tests all small extents, and larger ones close to multiples of the extents of register tiles, packed panels and
-// accumulation chains.
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -14,14 +12,12 @@ namespace {
 
 constexpr int64_t kRows = 20;  // Rows of the largest group. Most kernels have register tiles of at most 14 rows.
 
-// Returns the group sizes 0, 1, ..., `last`.
 std::vector<int64_t> UpTo(int64_t last) {
   std::vector<int64_t> sizes(last + 1);
   std::iota(sizes.begin(), sizes.end(), 0);
   return sizes;
 }
 
-// Returns group sizes: all up to kRows, and some that need several register tiles.
 std::vector<int64_t> Heights() {
   std::vector<int64_t> heights = UpTo(kRows);
   for (int64_t rows : {28, 29, 64, 113}) heights.push_back(rows);
@@ -30,8 +26,7 @@ std::vector<int64_t> Heights() {
 
 class TileEdges : public testing::Test {
  protected:
-  // Returns a problem with these group sizes. The ragged axis has one more row, column or step of k after the last
-  // group.
+  // The ragged axis has one more row, column or step of k after the last group.
   static ProblemSpec Spec(RaggedMode mode, const std::vector<int64_t>& sizes) {
     ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = sizes};
     const int64_t sum = std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0});
@@ -39,8 +34,7 @@ class TileEdges : public testing::Test {
     return spec;
   }
 
-  // Checks the bits of a problem in every storage of its operands. Stops at the first failure, because later failures
-  // probably have the same cause.
+  // Stops at the first failure, because later failures probably have the same cause.
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;

@@ -1,4 +1,3 @@
-// Tests the workspace of a call: its size, that calls stay within it, and errors for wrong workspaces.
 #include "kernels/check/workspace.h"
 
 #include <algorithm>
@@ -46,9 +45,8 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
   return spec;
 }
 
-// A workspace of the size that WorkspaceSizeFor returns is enough for any number of groups and any alignment. It ends
-// at an unmapped page, and calls do not write its two spare elements per group. All size arrays have different values,
-// so the result would change if their copies in the workspace overlapped.
+// The workspace ends at an unmapped page, and calls do not write its two spare elements per group. All size arrays have
+// different values, so the result would change if their copies in the workspace overlapped.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {
@@ -109,8 +107,8 @@ TEST(Workspace, NullIsAnErrorForAnyLength) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
-// In mode ragged K, a problem without replicas is an error. Its result could be defined as zero, but the size of the
-// workspace, which counts groups of replicas, would be too small.
+// The result could be defined as zero, but the size of the workspace, which counts groups of replicas, would be too
+// small.
 TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   const std::vector<int64_t> groups = {1, 0, 4096}, lhs = {0, 3}, rhs = {0, 5}, out = {4096, 3, 5};
   std::vector<float> results(4096 * 3 * 5);

@@ -51,23 +51,16 @@ class Operands(NamedTuple):
 
 
 def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Returns the product of [g,m,k] and [g,k,n], rounded once to float64.
-
-    Products of two elements must be exact in float64, so elements have at most 26 binary digits.
-    """
+    """Products of two elements must be exact in float64, so elements have at most 26 binary digits."""
     return np.array([[[math.fsum(row * column) for column in b.T] for row in a] for a, b in zip(lhs, rhs, strict=True)])
 
 
 def _even(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lhs and rhs with elements that are uniformly distributed in [-1, 1)."""
     return rng.uniform(-1, 1, (GROUPS, ROWS, k)), rng.uniform(-1, 1, (GROUPS, k, COLUMNS))
 
 
 def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lhs and rhs whose products nearly cancel.
-
-    For each product there is another one with the opposite sign and different last digits. The order of k is random.
-    """
+    """For each product there is another one with the opposite sign and different last digits."""
     (lhs, rhs), half = _even(rng, k, dtype), k // 2
     lhs[:, :, half : 2 * half] = lhs[:, :, :half]
     change = 1 + float(finfo(dtype).eps) * rng.integers(-4, 5, (GROUPS, half, COLUMNS))
@@ -77,14 +70,14 @@ def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np
 
 
 def _wide(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lhs and rhs whose exponents are uniformly distributed over a wide range. Products do not overflow."""
+    """Products do not overflow."""
     span = 8 if dtype is F16 else 40
     lhs, rhs = _even(rng, k, dtype)
     return tuple(np.ldexp(x, rng.integers(-span, span // 2 + 1, x.shape)) for x in (lhs, rhs))
 
 
 def _denormal(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lhs and rhs of normal numbers whose products are denormal in float32, or for float16 in float16."""
+    """Products are denormal in float32, or for float16 in float16."""
     (lhs, rhs), half = _even(rng, k, dtype), 8 if dtype is F16 else 67
     return np.ldexp(lhs, -half), np.ldexp(rhs, -half - k.bit_length() // 2)
 
@@ -104,7 +97,6 @@ def make_operands(kind: str, dtype, k: int, seed: int) -> Operands:
 
 
 def errors_of(got: np.ndarray, exact: np.ndarray, tolerance: np.ndarray) -> tuple[str, float]:
-    """Returns the errors in ulp as text (see above), and the largest ratio of an error and its tolerance."""
     form = finfo(got.dtype)
     distance = np.abs(got.astype(np.float64) - exact)
     distance = np.where(np.isfinite(distance), distance, np.inf)
@@ -169,7 +161,6 @@ XLA = jax.jit(_xla, static_argnums=(2, 3))
 
 
 def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
-    """Returns the tolerance of each element by docs/numerics.md, for products without alpha, c and bias."""
     products, f32, out = PRODUCTS[types.precision], finfo(F32), finfo(types.out)
     chains = CHAIN + 2 + k / CHAIN if products == 1 else 64 * products + 2 + k / 64
     roundings = max(chains, 18 + products * (k / 32 + 1)) if types.flushes else chains
@@ -185,7 +176,7 @@ def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
 
 
 def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Computes a product of float operands. Returns its row of the table, and a text for each failure."""
+    """Returns its row of the table, and a text for each failure."""
     operands = make_operands(kind, types.lhs, k, seed)
     tolerance = float_tolerance(operands, k, types)
     arguments = (operands.lhs, operands.rhs, np.dtype(types.out))
@@ -205,8 +196,6 @@ def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, 
 
 
 class Quantized(NamedTuple):
-    """How to quantize lhs [g,m,k] and rhs [g,k,n], and how raggemm then computes their product."""
-
     name: str
     rhs: Callable[[jax.Array], QuantizedTensor]
     lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # None: lhs is not quantized and has `dtype`.
@@ -238,7 +227,6 @@ QUANTIZED = (
 
 
 def dequantized(x: Any) -> np.ndarray:
-    """Returns the values of a tensor [g,rows,cols], quantized or not, in float64."""
     if not isinstance(x, QuantizedTensor):
         return np.asarray(x).astype(np.float64)
 
@@ -253,7 +241,6 @@ def dequantized(x: Any) -> np.ndarray:
 
 
 def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
-    """Returns the product of lhs and rhs, computed in mode ragged M and in mode uniform."""
     rows = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), lhs)
     ragged = jax.jit(gmm)(rows, rhs, jnp.full(GROUPS, ROWS, jnp.int32)).reshape(GROUPS, ROWS, COLUMNS)
     call = functools.partial(grouped_gemm, contracting_dims=((2,), (1,)), preferred_element_type=F32)
@@ -261,7 +248,7 @@ def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
 
 
 def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Computes a product of quantized operands. Returns its row of the table, and a text for each failure."""
+    """Returns its row of the table, and a text for each failure."""
     operands = make_operands(kind, how.dtype, k, seed)
     rhs = how.rhs(jnp.asarray(operands.rhs))
     lhs = how.lhs(jnp.asarray(operands.lhs)) if how.lhs else jnp.asarray(operands.lhs)
@@ -283,7 +270,7 @@ def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[
 
 
 def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
-    """Makes all products. Returns the table of the report, and a text for each failure."""
+    """Returns the table of the report, and a text for each failure."""
     rows, wrong = [], []
     runs: list[tuple[Callable, str, Any, int]] = []
     for k in SHORT_LENGTHS if short else LENGTHS:

@@ -22,8 +22,7 @@ namespace {
 
 constexpr int64_t kChain = 256;  // Steps of k in an accumulation chain.
 
-// The operands of one matrix product, in the types that are multiplied. A group has one such product, or for ragged K
-// one per replica.
+// The operands of one matrix product, in the types that are multiplied.
 template <typename T>
 struct Operands {
   std::vector<T> lhs;  // [M, K]
@@ -73,7 +72,7 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Adds the products of step k of row i to the chains. After the last step it adds products of zeros.
+// After the last step it adds products of zeros.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
@@ -148,8 +147,8 @@ float PartOf(float x, int index, bool in_last) {
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Splits rows of k numbers into longer rows of bf16 parts. Each block of steps is repeated for each product, with the
-// parts of that product. Zeros fill the steps of each product up to a multiple of `whole`.
+// Each block of steps is repeated for each product, with the parts of that product. Zeros fill the steps of each
+// product up to a multiple of `whole`.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
@@ -198,7 +197,6 @@ std::vector<double> TotalsIn(Precision, const Arithmetic&, const std::vector<Ope
   return Totals(terms, i);
 }
 
-// Returns the s32 number that equals x modulo 2^32.
 int64_t Wrapped(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
 std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Operands<int64_t>>& terms, int64_t i) {
@@ -216,7 +214,7 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Op
 // ---- operands in the values that are multiplied ----
 
 // Returns the value of an element when it is multiplied: minus its zero point, and times its scale if scales multiply
-// elements. The product with the scale is rounded to f32 and then to the product type.
+// elements.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -234,7 +232,6 @@ std::vector<T> Transposed(const std::vector<T>& rows, int64_t k) {
   return columns;
 }
 
-// Returns the operands of all terms of a group, limited to the steps of k in [begin, begin + steps).
 template <typename T>
 std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& problem_rule, const GroupProduct& group,
                                  int64_t begin, int64_t steps) {
@@ -273,8 +270,8 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   return terms;
 }
 
-// The product of a group. Each sum has the type Sum and covers the steps of k that share a scale, or all steps. The
-// total of the scaled sums has the type T.
+// Each sum has the type Sum and covers the steps of k that share a scale, or all steps. The total of the scaled sums
+// has the type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -311,8 +308,7 @@ class Product {
   }
 
  private:
-  // Returns the first term that has elements. Any such term gives the same scales, because the summed replicas share
-  // them.
+  // Any such term gives the same scales, because the summed replicas share them.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }
@@ -328,7 +324,6 @@ class Product {
   std::vector<std::vector<Operands<Sum>>> parts_;
 };
 
-// Returns the value of an element of out: the result after the activation, if there is one, rounded to out's type.
 template <typename T>
 double Stored(const GroupedGemmProblem& problem, int64_t element, T result) {
   const bool is_f32 = std::is_same_v<T, float> && problem.out.dtype == DType::kF32;

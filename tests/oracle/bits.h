@@ -9,11 +9,9 @@
 
 namespace raggemm {
 
-// Returns all elements of an array.
 std::vector<double> ValuesOf(const Array& array);
 
-// Returns the expected value of every element of out, rounded to out's type. If c is in the memory of out, call this
-// before the library overwrites c.
+// If c is in the memory of out, call this before the library overwrites c.
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// Finds the zero point and the scale of each element of lhs or rhs. Simple and slow.
+// Finds the zero point and the scale of each element of lhs or rhs.
 #ifndef RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 #define RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 

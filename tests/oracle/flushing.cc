@@ -10,7 +10,7 @@ namespace raggemm {
 namespace {
 
 // Rounds x + error to f32 once, to nearest even, as if the exponent had no lower limit. Then flushes a result below the
-// smallest normal number to zero. `error` is less than a unit in the last digit of x.
+// smallest normal number to zero.
 float RoundAndFlush(double x, double error) {
   // Rounds x + error to odd in float64. Rounding that to f32 then gives the same as a single rounding.
   if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {

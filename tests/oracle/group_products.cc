@@ -12,8 +12,7 @@
 namespace raggemm {
 namespace {
 
-// The values of one dims array [P,R,G]: the size of each group, and the sum of the sizes of earlier groups of the same
-// replica.
+// Sizes of groups, and the sum of the sizes of earlier groups of the same replica.
 struct GroupSizes {
   std::vector<int64_t> size, start;
 };
@@ -29,14 +28,12 @@ GroupSizes ReadSizes(const RaggedDims& dims) {
   return sizes;
 }
 
-// The mode of a call, and its numbers of problems, of replicas per problem, of groups per replica, and of groups that
-// are processed.
 struct Batch {
   RaggedMode mode = RaggedMode::kUniform;
   int64_t problems = 1, replicas = 1, groups = 0, local_groups = 0;
 };
 
-// The indices of one group of one replica. `group` counts from the first group, and `local` from group_offset on.
+// `group` counts from the first group, and `local` from group_offset on.
 struct GroupIndex {
   int64_t problem, replica, group, local;
 };
@@ -60,7 +57,6 @@ class Operand {
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
 
-  // Returns the matrix of a group inside the block with this index, if the buffer has `blocks` blocks.
   MatrixView InBlock(int64_t block, int64_t blocks, const GroupIndex& at) const {
     const int64_t height = rows_ / blocks;
     if (buffer_.layout == Layout::kColumnBlocks) {
@@ -87,8 +83,7 @@ class Operand {
     return Transposed(view);
   }
 
-  // Returns the matrix of a group if both axes are ragged. The matrices of a problem then lie densely one after the
-  // other in its share of the buffer.
+  // If both axes are ragged, the matrices of a problem lie densely one after the other in its share of the buffer.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
@@ -142,7 +137,6 @@ absl::StatusOr<Batch> BatchOf(const GroupedGemmProblem& problem) {
   return batch;
 }
 
-// lhs, rhs and out of a call. Its functions return the matrices of a group in them.
 struct Operands {
   const Batch& batch;
   Operand lhs, out, rhs;

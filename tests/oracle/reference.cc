@@ -19,7 +19,6 @@
 namespace raggemm {
 namespace {
 
-// Returns element (i, j) of a group of an s32 result, exactly modulo 2^32.
 double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
   const auto value = [](const Array& array, int64_t index) { return static_cast<uint64_t>(ToInteger(array, index)); };
   uint64_t total = 0;
@@ -42,7 +41,7 @@ Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   return arithmetic;
 }
 
-// Returns the error that scales add to a sum of products, relative to the sum of the magnitudes of the products.
+// Returns the error relative to the sum of the magnitudes of the products.
 double ErrorOfScaling(const Rule& rule, std::pair<const Dequantizer*, const Dequantizer*> operands,
                       double contraction) {
   const auto& [lhs, rhs] = operands;
@@ -82,7 +81,7 @@ Activated ApplyActivation(Activation activation, double x) {
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// Replaces an expected value and its bound by those after the activation. No activation has a slope above 1.13.
+// No activation has a slope above 1.13.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
   if (!problem.gate) {
@@ -249,8 +248,7 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // Returns the group of an element of out, and the row and column of the element in the group. The group is null if
-  // the element belongs to none.
+  // The group is null if the element belongs to none.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
     // Rows of a matrix are `row` elements apart, and a matrix has `matrix` elements. With ragged columns, all groups of

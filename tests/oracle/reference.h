@@ -5,7 +5,7 @@
 // simple and slow, so callers with large results ask for a few elements only.
 //
 // With dims arrays [P,R,G] every operand is a stack of matrices of equal shape: one per problem and replica, or one per
-// problem and group if the operand has a group axis. The rhs of ragged N is a stack with one matrix per problem.
+// problem and group if the operand has a group axis.
 #ifndef RAGGEMM_TESTS_ORACLE_REFERENCE_H_
 #define RAGGEMM_TESTS_ORACLE_REFERENCE_H_
 
@@ -21,7 +21,7 @@
 namespace raggemm {
 
 struct Reference {
-  std::vector<double> want;  // Expected values.
+  std::vector<double> want;
   // Largest permitted |got - want| of each element. It is 0 if out is s32, and for elements that belong to no group,
   // which are zeros or copies of c.
   std::vector<double> bound;
@@ -70,7 +70,7 @@ struct GroupProduct {
   // Indices of the group's scales and zero points in their arrays, if the arrays have one value per group.
   int64_t lhs_scale = 0, rhs_scale = 0, lhs_zero = 0, rhs_zero = 0;
 };
-// Returns the products of all processed groups. Elements of out that are in none of them belong to no group.
+// Elements of out that are in none of the products belong to no group.
 absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

@@ -17,7 +17,6 @@ namespace {
 using testing::DoubleEq;
 using testing::ElementsAre;
 
-// A base class with a problem of f64 matrices, and with the memory of its arrays.
 class ReferenceTest : public testing::Test {
  protected:
   BufferDescriptor Matrix(std::vector<int64_t> dims, std::vector<double> values) {
@@ -45,7 +44,7 @@ class ReferenceTest : public testing::Test {
     return Matrix(std::move(dims), std::vector<double>(elements));
   }
 
-  // Returns the expected values of all elements of out. Checks that ComputeReferenceAt gives the same for each element.
+  // Checks that ComputeReferenceAt gives the same for each element.
   std::vector<double> Want() {
     const absl::StatusOr<Reference> all = ComputeReference(problem_);
     EXPECT_TRUE(all.ok()) << all.status();
@@ -211,8 +210,7 @@ TEST_F(ReferenceTest, Bound) {
   EXPECT_THAT(ComputeReference(problem_)->bound, ElementsAre(DoubleEq(0x1p-52 * (259 * 256 + 256)), 0.0));
 }
 
-// Each problem is a single product of f32, with an activation or a scale that adds errors. Bounds must be so small that
-// no visible error is within them.
+// Bounds must be so small that no visible error is within them.
 TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   float lhs = 1.5, rhs = -2.5, out = 0, scale = 3;
   const int64_t dims[] = {1, 1, 1};
@@ -245,7 +243,6 @@ TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   EXPECT_EQ(ComputeReference(problem)->want[0], 0x1p-20);
 }
 
-// The bound of a denormal product of bf16 must permit a result that is flushed to zero.
 TEST(Bound, AllowsForDenormalsThatAreFlushed) {
   const uint16_t tiny = 0x1f80;  // 2^-64
   uint16_t values[] = {tiny, tiny, 0};

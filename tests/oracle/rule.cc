@@ -26,7 +26,7 @@ int64_t StepsOf(const GroupedGemmProblem& problem) {
 bool IsInteger(DType dtype) { return IsQuantized(dtype) && FormatOf(dtype).IsInteger(); }
 
 // Returns true if products of integers are summed in s32: both operands are integers without zero points, no scale
-// multiplies elements, and out is not f64. If out is not s32 either, no sum may overflow s32.
+// multiplies elements, and out is not f64.
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   if (!IsInteger(problem.lhs.dtype) || !IsInteger(problem.rhs.dtype)) return false;
   if (problem.lhs_zero || problem.rhs_zero || problem.out.dtype == DType::kF64) return false;
@@ -35,7 +35,6 @@ bool SumsIntegers(const GroupedGemmProblem& problem) {
   return problem.out.dtype == DType::kS32 || StepsOf(problem) < int64_t{1} << (31 - digits);
 }
 
-// Returns the type in which elements of type x are multiplied if the other operand has the type `other`.
 DType ProductType(DType x, DType other, const GroupedGemmProblem& problem, bool integers) {
   if (!IsQuantized(x)) return x;
   if (integers) return FormatOf(x).digits == FormatOf(x).bits ? DType::kU8 : DType::kS8;

@@ -14,11 +14,9 @@ struct Rule {
   bool integers;   // True: products of integers are summed in s32.
 };
 
-// Returns the rule of a problem. The bf16_sums rule comes from the problem, else from the environment variable
-// RAGGEMM_BF16_SUMS, else from the CPU.
+// The bf16_sums rule comes from the problem, else from the environment variable RAGGEMM_BF16_SUMS, else from the CPU.
 Rule RuleOf(const GroupedGemmProblem& problem);
 
-// Returns the default bf16_sums rule of this CPU.
 ArithmeticId SumsOfHost();
 
 }  // namespace raggemm

@@ -11,8 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the value of an element from its bits. Moves the fields of the format to those of double, which has the same
-// fields with another exponent bias and more fraction bits.
+// Moves the fields of the format to those of double, which has the same fields with another exponent bias and more
+// fraction bits.
 double Decode(const Format& format, uint64_t bits) {
   if (format.role == Role::kScale) {
     return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);

@@ -1,4 +1,4 @@
-// Reads and writes elements of an Array of any type as float64. Simple, exact and slow.
+// Reads and writes elements of an Array of any type as float64.
 #ifndef RAGGEMM_TESTS_ORACLE_VALUES_H_
 #define RAGGEMM_TESTS_ORACLE_VALUES_H_
 
@@ -9,13 +9,13 @@
 
 namespace raggemm {
 
-// Returns an element of any dtype. Integers are exact up to 2^53.
+// Integers are exact up to 2^53.
 double ToDouble(const Array& array, int64_t index);
 
 // Rounds a value once to a float format, ties to even. A value out of range becomes an infinity if the format has
 // infinities, else a NaN if it has one, else the largest number of its sign.
 double RoundTo(DType dtype, double value);
-// Stores a value, rounded to the format of the array. Integer formats store its integer part modulo 2^bits.
+// Integer formats store the integer part modulo 2^bits.
 void StoreRounded(const Array& array, int64_t index, double value);
 
 }  // namespace raggemm

@@ -1,4 +1,3 @@
-// Tests the reading of files of cases, and the edge cases in proto/cases.
 #include "proto/read_cases.h"
 
 #include <fstream>

@@ -1,6 +1,6 @@
 // Software units: plain C++ code that does what the matrix instructions of AMX and AVX512_BF16 do. With it, the code
 // around these instructions runs on every host. This file is linked into a test before the library, and replaces
-// kernels/target/x86.cc. Its ISAs are AMX, AVX512_BF16 and scalar code.
+// kernels/target/x86.cc.
 #include "kernels/isa/pack.h"
 // Disables unrolling of loops. g++ would take two minutes to compile unrolled register tiles of these vectors.
 #undef RAGGEMM_UNROLL
@@ -16,7 +16,6 @@
 namespace raggemm {
 namespace {
 
-// Compiles a function twice, with and without the FMA instruction of the CPU, like tests/oracle/bits.cc.
 #ifdef __clang__
 #define RAGGEMM_WITH_FMA
 #else
@@ -48,7 +47,7 @@ RAGGEMM_WITH_FMA Sixteen<float> DotOfEach(Sixteen<uint32_t> a, Sixteen<uint32_t>
   return sum;
 }
 
-// A tile register of AMX. Each of its rows has 16 words of four bytes.
+// Each row has 16 words of four bytes.
 using Tile = uint32_t[kTileRows][kLine / 4];
 
 // Computes totals += lhs x rhs like the instruction TDPBF16PS, which flushes denormals. The float mode of the thread
@@ -198,7 +197,7 @@ struct PlainTiles {
     Check();
     AddDots(tiles[kLhs], tiles[kRhs], tiles[kTotal]);
   }
-  // Computes totals += lhs x rhs modulo 2^32, like the instruction TDPBUSD and its variants for other signs.
+  // Like the instruction TDPBUSD and its variants for other signs, modulo 2^32.
   template <int kTotal, int kLhs, int kRhs, class A, class B>
   static void Dot(A, B) {
     Check();

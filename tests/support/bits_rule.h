@@ -1,4 +1,3 @@
-// Compares results of calls with those of tests/oracle, bit by bit or within an error bound.
 #ifndef RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
 #define RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
 
@@ -11,10 +10,9 @@
 
 namespace raggemm::test {
 
-// Returns success if every element of `out` has the bits of its expected value. Any NaN equals any other NaN.
+// Any NaN equals any other NaN.
 testing::AssertionResult HasBits(const Array& out, const std::vector<double>& expected);
 
-// Returns success if every element of `out` is within the bound of the reference.
 testing::AssertionResult IsWithinBound(const Array& out, const Reference& reference);
 
 }  // namespace raggemm::test

@@ -21,13 +21,12 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a result, with the text of the spec appended if it is a failure.
 testing::AssertionResult WithSpec(const ProblemSpec& spec, testing::AssertionResult result) {
   return result ? result : result << ", " << Describe(spec);
 }
 
-// Returns the instruction sets of the host that have their own kernels for a problem. The other ones use kernels of
-// these. Returns all instruction sets of the host if none has its own kernels.
+// Returns the instruction sets of the host that have their own kernels for a problem. Returns all instruction sets of
+// the host if none has its own kernels.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
   const std::vector<Isa> all = HostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());

@@ -1,4 +1,3 @@
-// Checks that apply to every call: the bits or the error of the result, writes outside of buffers, and error messages.
 #ifndef RAGGEMM_TESTS_SUPPORT_CHECK_H_
 #define RAGGEMM_TESTS_SUPPORT_CHECK_H_
 
@@ -16,7 +15,7 @@ namespace raggemm::test {
 
 // Computes a problem with every ISA of the host and each number of threads in `threads`. Succeeds if every element of
 // out has the bits that tests/oracle computes, and if neither the bytes around a buffer nor the float mode of the
-// calling thread have changed. Skips ISAs that use the kernels of another ISA.
+// calling thread have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
 // Does the same for the problem of a spec, with serial calls.
@@ -25,14 +24,11 @@ testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 // Computes a problem with every ISA of the host. Succeeds if every element of out is within its error bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
-// Computes the problem of a spec, and expects that out has the bits of tests/oracle and is within its error bound.
 void ExpectRight(const ProblemSpec& spec);
 
-// Does the same as GivesExpectedBits(spec), but with 1, 2, 3 and 8 OpenMP threads. Their number changes the blocks and
-// tiles.
+// Does the same as GivesExpectedBits(spec), but with 1, 2, 3 and 8 OpenMP threads.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
-// Expects that a text contains each string of `parts`.
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
 // Computes a problem and returns its error message, or "" if the call succeeds. If it fails, expects the code

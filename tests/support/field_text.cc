@@ -55,7 +55,7 @@ Names NamesOf(Cliff) {
   return kNames;
 }
 
-// Returns the names in the order of the enum's numbers, which is the reverse of the order of AllIsas.
+// In the order of the enum's numbers, which is the reverse of the order of AllIsas.
 Names NamesOf(Isa) {
   static const std::vector<absl::string_view> names = [] {
     std::vector<absl::string_view> all;

@@ -1,6 +1,5 @@
 // Converts structs to text and back. The text has "name=value" for each field that differs from its default. Each
-// struct needs a function VisitFields(struct, visit) that calls visit(name, field) for each field. Each enum type among
-// the fields needs a function NamesOf.
+// struct needs a function VisitFields(struct, visit) that calls visit(name, field) for each field.
 #ifndef RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
 #define RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
 
@@ -53,7 +52,7 @@ std::string FieldText(const std::optional<T>& value) {
 }
 inline std::string FieldText(const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); }
 
-// Sets a field from the text of its value. Returns false if the text is no value of the field's type.
+// Returns false if the text is no value of the field's type.
 template <typename T>
 bool ParseField(absl::string_view text, T& value) {
   if constexpr (std::is_enum_v<T>) {
@@ -93,8 +92,7 @@ std::string FieldsText(const Struct& value) {
   return text;
 }
 
-// Sets fields from a text of the form "name=value name=value". Returns InvalidArgument if it has an unknown name or an
-// unusable value.
+// Returns InvalidArgument if the text has an unknown name or an unusable value.
 template <typename Struct>
 absl::Status ParseFields(absl::string_view text, Struct& value) {
   for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
@@ -108,7 +106,6 @@ absl::Status ParseFields(absl::string_view text, Struct& value) {
   return absl::OkStatus();
 }
 
-// Calls visit(name, field) for each field of a ProblemSpec, which may be const.
 template <typename Visit, typename Spec>
 requires std::is_same_v<std::remove_const_t<Spec>, ProblemSpec>
 void VisitFields(Spec& s, Visit visit) {

@@ -1,4 +1,4 @@
-// Reads and sets the float mode of the calling thread: the value of the control register MXCSR (x86) or FPCR (aarch64).
+// The float mode of a thread is the value of the control register MXCSR (x86) or FPCR (aarch64).
 #ifndef RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
 #define RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
 
@@ -12,7 +12,7 @@ void SetThreadMode(uint64_t mode);
 
 #ifdef __x86_64__
 inline constexpr uint64_t kUsualMode = 0x1f80;
-inline constexpr uint64_t kFlushes = 0x8040;  // Bits that flush denormal results and operands to zero.
+inline constexpr uint64_t kFlushes = 0x8040;
 inline constexpr uint64_t kRoundsToZero = 0x6000;
 #else
 inline constexpr uint64_t kUsualMode = 0;

@@ -1,4 +1,4 @@
-// Says that tests run on the instructions of this CPU. Programs with software_units.cc do not link this file.
+// Programs with software_units.cc do not link this file.
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

@@ -9,8 +9,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns true if this program has software units and the ISA is scalar code. Software units do not replace scalar
-// code, so the same tests in a program without software units cover it.
+// Software units do not replace scalar code, so the same tests in a program without software units cover it.
 bool RunsInOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
 
 }  // namespace

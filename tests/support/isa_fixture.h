@@ -20,7 +20,6 @@ Cpu CpuUpTo(Isa isa);
 // Returns true if the CPU has the ISA with this name. Does not use the library to find out: host_x86.cc,
 // host_aarch64.cc and host_generic.cc each define this function.
 bool CpuHas(absl::string_view isa);
-// Returns true if the CPU has AMX, but not its instructions for 8-bit integers.
 bool CpuLacksTilesOfBytes();
 // Returns true if the CPU has the ISA, or if this program is linked with software_units.cc, which replaces ISAs by
 // plain C++.
@@ -29,7 +28,6 @@ bool HostHas(Isa isa);
 bool HostLacksTilesOfBytes();
 // True in programs that are linked with software_units.cc.
 extern const bool kUnitsAreSoftware;
-// Returns the ISAs to test on this host, in the order of AllIsas.
 std::vector<Isa> HostIsas();
 
 class IsaTest : public testing::TestWithParam<Isa> {

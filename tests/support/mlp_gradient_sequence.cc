@@ -1,5 +1,5 @@
 // Computes the gradients of an expert MLP by the separate steps that include/raggemm/moe_mlp.h lists, each for all rows
-// at once. The names of the arrays are those of moe_mlp.h.
+// at once.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -40,7 +40,6 @@ class Sequence {
     for (int64_t row = 0; row < rows_; ++row) ActivateGradient(row);
   }
 
-  // Returns the bits of all gradients, in the order of kMlpGradientSlots.
   std::vector<uint64_t> Bits() const {
     const MlpSpec& spec = mlp_.spec;
     const FloatTensor ones = Ones(e_.array.dtype), ones_of_up = Ones(TypeOfUp());
@@ -61,7 +60,6 @@ class Sequence {
   DType TypeOfUp() const { return IsMatrix(mlp_.spec.weights) ? mlp_.spec.weights : mlp_.spec.x; }
   float WeightOf(int64_t row) const { return mlp_.OutputWeight(row); }
 
-  // Returns the product of gradient rows with the transposed weights that `part` names, without a bias.
   GroupedGemmProblem Back(Part part, const FloatTensor& rows, const FloatTensor& out) const {
     GroupedGemmProblem gemm = ProductOf(mlp_, part, rows.array, out.array);
     gemm.rhs.is_trans = !gemm.rhs.is_trans;
@@ -109,8 +107,7 @@ class Sequence {
     return BitsOfSums(mlp_, GradientOfRows().array, gradients_.x->dtype, &TestMlp::InputWeight, /*by_slot=*/false);
   }
 
-  // Returns the dot product of `count` elements of x from x_at on and of y from y_at on. Sum j of sixteen sums gets
-  // products j, j + 16, and so on. Then the sums are added in pairs.
+  // Sum j of sixteen sums gets products j, j + 16, and so on. Then the sums are added in pairs.
   static float Dot(const FloatTensor& x, int64_t x_at, const FloatTensor& y, int64_t y_at, int64_t count) {
     float sums[16] = {};
     for (int64_t j = 0; j < count; ++j) {
@@ -153,7 +150,7 @@ class Sequence {
   }
 
   // Returns the bits of the gradients of weights or biases: for each group, the product of its transposed `rows` with
-  // its rows of `by`, or the transposed product if is_trans. Returns nothing if the gradient is not wanted.
+  // its rows of `by`, or the transposed product if is_trans.
   std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
                                          const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};
@@ -183,7 +180,7 @@ class Sequence {
   const FloatTensor x_;
   const FirstProducts first_;
   const FloatTensor a_, e_, f_, back_;
-  FloatTensor up_, gate_;  // Gradients of the results of the first products.
+  FloatTensor up_, gate_;
 };
 
 }  // namespace

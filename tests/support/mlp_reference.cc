@@ -25,8 +25,7 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// Returns activation(gate) * up, or activation(gate) if `up` is null, with its error. No activation has a slope above
-// 1.2. moe_mlp.h has the error of each activation.
+// No activation has a slope above 1.2. moe_mlp.h has the error of each activation.
 Near Activated(Activation activation, Near gate, const Near* up) {
   Near multiplier = up == nullptr ? Near{1, 0} : *up;
   if (activation == Activation::kSwigluOai) {
@@ -70,8 +69,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// Adds the effect of errors in lhs to the bound of each element of a product. `errors` has the error of each element of
-// lhs.
+// `errors` has the error of each element of lhs.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {

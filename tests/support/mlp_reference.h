@@ -17,7 +17,6 @@ double ExactActivation(Activation activation, double x);
 // is x itself, or if the activation has no sigmoid.
 double RoundedExponent(Activation activation, double x);
 
-// Returns success if every element of out is within its error bound.
 testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);
 
 }  // namespace raggemm::test

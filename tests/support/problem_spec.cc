@@ -226,7 +226,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 
-// Adds random row indices. Rows that belong to no processed group get the index -1, which is out of range.
+// Rows that belong to no processed group get the index -1, which is out of range.
 Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   std::vector<int64_t> index;
   const int64_t first = spec.group_offset.value_or(0), end = first + spec.local_groups.value_or(spec.groups);

@@ -17,8 +17,7 @@ namespace raggemm::test {
 uint64_t TestSeed();
 
 // Returns true for one of `one_in` calls on average, so that a loop over a large grid of cases tests a random sample.
-// Always returns true if the environment variable RAGGEMM_FULL_TESTS is set. TestSeed() determines the sample. Programs
-// with software units take half as many.
+// Always returns true if the environment variable RAGGEMM_FULL_TESTS is set. TestSeed() determines the sample.
 bool Sampled(int64_t one_in);
 
 // A random number generator (SplitMix64) that is fast and gives the same numbers on every machine.
@@ -30,14 +29,13 @@ class Random {
   bool Coin() { return Below(2) == 1; }
   // Returns a number in [-1, 1).
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
-  // Returns non-negative group sizes, some of them zero. Their sum is at most `total`, and often equal to it.
+  // Some sizes are zero. Their sum is at most `total`, and often equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
   uint64_t state_;
 };
 
-// The number of values in alpha and beta: one, one per group, or one per group and replica.
 enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 
 // A description of a problem by a few numbers, from which TestProblem makes the operands. Fields that do not apply to
@@ -84,21 +82,19 @@ struct ProblemSpec {
   bool special_values = false;  // True: an eighth of the elements are 0, 1, infinities, NaN or very small numbers.
   uint64_t seed = TestSeed();
 };
-// Returns a problem of mode ragged M with a single group of m rows.
 ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of an operand's scales or zero points. `stored` is the shape of the operand. `blocks` has the form
-// of ProblemSpec::lhs_scale. `rows` is the number of values if there is one per group.
+// `stored` is the shape of the operand. `blocks` has the form of ProblemSpec::lhs_scale. `rows` is the number of values
+// if there is one per group.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
-// Does the same as StoreRounded of tests/oracle, but lets the CPU round f32. This takes a tenth of the time for f32,
-// the most frequent type.
+// Like StoreRounded of tests/oracle, but lets the CPU round f32. This takes a tenth of the time for f32, the most
+// frequent type.
 void StoreNearest(const Array& array, int64_t index, double value);
 
-// An array in a guarded buffer of its own.
 class Tensor {
  public:
   Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0, Cliff cliff = Cliff::kBehind);

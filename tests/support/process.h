@@ -1,4 +1,3 @@
-// Helpers for tests that measure or start processes, or limit their time.
 #ifndef RAGGEMM_TESTS_SUPPORT_PROCESS_H_
 #define RAGGEMM_TESTS_SUPPORT_PROCESS_H_
 
@@ -9,21 +8,20 @@
 
 namespace raggemm::test {
 
-// Returns true if the environment variable RAGGEMM_SOAK is set, as by `./dev test --soak`. Load tests then run longer.
+// With RAGGEMM_SOAK, as set by `./dev test --soak`, load tests run longer.
 bool Soaking();
 
 // Returns the path of a temporary file that no other process uses, because ctest runs several tests at once.
 std::string TemporaryFile(const std::string& name);
 
-// Returns the bytes of this process that are in physical memory, as Linux counts them.
 int64_t ResidentBytes();
 
 // Runs `body` in a fork of this process and returns its result. If the child does not finish, returns the reason: a
 // signal, an exit code, or that it took longer than `seconds`. The child ends by _exit, which runs no destructors.
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body);
 
-// Ends the process by SIGALRM if this object lives longer than `seconds`, so that a hang is a failure. The environment
-// variable RAGGEMM_TESTS_SLOWER, set for emulators, multiplies the limit.
+// Ends the process by SIGALRM after `seconds`, so that a hang is a failure. The environment variable
+// RAGGEMM_TESTS_SLOWER, set for emulators, multiplies the limit.
 class Deadline {
  public:
   explicit Deadline(unsigned seconds);

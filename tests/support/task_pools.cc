@@ -7,8 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns the tasks that are never run. They stay in memory, because a leak checker would report what tasks point to if
-// the tasks were destroyed.
+// The tasks stay in memory, because a leak checker would report what they point to if they were destroyed.
 std::vector<std::function<void()>>& KeptForEver() {
   static auto* kept = new std::vector<std::function<void()>>;
   return *kept;

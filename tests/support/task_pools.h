@@ -14,7 +14,7 @@
 
 namespace raggemm::test {
 
-// A pool that runs tasks on its own threads: the oldest waiting task first, or the newest first if `reverse` is true.
+// Runs the oldest waiting task first, or the newest first if `reverse` is true.
 class ThreadedPool : public TaskPool {
  public:
   explicit ThreadedPool(int threads, bool reverse = false);

@@ -83,7 +83,7 @@ class TestMlp {
 
   const MlpSpec spec;
   std::mt19937 random;
-  const int64_t rows;     // Number of rows of all groups together.
+  const int64_t rows;
   const int64_t columns;  // Columns of the product with w_up: twice `intermediate` if w_up holds the gate, too.
   FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, row_slots, out;
   std::deque<FloatTensor> quant_params;
@@ -99,9 +99,7 @@ class TestMlp {
 // input.
 FloatTensor Gathered(const TestMlp& mlp);
 
-// One of the weights of an MLP: w_up, w_gate or w_down.
 enum class Part : uint8_t { kUp, kGate, kDown };
-// Returns the grouped GEMM of `lhs` with the weights that `part` names, with their bias, scales and zero points.
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
 // The results of the products with w_up and w_gate, which the activation follows.
@@ -114,18 +112,16 @@ struct FirstProducts {
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);
 FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first);
 
-// Computes a grouped GEMM with scalar code on one thread.
 void Compute(const GroupedGemmProblem& gemm);
 
-// Returns the bits of out. Computes them by separate steps in scalar code on one thread: gather, products with w_up and
-// w_gate, activation, product with w_down, and sums of the rows of each token.
+// Computes separate steps in scalar code on one thread: gather, products with w_up and w_gate, activation, product with
+// w_down, and sums of the rows of each token.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
-// Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to the type `out`. d is f32.
-// If `by_slot` is true, the rows of a token are added in the order of their row_slots, otherwise in the order of rows.
+// Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to the type `out`. If
+// `by_slot` is true, the rows of a token are added in the order of their row_slots, otherwise in the order of rows.
 std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
                                  bool by_slot);
-// Returns the bits of an element. Returns Format::NaN for every NaN, because the sign and payload of a NaN are not
-// specified.
+// Returns Format::NaN for every NaN, because the sign and payload of a NaN are not specified.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test

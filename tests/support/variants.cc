@@ -86,8 +86,7 @@ void ChooseBlocksOfExperts(ProblemSpec& spec, Random& random) {
   }
 }
 
-// Chooses quantized types for lhs, rhs or both, with scales and zero points. Changes extents so that rows fill whole
-// bytes.
+// Changes extents so that rows fill whole bytes.
 void ChooseQuantized(ProblemSpec& spec, Random& random) {
   const bool blocks =
       (spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kUniform) && spec.lhs_layout != Layout::kPacked;

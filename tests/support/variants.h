@@ -21,7 +21,6 @@ inline constexpr auto kSplittingRules = absl::MakeConstSpan(kBf16Rules).first(2)
 inline constexpr RaggedMode kAllModes[] = {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN,
                                            RaggedMode::kUniform, RaggedMode::kAllRagged};
 
-// Returns all types whose format has the role.
 template <Role role>
 constexpr auto DTypesOf() {
   constexpr auto is_one = [](const Format& format) { return format.role == role; };
@@ -41,11 +40,10 @@ inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 // layout, and with or without a group axis of lhs.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 
-// Returns a problem with three groups, one of them empty. The ragged axis goes on after the last group.
+// Returns a problem with three groups, one of them empty.
 ProblemSpec ThreeGroups(RaggedMode mode);
 
-// Returns a problem with a random mode, storage, types, batch, group offset and optional operands. It has at most
-// about 20 million multiply-adds.
+// The problem has at most about 20 million multiply-adds.
 ProblemSpec RandomSpec(Random& random);
 
 }  // namespace raggemm::test

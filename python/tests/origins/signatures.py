@@ -29,7 +29,6 @@ def _default(node: ast.expr):
 
 
 def parameters_of(source: str, name: str) -> list[Parameter]:
-    """Returns the parameters of the function, or of the method Class.method, with this name in a source text."""
     body = ast.parse(source).body
     for part in name.split("."):
         found = [node for node in body if getattr(node, "name", None) == part]
@@ -51,7 +50,7 @@ def parameters_of(source: str, name: str) -> list[Parameter]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A function of raggemm.compat (`ours`), the function that it replaces, and the deliberate differences."""
+    """A function of raggemm.compat (`ours`), and the function that it replaces."""
 
     package: str
     file: str
@@ -76,7 +75,7 @@ class Pair:
 
 
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
-    """Returns a sentence for each difference of two functions' parameters that a caller would notice."""
+    """Returns a sentence for each difference that a caller would notice."""
     ours = list(inspect.signature(function).parameters.values())
     at = {p.name: i for i, p in enumerate(ours)}
     names = [p.name for p in theirs]

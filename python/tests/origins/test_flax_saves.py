@@ -1,4 +1,4 @@
-"""Tests that flax.serialization saves and restores raggemm's types bit by bit. `./dev test --origins` runs this."""
+"""Tests that flax.serialization saves and restores raggemm's types bit by bit."""
 
 import subprocess
 import sys
@@ -19,7 +19,6 @@ X = np.random.default_rng(0).normal(size=(7, K)).astype(np.float32)
 
 
 def save_and_restore(tree):
-    """Saves a tree, restores it over zeros, and checks that nothing changed."""
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), tree)
     got = serialization.from_bytes(zeros, serialization.to_bytes(tree))
     assert jax.tree.structure(got) == jax.tree.structure(tree)

@@ -1,6 +1,6 @@
 """Tests raggemm in ejkernel, after register(), against NumPy in float64.
 
-The cases are from ejkernel's tests, which its package lacks. `./dev test --origins` runs this.
+The cases are from ejkernel's tests, which its package lacks.
 """
 
 import functools

@@ -1,7 +1,4 @@
-"""Tests raggemm as an implementation inside tokamax against tokamax' implementation "xla".
-
-`./dev test --origins` runs this.
-"""
+"""Tests raggemm as an implementation inside tokamax against tokamax' implementation "xla"."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Tests the results and the training of the example with a flax.nnx module. `./dev test --origins` runs this."""
+"""Tests the results and the training of the example with a flax.nnx module."""
 
 import pathlib
 import sys

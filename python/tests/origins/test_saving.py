@@ -1,4 +1,4 @@
-"""Runs the examples of docs/saving.md, which need Orbax. `./dev test --origins` runs this."""
+"""Runs the examples of docs/saving.md, which need Orbax."""
 
 import pathlib
 import re

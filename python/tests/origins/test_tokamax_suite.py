@@ -1,4 +1,4 @@
-"""Runs tokamax' own tests of ragged_dot with raggemm as the implementation. `./dev test --origins` runs this."""
+"""Runs tokamax' own tests of ragged_dot with raggemm as the implementation."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ class TestRaggedDot(test_base.RaggedDotTestBase):
 
 
 def test_raggemm_takes_the_arguments_of_an_implementation():
-    """raggemm's implementation takes each argument that tokamax passes on. tokamax passes on only what a call sets."""
+    """tokamax passes on only what a call sets."""
     passed = set()
 
     def spy(lhs, rhs, **named):

@@ -1,5 +1,5 @@
 // Tests that the list of other libraries (peers) is complete, and that each of them uses the number of threads that it
-// is given. Their results are checked by the benchmark itself.
+// is given.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,8 +47,7 @@ std::map<int, double> ThreadSeconds() {
   return seconds;
 }
 
-// A library that used more threads than it is given would make the comparison unfair. The CPU time of each thread shows
-// how many it uses, even if the library itself reports another number.
+// A library that used more threads than it is given would make the comparison unfair.
 TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
   constexpr int64_t kSize = 768;
   constexpr double kSeconds = 0.1;

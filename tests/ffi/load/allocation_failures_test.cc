@@ -70,7 +70,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Calls an API function of the host. Allocations during the call do not fail.
+// Allocations during the call do not fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
@@ -103,7 +103,7 @@ bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   return allocations >= first;
 }
 
-// Runs the stages INSTANTIATE and EXECUTE of a call. The constructor makes the call frames, so that Run does not.
+// The constructor makes the call frames, so that Run does not.
 class Stages {
  public:
   Stages(PluginCall& call, host::TaskRunner* pool)
@@ -127,7 +127,7 @@ class Stages {
 };
 
 struct Attempt {
-  bool failed;         // True if an allocation failed.
+  bool failed;
   std::string defect;  // Description of wrong behaviour of the plugin. "": none.
 };
 
@@ -142,7 +142,6 @@ std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunne
   return call.IsRight() ? "" : "the next result is wrong";
 }
 
-// Runs a call whose allocation number `first` fails, as in WithFailure, and then a call with enough memory.
 Attempt Try(PluginCall& call, host::TaskRunner* pool, Fail how, int64_t first) {
   Stages stages(call, pool);
   host::Error error;
@@ -227,7 +226,6 @@ TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   EXPECT_EQ(result, "");
 }
 
-// Allocations for the error message of an invalid call may fail, too.
 TEST_P(AllocationFailures, AreHandledInAWrongCall) {
   const std::unique_ptr<PluginCall> call = CallOn(GetParam());
   host::ThreadPool pool(2);
@@ -247,7 +245,6 @@ TEST_P(AllocationFailures, AreHandledInAWrongCall) {
   }
 }
 
-// raggemm_plan_text returns null if there is no memory for the text.
 TEST(PlanTextWithoutMemory, IsNull) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");

@@ -28,7 +28,6 @@ std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpe
   return call;
 }
 
-// Runs a call. Returns "" if its result is right, else what is wrong.
 std::string Outcome(PluginCall& call, host::TaskRunner* pool) {
   const host::Error error = call.Run(pool);
   return !error.ok() ? error.message : call.IsRight() ? "" : "the result is wrong";
@@ -61,8 +60,8 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// A pool for a forked child. The child has no other threads, so tasks never start. The parent's pool is unusable in the
-// child, because a thread of the parent may have locked its mutex during the fork.
+// A pool for a forked child. The parent's pool is unusable in the child, because a thread of the parent may have locked
+// its mutex during the fork.
 class PoolWithoutThreads : public host::TaskRunner {
  public:
   int64_t num_threads() const override { return 2; }
@@ -88,8 +87,8 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
   }
 }
 
-// The parent forks while other threads are in calls. The child makes calls without a pool, because a thread that does
-// not exist in the child may have locked the mutex of the pool.
+// The child makes calls without a pool, because a thread that does not exist in the child may have locked the mutex of
+// the pool.
 TEST(Fork, DuringCallsOfOtherThreads) {
   const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);
@@ -102,7 +101,6 @@ TEST(Fork, DuringCallsOfOtherThreads) {
   }
 }
 
-// The process calls exit(), which runs the destructors of the library, while other threads are in calls.
 TEST(Exit, DuringCallsOfOtherThreads) {
   const int exits = Soaking() ? 500 : 10;
   for (int i = 0; i < exits; ++i) {

@@ -35,7 +35,6 @@ class Sparse {
   void* data_;
 };
 
-// Position of a matrix in the buffer of an operand, in elements.
 struct MatrixLayout {
   int64_t start, row_step, col_step;
   int64_t At(int64_t row, int64_t col) const { return start + row * row_step + col * col_step; }
@@ -68,13 +67,11 @@ class LargeProblem {
 
   GroupedGemmProblem problem;
 
-  // Returns group sizes of shape [G] or [P,1,G].
   Array Sizes(std::vector<int64_t> dims, std::vector<int32_t> values) {
     const auto& [kept_dims, kept] = sizes_.emplace_back(std::move(dims), std::move(values));
     return {const_cast<int32_t*>(kept.data()), DType::kS32, kept_dims};
   }
 
-  // Writes values to the matrices of the products, calls the plugin, and checks the results of the products.
   void RunAndCheck(const std::vector<Product>& products) {
     for (const Product& p : products) {
       Fill(problem.lhs, p.lhs, p.m, p.k);
@@ -116,7 +113,7 @@ TEST(LargeExtents, WeightsOfManyGroups) {
 }
 
 TEST(LargeExtents, RowsOfTheSecondProblem) {
-  constexpr int64_t kM = (1 << 21) + 1, kN = 1024, kK = 3;  // Extents of each problem.
+  constexpr int64_t kM = (1 << 21) + 1, kN = 1024, kK = 3;
   LargeProblem large({2 * kM, kK}, {4, kK, kN}, {2 * kM, kN});
   large.problem.lhs.first_dims = large.problem.out.first_dims = large.Sizes({2, 1, 2}, {1, 2, 0, 7});
   large.RunAndCheck({{1, kN, kK, {0, kK, 1}, {0, kN, 1}, {0, kN, 1}},
@@ -125,7 +122,7 @@ TEST(LargeExtents, RowsOfTheSecondProblem) {
 }
 
 TEST(LargeExtents, RowsOfARaggedContraction) {
-  constexpr int64_t kRows = (1 << 25) + 3, kM = 64, kN = 70;  // Extents of each problem.
+  constexpr int64_t kRows = (1 << 25) + 3, kM = 64, kN = 70;
   LargeProblem large({2 * kRows, kM}, {2 * kRows, kN}, {4, kM, kN});
   large.problem.lhs.is_trans = true;
   large.problem.lhs.first_dims = large.problem.rhs.first_dims = large.Sizes({2, 1, 2}, {0, 2, 3, 4});
@@ -135,7 +132,6 @@ TEST(LargeExtents, RowsOfARaggedContraction) {
                      {kM, kN, 4, {kSecond * kM, 1, kM}, {kSecond * kN, kN, 1}, {3 * kM * kN, kN, 1}}});
 }
 
-// The matrices have so many columns that rows begin more than 2^31 elements apart.
 TEST(LargeExtents, LongRows) {
   constexpr int64_t kN = kTwoTo31 + 64, kM = 2, kK = 3;
   LargeProblem large({kM, kK}, {kK, kN}, {kM, kN});
@@ -145,7 +141,7 @@ TEST(LargeExtents, LongRows) {
 }
 
 TEST(LargeExtents, PackedGroupsOfTheSecondProblem) {
-  constexpr int64_t kLength = kTwoTo31 + 10;  // Elements of each problem.
+  constexpr int64_t kLength = kTwoTo31 + 10;
   LargeProblem large({2 * kLength}, {2 * kLength}, {2 * kLength});
   GroupedGemmProblem& problem = large.problem;
   problem.lhs.layout = problem.rhs.layout = problem.out.layout = Layout::kPacked;

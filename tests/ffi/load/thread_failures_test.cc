@@ -22,8 +22,7 @@ namespace {
 
 constexpr int64_t kNoLimit = INT64_MAX / 2;
 
-// Number of threads that can still be created. The end of a thread makes room for another thread, as with the limit of
-// a user or a container.
+// Number of threads that can still be created.
 std::atomic<int64_t> room = kNoLimit;
 std::atomic<int64_t> refused = 0, made = 0;
 
@@ -42,7 +41,6 @@ void* Counted(void* data) {
 
 }  // namespace
 
-// Replaces the function of the C library. Refuses to create a thread if there is no room.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
                               void* argument) {
   static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
@@ -63,8 +61,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
 
-// Runs three calls on a new thread, for which libgomp has no team yet, while only `threads` other threads can be
-// created. Returns "" if all results are right, else what is wrong.
+// libgomp has no team yet for the new thread. Returns "" if all results are right, else what is wrong.
 std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
   PluginCall call(ManyTiles());
   call.call().attributes["executor"] = executor;
@@ -83,8 +80,7 @@ std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::T
   return result;
 }
 
-// With OpenMP, a call uses as many threads as can be created. If libgomp could not create its threads, it would end the
-// process.
+// If libgomp could not create its threads, it would end the process.
 TEST(ThreadFailures, OpenMpHasFewerThreads) {
   for (int64_t threads = 0; threads <= 5; ++threads) {
     ASSERT_EQ(RunWithRoomFor(threads, "OPENMP", nullptr), "");
@@ -95,9 +91,8 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
   }
 }
 
-// raggemm must try to create threads with the stack size that libgomp uses. In the first three environments, threads
-// with the default stack size can be created, but not with libgomp's. After a trial with the default size, libgomp
-// would then end the process.
+// In the first three environments, threads with the default stack size can be created, but not with libgomp's. After a
+// trial with the default size, libgomp would then end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";

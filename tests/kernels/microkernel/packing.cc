@@ -1,4 +1,3 @@
-// Tests the packers of every ISA, and kernels that pack the next panel while they compute sums.
 #include <cstdint>
 
 #include "gtest/gtest.h"
@@ -93,7 +92,6 @@ class Packing : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Packing);
 
-// Covers packers of rows and of transposed matrices, with every width up to two vectors and one element.
 TEST_P(Packing, Packs) {
   for (const KernelRow& row : rows()) {
     for (DType dtype : TypesOf(row)) {
@@ -111,8 +109,7 @@ TEST_P(Packing, Packs) {
   }
 }
 
-// Kernels that pack the next panel must compute the same sums as without packing. Each register tile is one call of a
-// kernel. The last call may have nothing left to pack.
+// Each register tile is one call of a kernel. The last call may have nothing left to pack.
 TEST_P(Packing, PackAhead) {
   for (const KernelRow& row : rows()) {
     if (row.ahead_slice == 0) continue;

@@ -1,4 +1,3 @@
-// Makes random operands for tests of micro-kernels and packers, and computes their expected results in double.
 #ifndef RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
 #define RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
 
@@ -39,14 +38,12 @@ class Values {
   Tensor tensor_;
 };
 
-// Returns the types that results and bias can have with the kernels of a row.
 inline std::vector<DType> ResultTypesOf(const KernelRow& row) {
   if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS32};
   std::vector<DType> types = {DType::kF16, DType::kBF16, DType::kF32};
   if (ArithmeticOf(row).sum == DType::kF64) types.push_back(DType::kF64);
   return types;
 }
-// Returns the types that lhs and rhs can have with the kernels of a row.
 inline std::vector<DType> TypesOf(const KernelRow& row) {
   if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS8, DType::kU8};
   if (ArithmeticOf(row).product == DType::kBF16) return {DType::kBF16};
@@ -55,7 +52,7 @@ inline std::vector<DType> TypesOf(const KernelRow& row) {
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Returns a * b + c, rounded once to the compute type. Add and Mul do the same for a + b and a * b.
+// Returns a * b + c, rounded once to the compute type.
 inline double Fma(DType compute, double a, double b, double c) {
   if (compute == DType::kS32) {
     const auto sum = static_cast<int64_t>(a) * static_cast<int64_t>(b) + static_cast<int64_t>(c);
@@ -71,16 +68,13 @@ inline double Mul(DType compute, double a, double b) {
   return compute == DType::kS32 ? Fma(compute, a, b, 0) : compute == DType::kF64 ? a * b : static_cast<float>(a * b);
 }
 
-// Returns the index of element j of step k in a packed panel of `width` rows or columns.
 inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t width) {
   return (k / layout.k_group * width + j) * layout.k_group + k % layout.k_group;
 }
-// Returns the number of elements of a packed panel with k steps and `width` rows or columns.
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Returns the number of steps of a packed panel for k steps. It is larger than k if the panel stores groups of steps of
-// k next to each other. Zeros then fill the last group.
+// Larger than k if the panel stores groups of steps of k next to each other. Zeros then fill the last group.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -88,8 +82,8 @@ inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
   return values;
 }
 
-// Computes a sum of products by a numeric rule. add(k, sum) returns `sum` plus the product of step k. Does not flush
-// denormals, so all numbers must be far larger than denormals.
+// add(k, sum) returns `sum` plus the product of step k. Does not flush denormals, so all numbers must be far larger
+// than denormals.
 template <typename AddProduct>
 double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
   if (rule.adds_pairs) {
@@ -114,7 +108,7 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Returns the element type of a panel for matrices of the type `matrix`. Panels of bytes keep the type of the matrix.
+// Panels of bytes keep the type of the matrix.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
@@ -125,12 +119,11 @@ inline bool Flips(const KernelRow& row, bool same_format) {
   return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && same_format != IsaOf("neon").has_value();
 }
 
-// Returns the value of a byte after its top bit is flipped.
 inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// Returns a random packed panel of k_padded steps for matrices of the type `matrix`. Steps from k on are zeros.
+// Steps from k on are zeros.
 inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
   // NEON kernels read a whole vector at the end of the panel, so it has room for one more vector.
@@ -142,7 +135,6 @@ inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t
   return panel;
 }
 
-// Rounds operands to bf16 if the rule multiplies bf16, so that products are exact.
 inline void RoundToProduct(const Arithmetic& rule, std::initializer_list<Values*> operands) {
   if (rule.product != DType::kBF16) return;
   for (Values* x : operands) x->RoundAllTo(rule.product);

@@ -1,4 +1,3 @@
-// Tests the list of instruction sets of aarch64, and which of them have kernels for each arithmetic.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,3 @@
-// Tests the list of instruction sets of x86-64, the measured CPUs, and which instruction set is chosen on a CPU.
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -76,7 +75,7 @@ TEST(IsaRows, AreThoseOfX86) {
 TEST(Probe, PrefersTheWidestIsaUnlessANarrowerOneIsClearlyFaster) {
   Cpu cpu = CpuUpTo(Named("avx512_bf16"));
   const Arithmetic &f32 = kArithmetics[0], &pairs = kArithmetics[static_cast<int>(ArithmeticId::kPairs)];
-  EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx512"));  // The best ISA with its own f32 kernels.
+  EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx512"));
   EXPECT_EQ(PreferredIsa(cpu, pairs), Named("avx512_bf16"));
   const auto set = [&](Isa isa, float f32_gflops, float pairs_gflops) {
     cpu.probed_gflops[static_cast<size_t>(isa)][0] = f32_gflops;
@@ -96,7 +95,6 @@ ProblemSpec PinnedSpec() {
   return {.groups = 2, .m = 30, .n = 40, .k = 20, .sizes = {5, 20}, .c = true, .bias = true, .alpha = true};
 }
 
-// A call fails if it names an ISA that the CPU lacks. It must not use another ISA instead.
 TEST(AbsentIsa, IsAnError) {
   const TestProblem test(PinnedSpec());
   const absl::Status status = GroupedGemm(test.problem, {.isa = Named("avx512"), .cpu = CpuUpTo(Named("avx2"))});
@@ -105,8 +103,7 @@ TEST(AbsentIsa, IsAnError) {
             "isa: avx512 is not usable here, because the CPU of the plan lacks it; usable: avx2, scalar");
 }
 
-// If a call names a bf16_sums rule that the chosen ISA has no kernels for, it uses kernels of another ISA. The plan
-// says so.
+// If a call names a bf16_sums rule that the chosen ISA has no kernels for, it uses kernels of another ISA.
 TEST(RuleWithoutAUnit, IsInThePlan) {
   ProblemSpec spec = PinnedSpec();
   spec.lhs = spec.rhs = DType::kBF16;
