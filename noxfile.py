@@ -1,4 +1,4 @@
-"""The nox sessions of ./dev, one for each long command. ./dev sets up what a session needs and calls it."""
+"""The nox sessions of ./dev, one for each long command."""
 
 import argparse
 import collections.abc
@@ -72,7 +72,7 @@ class Steps:
 
 
 def state() -> str:
-    """Returns a hash of the commit and of uncommitted changes, or "" outside of a git checkout."""
+    """Returns a hash of the commit and of uncommitted changes, or "" without git."""
     commands = (["git", "rev-parse", "HEAD"], ["git", "diff", "HEAD"])
     results = [subprocess.run(command, capture_output=True, cwd=ROOT) for command in commands]
     digest = hashlib.sha256(b"".join(result.stdout for result in results)).hexdigest()
@@ -109,7 +109,6 @@ def isas(usable: bool = True) -> list[str]:
 
 
 def compute_hash(*paths: str) -> str:
-    """Returns a hash of files and of all files in folders."""
     files = [file for path in paths for file in sorted((ROOT / path).rglob("*")) or [ROOT / path]]
     digest = hashlib.sha256()
     for file in files:
@@ -120,7 +119,7 @@ def compute_hash(*paths: str) -> str:
 
 @form("default")
 def default(session: nox.Session) -> None:
-    """Runs the tests of ./dev test without arguments: each kind of test once."""
+    """Runs the tests of ./dev test without arguments."""
     steps, usable = Steps(session), isas()
     steps.run("ctest", "ctest", "--preset", "release", "-LE", "bench")  # ./dev test does not build the benchmark
     for isa, executor in [(isa, EXECUTORS[0]) for isa in usable] + [(usable[0], other) for other in EXECUTORS[1:]]:
@@ -146,7 +145,7 @@ def run_fuzzers(seconds: int) -> None:
 
 
 def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
-    """Runs C++ tests and random problems under a sanitizer. Sanitizers do not cover OpenMP's library.
+    """Runs C++ tests and random problems under a sanitizer.
 
     preset: "address" (ASan) excludes the longest tests. "thread" (TSan) runs only tests whose calls share memory
     between threads.
@@ -161,8 +160,7 @@ def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
 def valgrind(session: nox.Session, steps: Steps) -> None:
     """Finds reads of uninitialized memory in the release libraries, which the sanitizers do not find.
 
-    Valgrind supports AVX2, but no wider instruction set. It does not check for leaks, because protobuf keeps some
-    memory. ASan does.
+    Valgrind supports AVX2, but no wider instruction set. Leaks are not checked, because protobuf keeps some memory.
     """
     memcheck = ["valgrind", "--quiet", "--error-exitcode=1", "--leak-check=no"]
     memcheck += [f"--suppressions={ROOT}/tests/valgrind.supp"]
@@ -245,7 +243,7 @@ def lint(session: nox.Session) -> None:
     # The compile commands have the flags of g++. clang-tidy also needs these, for GCC's headers and builtins.
     include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
-    extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]  # protobuf headers from the build
+    extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]
     command = ["run-clang-tidy", "-quiet", "-p", str(tidy), *(f"-extra-arg={flag}" for flag in extra)]
     steps.run("clang-tidy", *command, f"^{ROOT}/(include|kernels|proto|ffi|tests|bench)/")
     steps.end()
@@ -253,10 +251,7 @@ def lint(session: nox.Session) -> None:
 
 @form("docs", venv_backend="venv", reuse_venv=True)
 def docs(session: nox.Session) -> None:
-    """Builds the site with Sphinx from pages and docstrings. Warnings are errors.
-
-    Sphinx also finds the packages of .venv, after those of its own environment.
-    """
+    """Builds the site with Sphinx from pages and docstrings. Warnings are errors."""
     session.install("--quiet", "--no-deps", "-r", "docs/requirements.txt")
     shutil.rmtree(ROOT / "build/docs", ignore_errors=True)
     packages = next((ROOT / ".venv/lib").glob("python3*")) / "site-packages"
@@ -266,7 +261,7 @@ def docs(session: nox.Session) -> None:
 
 
 def make_wheel(session: nox.Session) -> pathlib.Path:
-    """Builds the sdist, and from it the wheel. Adds the shared libraries that a plain Linux lacks to the wheel."""
+    """Builds the sdist, and from it the wheel."""
     want = compute_hash(
         "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels"
     )
@@ -292,7 +287,6 @@ def repair(session: nox.Session, wheel: pathlib.Path) -> None:
 
 
 def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
-    """Builds the wheel for aarch64 from the same sdist."""
     make_wheel(session)
     source, out, stamp = WHEEL / "sdist", WHEEL / "dist-aarch64", WHEEL / ".aarch64"
     want = (WHEEL / ".complete").read_text() + compute_hash("cmake/aarch64.cmake")
@@ -324,7 +318,7 @@ def dist(session: nox.Session) -> None:
 def environment(run, python: str, folder: pathlib.Path, requirements: pathlib.Path, wheel: pathlib.Path) -> str:
     """Makes a virtual environment with the packages of `requirements` and the wheel. Returns its interpreter.
 
-    run: session.run, or the method run of a debian.Root.
+    run: session.run or debian.Root.run.
     """
     interpreter = str(folder / "bin/python")
     run(python, "-m", "venv", "--clear", str(folder))
@@ -387,7 +381,6 @@ def wheel(session: nox.Session, jax: str) -> None:
 
 
 def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **options) -> None:
-    """Runs a command in a folder. run: session.run, or the method run of a Debian 13 chroot."""
     if run == session.run:
         with session.chdir(folder):
             run(*command, external=True, **options)
@@ -396,7 +389,6 @@ def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **
 
 
 def log_newer_origins(session: nox.Session, pip: list[str], run) -> None:
-    """Logs which of the libraries have versions on PyPI that are newer than the tested ones."""
     for name in ("tokamax", "ejkernel", "transformer_engine", "maxtext"):
         text = run(*pip, "index", "versions", name, silent=True, success_codes=[0, 1]) or ""
         found = dict(re.findall(r"(INSTALLED|LATEST): +(\S+)", text))
@@ -444,12 +436,11 @@ def checkpoints(session: nox.Session) -> None:
 
 @form("peers", venv_backend="venv", reuse_venv=True)
 def peers(session: nox.Session) -> None:
-    """Installs competitors of the benchmark from PyPI (2 GB). bench/peers/CMakeLists.txt finds them there."""
+    """Installs competitors of the benchmark from PyPI (2 GB)."""
     session.install("--no-deps", "-r", "bench/peers/requirements.txt")
 
 
 def download_headers(session: nox.Session, version: str) -> pathlib.Path:
-    """Returns the folder with the headers of a version of jaxlib. Downloads jaxlib without installing it."""
     folder = WHEEL / f"headers-{version}"
     if not folder.exists():
         part = folder.with_suffix(".part")
@@ -490,8 +481,7 @@ def headers(session: nox.Session) -> None:
 def debian_13_sources(session: nox.Session) -> None:
     """Builds and tests the sources in a Debian 13 chroot, with its g++.
 
-    Runs only some Python tests, because the session "wheel" tests the package with the same Python and jax, in another
-    root without a compiler.
+    Runs only some Python tests, because the session "wheel" tests the package with the same Python and jax.
     """
     try:
         root = debian.Root(session, ROOT / "build/debian-13", *debian.PYTHON, "git")
@@ -535,7 +525,7 @@ def aarch64_tests(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Runs all forms or the named ones, one after the other. nox prints a table at the end."""
+    """Runs all forms or the named ones, one after the other."""
     parser = argparse.ArgumentParser(prog="./dev test --release", usage="%(prog)s [--resume] [NAME...]")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("name", nargs="*", help=", ".join(FORMS))

@@ -32,7 +32,7 @@ EXCHANGES = {"all_gather": expert_parallel.by_all_gather, "all_to_all": expert_p
 
 
 def _operands(dtype: str) -> dict[str, np.ndarray]:
-    """Returns all tokens and experts, the same in each process. Some experts are popular, as in real models."""
+    """Returns all tokens and experts, the same in each process."""
     rng = np.random.default_rng(0)
     popularity = rng.permutation(1 / np.arange(2, EXPERTS + 2))
     # The top k of logits with Gumbel noise are a sample without replacement.
@@ -61,8 +61,6 @@ def _make_layer(exchange, *options):
 
 
 def _with_gradients(layer):
-    """Returns a jitted function that computes the layer and the gradients of a loss."""
-
     def loss(floats, expert_ids):
         out = layer({**floats, "expert_ids": expert_ids})
         return jnp.sin(out).sum(), out
@@ -91,7 +89,6 @@ def _received_bytes() -> int:
 
 
 def _error(got: jax.Array, want: np.ndarray) -> float:
-    """Returns the largest error in this process's shard, divided by the largest element of the whole array."""
     (shard,) = got.addressable_shards
     part, want = np.asarray(shard.data).astype(np.float32), want.astype(np.float32)
     return float(np.abs(part - want[shard.index]).max() / np.abs(want).max())
@@ -118,7 +115,6 @@ def _run_exchange(exchange, operands: dict[str, Any], wanted: dict[str, np.ndarr
 
 
 def _worker(arguments: argparse.Namespace) -> None:
-    """Runs one process. Prints its figures as a line of JSON."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         f"127.0.0.1:{arguments.port}", num_processes=arguments.processes, process_id=arguments.worker
@@ -135,7 +131,6 @@ def _worker(arguments: argparse.Namespace) -> None:
 
 
 def _environment(processes: int) -> dict[str, str]:
-    """Returns environment variables that limit a process to one device and to its share of the CPUs."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     threads = max(1, len(os.sched_getaffinity(0)) // processes)
     return os.environ | {

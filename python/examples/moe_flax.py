@@ -20,8 +20,6 @@ WIDTH, KINDS, TOKENS = 32, 4, 256
 
 
 class MoE(nnx.Module):
-    """A layer with the parameters of raggemm.nn.init."""
-
     def __init__(self, shape: nn.Shape, top_k: int, rngs: nnx.Rngs):
         self.top_k = top_k
         self.params = nnx.Dict({name: nnx.Param(x) for name, x in nn.init(rngs.params(), shape).items()})
@@ -51,7 +49,6 @@ def train_step(model: MoE, optimizer: Any, x: jax.Array, y: jax.Array) -> jax.Ar
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
-    """Trains the layer. Returns the loss of each step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     steps = parser.parse_args(argv).steps

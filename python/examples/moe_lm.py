@@ -35,19 +35,17 @@ BITS = 1 / np.log(2)  # bits per nat
 
 
 class Shape(NamedTuple):
-    """The sizes of a model."""
-
     layers: int = 3
-    width: int = 128  # elements of a token
+    width: int = 128
     heads: int = 4
     experts: int = 32
     top_k: int = 2  # experts of a token
-    hidden: int = 256  # hidden width of an expert
+    hidden: int = 256
     context: int = 128  # largest number of bytes in a sequence
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of the training licences and of the held-out ones, as int32."""
+    """Returns the bytes of the training licences and the held-out ones."""
     files = sorted(path for path in LICENCES.iterdir() if path.is_file() and not path.is_symlink())
     missing = set(HELD_OUT) - {path.name for path in files}
     if missing or len(files) == len(HELD_OUT):
@@ -121,7 +119,6 @@ def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[j
 
 
 def learning_rate(step: jax.Array) -> jax.Array:
-    """Returns the learning rate: it rises for WARM_UP steps, then falls as 1 / sqrt(step)."""
     step = jnp.asarray(step, jnp.float32) + 1
     return PEAK_RATE * jnp.minimum(step / WARM_UP, jnp.sqrt(WARM_UP / step))
 
@@ -143,7 +140,6 @@ def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: 
     state = parameters, OPTIMIZER.init(parameters), key
 
     def step(state: Any) -> tuple[Any, jax.Array]:
-        """Runs a step on random windows of the training text. Returns the next state, and the loss in bits per byte."""
         parameters, optimizer, key = state
         key, step_key = jax.random.split(key)
         starts = jax.random.randint(step_key, (BATCH, 1), 0, len(text) - shape.context)
@@ -179,7 +175,7 @@ def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: 
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Runs the program. Returns the last loss on the held-out text, in bits per byte."""
+    """Returns the last loss on the held-out text, in bits per byte."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=4.0, help="minutes of training (default 4)")

@@ -19,7 +19,7 @@
     options                 threads, instruction set, executor, handling of errors
     describe                prints the configuration, or the plans of a program's calls
 
-`import raggemm` does not import these modules. Import them where you need them:
+`import raggemm` does not import these modules:
 
     nn                      a layer with a router, as functions
     compat                  one module per library, with that library's names and signatures

@@ -1,10 +1,4 @@
-"""Expert parallelism: a mixture-of-experts layer with experts sharded over an axis of a mesh of CPU devices.
-
-    mlp                 returns a function that computes a device's experts by raggemm.moe_mlp
-    on_one_device       computes the layer without communication, as the reference for the others
-    by_all_gather       gathers all tokens on every device
-    by_all_to_all       sends tokens to the devices of their experts
-    by_all_reduce       sums results, for tokens that every device has, as in decoding
+"""Expert parallelism: a mixture-of-experts layer with experts sharded over a mesh axis of CPU devices.
 
 No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device (with
 jaxlib 0.9.2, gradients up to a rounding of XLA's own sums). by_all_gather and by_all_reduce sum a token's experts in
@@ -52,8 +46,7 @@ __all__ = [
 ]
 
 # A function (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> results [r,n]. It computes the
-# experts of one device, whose first one is group_offset. rows are sorted by expert. Results for rows of experts of
-# other devices are ignored.
+# experts of one device, whose first one is group_offset. Results for rows of other devices' experts are ignored.
 Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -73,8 +66,6 @@ class Routing:
 
 
 class _ExpertOrder(NamedTuple):
-    """The order of the t*k rows of tokens by expert."""
-
     ids: jax.Array  # expert of each sorted row, int32 [t*k]; num_experts means no expert
     order: jax.Array  # index of each sorted row before sorting, int32 [t*k]
     group_sizes: jax.Array  # rows of each expert, int32 [num_experts]
@@ -92,7 +83,6 @@ def _order_by_expert(expert_ids: jax.Array, num_experts: int) -> _ExpertOrder:
 
 
 def _check_arguments(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
-    """Checks tokens and routing, and returns them. Sets the weights of expert ids out of range to 0."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
     tokens, weights = checks.as_float_array("tokens", tokens), checks.as_float_array("weights", routing.weights)
@@ -133,7 +123,6 @@ def _repeat_tokens(tokens: jax.Array, top_k: int) -> jax.Array:
 
 
 def _weighted_sum(rows: jax.Array, routing: Routing) -> jax.Array:
-    """Sums the weighted rows of each token: [t*k,n] -> [t,n], float32 or wider."""
     t, k = routing.weights.shape
     dtype = sum_dtype(rows, routing.weights)
     return (rows.reshape(t, k, rows.shape[1]).astype(dtype) * routing.weights[..., None].astype(dtype)).sum(1)
@@ -151,9 +140,7 @@ def _run_experts(experts: Experts, rows: jax.Array, group_sizes: jax.Array, grou
 def check_processes() -> None:
     """Checks that all processes of jax.distributed sum products of bfloat16 by the same rounding rule.
 
-    The rule is that of raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS, and depends on the CPU by default. All
-    processes must call this function, because it is a collective. Call it before layers that multiply bfloat16; other
-    layers do not depend on the rule.
+    All processes must call this function, because it is a collective. Call it before layers that multiply bfloat16.
 
     Raises:
       RuntimeError: in every process, if the rules differ.
@@ -189,7 +176,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
     """Computes the layer without communication: for each token, the sum of its experts' results times their weights.
 
     Args:
-      experts: computes all experts, in one call with group_offset 0.
+      experts: computes all experts.
       tokens: [t,d].
       routing: experts of these tokens.
 
@@ -267,7 +254,6 @@ class _Exchange(NamedTuple):
     slots: jax.Array  # position of each row in the buffers, int32 [t*k]; past the end if a row is not sent
 
     def send(self, rows: jax.Array) -> jax.Array:
-        """Sends rows [t*k,d] to the devices of their experts. Returns the rows received, [devices*capacity,d]."""
         buffers = jnp.zeros((self.devices * self.capacity, rows.shape[1]), rows.dtype)
         return self._all_to_all(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
 

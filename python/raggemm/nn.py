@@ -182,7 +182,6 @@ def _run_experts(
 
 
 def _run_shared_expert(params: dict[str, Any], tokens: jax.Array, options: dict[str, Any]) -> jax.Array:
-    """Computes the shared expert as an MLP of one group, in float32."""
     count, weights = tokens.shape[0], None
     if params.get("shared_router") is not None:
         weights = jax.nn.sigmoid(_matmul_float32(tokens, params["shared_router"]))[:, 0]

@@ -1,9 +1,7 @@
 """`python -m raggemm.override PROGRAM ARGUMENTS`: runs an unchanged program with the override on.
 
-PROGRAM is a file, or `-m MODULE`. The command calls enable_ragged_dot_override(), then runs PROGRAM as `python PROGRAM
-ARGUMENTS` would. It imports jax before it runs PROGRAM, so set variables such as JAX_PLATFORMS outside of
-PROGRAM. Processes that
-PROGRAM starts do not have the override.
+PROGRAM is a file, or `-m MODULE`. The command imports jax before it runs PROGRAM, so set variables such as
+JAX_PLATFORMS outside of PROGRAM. Processes that PROGRAM starts do not have the override.
 """
 
 import os

@@ -108,7 +108,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _parse_prompt(options: argparse.Namespace, config: Config) -> tuple[list[int], Callable[[list[int]], str]]:
-    """Returns the tokens of the prompt, and a function that converts tokens to text."""
     ids, text = options.ids, lambda tokens: " ".join(map(str, tokens))
     if options.prompt is not None:
         try:

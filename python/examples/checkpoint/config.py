@@ -32,18 +32,16 @@ COUNTS = (
 
 
 class Latent(NamedTuple):
-    """The sizes of DeepSeek's latent attention. All heads derive keys and values from one latent vector per token."""
+    """The sizes of DeepSeek's latent attention."""
 
     query_rank: int | None
-    rank: int  # elements of a latent vector
+    rank: int
     plain_dim: int  # elements of a head that are not rotated
     rotary_dim: int  # elements of a head that are rotated
     value_dim: int  # elements of a head's value
 
 
 class Quantization(NamedTuple):
-    """The quantization of the stored matrices."""
-
     method: str | None = None  # quant_method; None: floats
     block: tuple[int, int] = (1, 1)  # fp8: rows and columns that share a scale
     size: int = -1  # awq, gptq: steps of K that share a scale; -1: all
@@ -69,10 +67,10 @@ class Config(NamedTuple):
     dense_hidden: int  # hidden width of the MLP in these layers
     experts: int
     top_k: int
-    hidden: int  # hidden width of an expert
+    hidden: int
     shared_hidden: int  # hidden width of all shared experts together
     routing: tuple[tuple[str, Any], ...]  # keyword arguments of raggemm.route
-    tied: bool  # True if the head uses the matrix of the embedding
+    tied: bool
     quantization: Quantization
 
 
@@ -96,7 +94,6 @@ def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray,
         raise CheckpointError(f"config.json: rope_scaling is of type {kind!r}, must be 'default', 'linear' or 'yarn'")
 
     def pair(rotations: float) -> float:
-        """Returns the index of the pair with this number of rotations within the training context."""
         length = scaling["original_max_position_embeddings"]
         return dim * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
@@ -159,7 +156,6 @@ def _quantization(stored: dict[str, Any]) -> Quantization:
 
 
 def _check(family: str, config: dict[str, Any]) -> None:
-    """Checks the sizes, and the options of which only one value is supported."""
     for name in COUNTS:
         if (count := config.get(name)) is not None and (type(count) is not int or count < 1):
             raise CheckpointError(f"config.json: {name} is {count!r}, must be a positive integer")

@@ -21,7 +21,7 @@ FLOATS = ("BF16", "F16", "F32")
 
 
 class CheckpointError(Exception):
-    """An error in a file, a tensor or the command line. The message is one sentence."""
+    """An error in a file, a tensor or the command line."""
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -43,8 +43,6 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
 
 
 class Entry(NamedTuple):
-    """The location, dtype and shape of a tensor."""
-
     path: pathlib.Path
     offset: int  # bytes from the start of the file
     dtype: str

@@ -18,7 +18,7 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 
 def linear(x: jax.Array, layer: dict[str, Tree], dtype: Any) -> jax.Array:
-    """Computes a linear layer, float32 [T,N]. Rounds x to dtype first. The matrix may be quantized."""
+    """Computes a linear layer, float32 [T,N]. Rounds x to dtype first."""
     out = raggemm.gmm(x.astype(dtype), layer["w"], jnp.full(1, x.shape[0], jnp.int32))
     return out + layer["b"] if "b" in layer else out
 
@@ -53,7 +53,6 @@ def _update_cache(cache: jax.Array, x: jax.Array, positions: jax.Array) -> jax.A
 def grouped_attention(
     config: Config, window: int | None, layer: Tree, x: jax.Array, cache: Tree, positions: jax.Array
 ) -> tuple[jax.Array, Tree]:
-    """Computes grouped-query attention."""
     dtype = cache[0].dtype
 
     def heads(name: str) -> jax.Array:
@@ -103,7 +102,6 @@ def latent_attention(
 
 
 def dense_mlp(x: jax.Array, weights: Mlp) -> jax.Array:
-    """Computes an MLP of one expert for all tokens."""
     row_tokens, sizes = jnp.arange(len(x), dtype=jnp.int32), jnp.full(1, len(x), jnp.int32)
     return raggemm.moe_mlp(x, row_tokens, None, sizes, weights.up, weights.down, **weights.options())
 
@@ -114,8 +112,6 @@ Experts = Callable[[jax.Array, Mlp, jax.Array, jax.Array], jax.Array]
 
 
 def local_experts(config: Config) -> Experts:
-    """Returns a function that computes all experts in this process."""
-
     def run(x: jax.Array, weights: Mlp, token_weights: jax.Array, chosen: jax.Array) -> jax.Array:
         rows = raggemm.sort_by_expert(chosen, config.experts)
         row_weights = token_weights.reshape(-1)[rows.order]
@@ -146,7 +142,6 @@ def empty_cache(config: Config, length: int, dtype: Any) -> list[Tree]:
 def states(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """Runs all layers on tokens [T] from position start on. Returns hidden states [T,width] and the new cache."""
     positions = start + jnp.arange(len(tokens))
     attention = latent_attention if config.latent else grouped_attention
     x, updated, dtype = weights["embedding"][tokens].astype(jnp.float32), [], weights["embedding"].dtype
@@ -160,13 +155,11 @@ def states(
 
 
 def logits(config: Config, weights: Tree, x: jax.Array) -> jax.Array:
-    """Computes logits, float32 [T,vocabulary]."""
     return linear(norm(x, weights["norm"], config.epsilon), weights["head"], weights["embedding"].dtype)
 
 
 def next_token(
     config: Config, experts: Experts, weights: Tree, cache: list[Tree], tokens: jax.Array, start: jax.Array
 ) -> tuple[jax.Array, list[Tree]]:
-    """Returns the most likely token after tokens [T], int32 [1], and the new cache. Serves prefill and decoding."""
     x, cache = states(config, experts, weights, cache, tokens, start)
     return jnp.argmax(logits(config, weights, x[-1:]), -1).astype(jnp.int32), cache

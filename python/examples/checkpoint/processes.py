@@ -20,7 +20,7 @@ AXIS = "expert"
 
 
 def run_all(count: int) -> int:
-    """Starts this program `count` times. Shows the output of the first process. Returns 0 or a nonzero exit code."""
+    """Starts this program `count` times. Shows the output of the first process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -44,7 +44,7 @@ def join(process: int, count: int, port: int) -> Mesh:
 
 
 def make_global(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
-    """Makes global arrays from the arrays of each process, which are shards or replicas by `spec`. Copies nothing."""
+    """Makes global arrays from the arrays of each process, which are shards or replicas by `spec`."""
 
     def array(x: jax.Array) -> jax.Array:
         shape = (mesh.size * x.shape[0], *x.shape[1:]) if spec else x.shape
@@ -60,8 +60,6 @@ def weight_specs(weights: Any) -> Any:
 
 
 def shard_step(config: Config, mesh: Mesh, weights: Any) -> tuple[Callable, Any]:
-    """Returns model.next_token sharded over the mesh, and the weights as global arrays."""
-
     def experts(x: jax.Array, local: Mlp, token_weights: jax.Array, chosen: jax.Array) -> jax.Array:
         routing = Routing(chosen, token_weights, config.experts)
         return by_all_reduce(mlp(local.up, local.down, **local.options()), x, routing, AXIS)

@@ -1,4 +1,4 @@
-"""Random weights, for use without a checkpoint. shapes.json has the configurations of well-known models."""
+"""Random weights, for use without a checkpoint."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Measures a decoding step and its parts, and compares their times with the bound by memory bandwidth."""
+"""Compares the times of a decoding step and its parts with the bound by memory bandwidth."""
 
 import os
 import statistics
@@ -38,10 +38,7 @@ def bandwidth_meter() -> Callable[[], float]:
 
 
 def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[str, tuple[Callable, float]]:
-    """Returns the parts of a decoding step by name, "experts" and "attention".
-
-    A part is a function that runs this part of all layers, and the number of bytes that it reads.
-    """
+    """For each part of a decoding step, returns a function that runs it in all layers, and the bytes that it reads."""
     experts = model.local_experts(config)
     attention = model.latent_attention if config.latent else model.grouped_attention
     cache = model.empty_cache(config, length, dtype)
@@ -77,7 +74,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
 
 
 def report(config: Config, weights: Tree, dtype: Any, run: Callable, length: int) -> str:
-    """Measures a decoding step, its parts and memory bandwidth in turn. Returns a table of medians as text."""
+    """Measures a step, its parts and memory bandwidth in turn. Returns a table of medians."""
     parts, bandwidth = step_parts(config, weights, dtype, length), bandwidth_meter()
     cache, token = model.empty_cache(config, length, dtype), jnp.zeros(1, jnp.int32)
     times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}

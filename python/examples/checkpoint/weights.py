@@ -1,4 +1,4 @@
-"""Loads the weights of a checkpoint layer by layer. Knows the names and layouts of all families."""
+"""Loads the weights of a checkpoint layer by layer."""
 
 import dataclasses
 import functools
@@ -16,8 +16,6 @@ Tree = Any  # a pytree of arrays, QuantizedTensors and PackedWeights
 
 
 class Files(Protocol):
-    """The interface of Checkpoint and RandomFiles."""
-
     def __contains__(self, name: str) -> bool: ...
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray: ...
@@ -41,7 +39,6 @@ class Mlp:
     activation: str = "silu"
 
     def options(self) -> dict[str, Any]:
-        """Returns keyword arguments of raggemm.moe_mlp."""
         own = {"w_gate": self.gate, "b_up": self.b_up, "b_down": self.b_down, "merged": self.merged}
         return own | {"activation": self.activation, "preferred_element_type": jnp.float32}
 
@@ -71,8 +68,6 @@ _pack = functools.partial(raggemm.prepack, transpose=True)
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
-    """Loads the layers of a model."""
-
     files: Files
     config: Config
     dtype: Any  # dtype of float matrices
@@ -110,7 +105,7 @@ class Loader:
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
 
     def load_weights(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
-        """Returns matrices [len(names),K,N]. Packs those that are stored as [N,K], the layout of torch's Linear.
+        """Returns matrices [len(names),K,N]. Packs those that are stored as [N,K].
 
         The int4 experts of one token take 1.0 ms if they are packed, and 2.7 ms as [N,K] (Zen 4).
         """
@@ -132,7 +127,6 @@ class Loader:
         return Mlp(**sides)
 
     def local_experts(self) -> slice:
-        """Returns the range of experts to load."""
         part, parts = self.share
         count = self.config.experts // parts
         return slice(part * count, (part + 1) * count)
@@ -213,7 +207,6 @@ class Loader:
         }
 
     def embedding_and_head(self) -> dict[str, Tree]:
-        """Loads the embedding, the last norm and the head."""
         c = self.config
         shape = (c.vocabulary, c.width)
         (embedding,) = self.files.read(["model.embed_tokens.weight"], shape, FLOATS)

@@ -1,7 +1,4 @@
-"""The activation functions in JAX. Derivatives and batches that have no custom call use them.
-
-include/raggemm/activation.h defines the functions.
-"""
+"""The activation functions in JAX. include/raggemm/activation.h defines them."""
 
 import math
 
@@ -12,17 +9,15 @@ from raggemm._src.library import tables
 
 
 def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """Computes swiglu_oai, the gated activation of gpt-oss. Clamps `up` to [-7, 7], and `gate` to at most 7."""
     gate = jnp.minimum(gate, 7)
     return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
 
 
 @jax.custom_jvp
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    """Returns the cumulative distribution function of the standard normal distribution at x.
+    """Returns the normal cumulative distribution function at x.
 
-    The derivative is defined below, because jax 0.12.0.1 cannot differentiate erfc inside shard_map. The polynomial of
-    erfc mixes values that vary over devices with values that do not.
+    The derivative is defined below, because jax 0.12.0.1 cannot differentiate erfc inside shard_map.
     """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
@@ -36,8 +31,7 @@ def _normal_cdf_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tu
 def _gelu_tanh(x: jax.Array) -> jax.Array:
     """Computes gelu_tanh with a sigmoid, as the kernels do.
 
-    The usual formula, 0.5 * x * (1 + tanh(...)), loses all digits if tanh is near -1. XLA's tanh also differs between
-    versions of jaxlib.
+    The usual formula, 0.5 * x * (1 + tanh(...)), loses all digits if tanh is near -1.
     """
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 

@@ -4,9 +4,8 @@ The product is linear in each operand, and its derivatives are grouped GEMMs, to
 
     d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out
 
-Here d x is the tangent of x, and ct x is its cotangent. Both rules bind the primitive grouped_gemm again, so
-derivatives of every order exist in forward and reverse mode. A flag of an operand's Storage transposes the operand,
-without a copy.
+d x is the tangent of x, and ct x its cotangent. Both rules bind the primitive grouped_gemm again, so derivatives of
+every order exist in forward and reverse mode.
 """
 
 import dataclasses
@@ -34,7 +33,7 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """Returns [P,R,extent]: for each row or column the index of its group, or G if it is behind the last group."""
+    """Returns [P,R,extent]: the group of each row or column, or G behind the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
@@ -43,8 +42,7 @@ def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
     """Returns the axis of lhs or rhs that groups divide, and the group of each index along this axis.
 
-    Groups are counted from the first processed one. Returns None if groups do not divide the operand. side: "lhs" or
-    "rhs".
+    Groups are counted from the first processed one. Returns None if groups do not divide the operand.
     """
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
@@ -78,7 +76,6 @@ def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -
 
 
 def reduce_to_scale(call: Call, args: Arguments, side: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Sums x over the elements that share a scale. x has the shape of the operand, the result `shape`."""
     if len(shape) == 4:
         for axis in (2, 3):
             x = x.reshape(*x.shape[:axis], shape[axis], x.shape[axis] // shape[axis], *x.shape[axis + 1 :]).sum(
@@ -99,10 +96,7 @@ def _compute_dtype(call: Call, args: Arguments):
 
 
 def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
-    """Returns rows * cols, the number of elements of each group.
-
-    A negative size or an overflow gives -1, which the library rejects.
-    """
+    """Returns rows * cols. A negative size or an overflow gives -1, which the library rejects."""
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
@@ -111,9 +105,8 @@ def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
     """Broadcasts the values of each group, [P,1|R,G,w], against out. Elements of out in no group get zero.
 
-    w is 1, or the number of columns of out. It is always 1 for ragged N and all ragged. If groups divide out, the
-    function multiplies a column of ones by the values, in a grouped GEMM. So its transpose is a ragged-K product, whose
-    order of summation is fixed.
+    w is 1, or the number of columns of out. If groups divide out, this is a grouped GEMM of a column of ones, so that
+    the order of summation of its transpose is fixed.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -146,8 +139,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
     """Multiplies each element of x, which has the shape of out, by the value of the element's group.
 
-    values: [P,1|R,G], one for each group. Elements of no group become zero. The result has the type in which the
-    epilogue computes.
+    values: [P,1|R,G]. Elements of no group become zero. The result has the type in which the epilogue computes.
     """
     dtype = _compute_dtype(call, args)
     return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
@@ -156,7 +148,7 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
     """Returns 1 for elements of out in processed groups, and 0 for the other elements of out.
 
-    The result broadcasts against out. Wrong group sizes make it NaN with on_error="nan".
+    Wrong group sizes make it NaN with on_error="nan".
     """
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
         return jnp.ones(())
@@ -198,8 +190,8 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
     """Applies an activation to the float32 result of a product, with the bits of a custom call that does both.
 
-    Binds a second product with K = 0, whose sums are zero, and gives it the result as c or as the gate. So a derivative
-    computes the expensive product only once.
+    Binds a second product with K = 0, which has the result as c or as the gate. So a derivative computes the expensive
+    product only once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
@@ -212,14 +204,12 @@ def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = Non
 
 
 def _activated_jvp(primals, tangents, call: Call):
-    """Returns value and tangent of a call with an activation. Differentiates the product first, then the activation."""
     argnums = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
     if not argnums:
         out = grouped_gemm_p.bind(*primals, call=call)
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
 
     def pre_activation(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the result of the call before the activation, and the gate if there is one. Both are float32."""
         flat = list(primals)
         for i, value in zip(argnums, values, strict=True):
             flat[i] = value
@@ -233,7 +223,7 @@ def _activated_jvp(primals, tangents, call: Call):
     (result, gate), (result_dot, gate_dot) = jax.jvp(pre_activation, [primals[i] for i in argnums], dots)
     args = call.unflatten(primals)
     processed = True if gate is None and "c" not in args.optional else _mask_processed(call, args) != 0
-    # Elements outside of the processed groups are not activated. They may be NaN, and become 0 here.
+    # Elements outside of the processed groups are not activated. They may be NaN.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
     out = jnp.where(processed, _bind_activation(call, *inside), result)
 
@@ -272,10 +262,10 @@ def _jvp(primals, tangents, *, call: Call):
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     """Returns the product that computes the cotangent of lhs or rhs, and True if the cotangent of out is its lhs.
 
-    to_lhs: True for the cotangent of lhs. aval: shape and dtype of the cotangent to compute.
+    aval: shape and dtype of the cotangent to compute.
     """
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # The cotangent of an operand that is stored transposed is transposed, too: the two factors change places.
+    # The cotangent of an operand that is stored transposed is transposed, too.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -292,10 +282,9 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 
 
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
-    """Checks row_index. Returns zeros [P,R,M,1], with NaN instead if an index is wrong and on_error is "nan".
+    """Checks row_index. Returns zeros [P,R,M,1], or NaN if an index is wrong and on_error is "nan".
 
-    A product with K = 0 makes the check. The forward product makes it, too, but XLA drops that product from a gradient
-    that does not need its result.
+    The forward product checks it, too, but XLA drops that product from a gradient that does not need its result.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
@@ -306,8 +295,8 @@ def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> j
 def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
     """Returns [P,R,count,K]: for each index below `count` the weighted sum of the rows with this index.
 
-    rows: [P,R,M,K]. index: [P,R,M], the index of each row. Rows with index `count` are ignored. weights: [P,R,M,1]. The
-    sums are a ragged-K product, up to seven times as fast as XLA's scatter-add.
+    rows: [P,R,M,K]. index: [P,R,M]. Rows with index `count` are ignored. weights: [P,R,M,1]. The sums are a ragged-K
+    product, up to seven times as fast as XLA's scatter-add.
     """
     p, r, m, k = rows.shape
     index = index.reshape(p * r, m)
@@ -346,7 +335,6 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs if to_lhs is True, else of rhs. aval: shape and dtype of the cotangent."""
     if "row_index" in args.optional:
         return _row_index_cotangent(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
@@ -370,10 +358,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-    """Returns the cotangent of a scale, such as "rhs_scale".
-
-    It is a sum over the elements that share the scale: the cotangent of the scaled element times the unscaled element.
-    """
+    """Returns the cotangent of a scale, such as "rhs_scale"."""
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)
@@ -386,7 +371,6 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
 
 
 def _transpose_column_blocks(ct, lhs, rhs, *others, call: Call):
-    """Returns the cotangents of a call whose rhs is in column blocks. Unpacks rhs, and packs its cotangent again."""
     columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
     if not ad.is_undefined_primal(rhs):
         return _transpose(ct, lhs, from_column_blocks(rhs, columns), *others, call=strided)
@@ -409,7 +393,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # No product has a float8 result. So the cotangent of a float8 operand is computed in a wider type, then rounded.
+    # No product has a float8 result.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)
@@ -421,9 +405,9 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 
 
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
-    """Returns True if prim is a grouped GEMM. The function is meant as a policy of jax.checkpoint.
+    """Returns True if prim is a grouped GEMM.
 
-    With this policy jax.checkpoint saves the results of grouped GEMMs, and recomputes all other values.
+    With this function as policy, jax.checkpoint saves the results of grouped GEMMs, and recomputes all other values.
     jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. jax.checkpoint_policies.save_from_both_policies
     combines the two policies.
     """

@@ -1,7 +1,4 @@
-"""gmm and tgmm as in megablox, and ragged_dot as in jax.lax.
-
-Each function is one grouped_gemm, with the defaults and dtype rules of the original function.
-"""
+"""gmm and tgmm as in megablox, and ragged_dot as in jax.lax."""
 
 import functools
 import inspect
@@ -39,9 +36,8 @@ def jit_eager_calls(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Returns a decorator that runs eager calls of a function through jax.jit.
 
-    So the arguments of eager calls are checked only once for each signature. A call is eager if its arguments named in
-    `arrays` are None or JAX arrays that are not traced, and its other arguments are hashable. Those are static in jit.
-    Calls that are not eager run the function directly.
+    So their arguments are checked only once for each signature. A call is eager if its arguments named in `arrays` are
+    None or JAX arrays that are not traced, and its other arguments are hashable. Those are static in jit.
 
     Args:
       arrays: names of the parameters that are arrays.
@@ -75,7 +71,7 @@ def jit_eager_calls(
 def straight_through(
     product: Callable[..., jax.Array], operands: tuple[Any, Any], values: tuple[Any, Any], sizes: Any
 ) -> jax.Array:
-    """Computes product(*operands, sizes). Derivatives ignore that operands were quantized.
+    """Computes product(*operands, sizes).
 
     product: a function that is linear in each operand. values: for each operand the array that was quantized, or None.
     Such an array gets the derivative with respect to its quantized operand (straight-through).
@@ -126,7 +122,7 @@ def gmm(
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
-    This function differs from megablox in three points. In the last point raggemm.compat.megablox follows megablox.
+    Differences from megablox:
 
     - Rows of the result in no processed group are zero, or equal to those of existing_out.
     - The gradient of existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
@@ -137,16 +133,16 @@ def gmm(
         result is int32. Either may be a QuantizedTensor.
       rhs: [num_groups, k, n], or [num_groups, n, k] with transpose_rhs, or PackedWeights without transpose_rhs.
       group_sizes: [total groups], int32, int64 or uint32: rows of each group. The sum may be less than m.
-      preferred_element_type: dtype of the result. As in megablox the default is float32, also for float64 operands.
+      preferred_element_type: dtype of the result. The default is float32, also for float64 operands.
       tiling, interpret: without effect.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. Required if rhs has fewer groups
         than group_sizes (else ValueError).
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows of the result outside the processed groups
         are those of existing_out. The other rows of existing_out are not read.
       transpose_rhs: True if the matrices of rhs are stored transposed.
-      lhs_quantize: dtype to which lhs is quantized first, with one scale per row (see quantize). A NaN or infinity of
-        lhs affects only its own row. The gradient of lhs ignores the quantization (straight-through). Second
-        derivatives treat the quantized elements as constants. Must not be given with existing_out.
+      lhs_quantize: dtype to which lhs is quantized first, with one scale per row (see quantize). The gradient of lhs
+        ignores the quantization (straight-through). Second derivatives treat the quantized elements as constants. Must
+        not be given with existing_out.
 
     Returns:
       [m, n].
@@ -214,8 +210,7 @@ def _promote_floats(a: Any, b: Any) -> Any:
     """Returns the dtype of a dot without preferred_element_type, by the rule of jax.lax.
 
     For two floats it is the one with the larger range, or among equal ranges the one with the larger precision. So
-    bfloat16 and float16 give bfloat16, although jnp.promote_types gives float32.
-    Other dtypes follow jnp.promote_types.
+    bfloat16 and float16 give bfloat16. Other dtypes follow jnp.promote_types.
     """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)
@@ -223,7 +218,6 @@ def _promote_floats(a: Any, b: Any) -> Any:
 
 
 def _call_quantized(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
-    """Computes call(lhs, rhs, group_sizes) after quantizing each row of lhs. call must be linear in lhs and rhs."""
     lhs, dtype = checks.as_float_array("lhs", lhs), checks.as_dtype("lhs_quantize", dtype, QUANTIZED)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # raises an error
@@ -245,7 +239,7 @@ def ragged_dot(
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.lax.ragged_dot.
 
-    Wrong shapes are a TypeError, as in jax.lax. Unlike in jax.lax, group_offset works on CPU.
+    Wrong shapes are a TypeError, as in jax.lax.
 
     Args:
       lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64, or both int8 or uint8. Either may be a
@@ -253,14 +247,12 @@ def ragged_dot(
       rhs: [g, k, n], or PackedWeights.
       group_sizes: [g], or more than g sizes with group_offset. See gmm. Rows of the result behind the last group are
         zero.
-      precision: any jax.lax.Precision. The result is the same for each: products of elements are exact, and sums are
-        in float32 or float64. float32 operands also allow the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 (see
-        grouped_gemm). Presets with other arithmetic raise NotImplementedError. None means jax_default_matmul_precision.
+      precision: any jax.lax.Precision. Each gives the same result. float32 operands also allow the DotAlgorithmPresets
+        BF16_BF16_F32_X3 and _X6 (see grouped_gemm). None means jax_default_matmul_precision.
       preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the wider dtype
         of lhs and rhs. If one is a QuantizedTensor, the default is the dtype of the other one. If both are, it is
         float32.
-      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. rhs may then have fewer groups
-        than group_sizes.
+      group_offset: see gmm.
       out_sharding: sharding of the result, on a mesh with explicit axes.
       lhs_quantize: as in gmm. It does not change the dtype of the result.
 

@@ -16,8 +16,6 @@ from raggemm._src.operands import EQUAL_COUNTS, ArgNames, Operand, check_dtypes,
 
 
 class Options(NamedTuple):
-    """The optional arguments of grouped_gemm."""
-
     c: Any = None
     bias: Any = None
     alpha: Any = None
@@ -34,7 +32,6 @@ class Options(NamedTuple):
 
 
 def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
-    """Returns the number of groups that the call computes. Checks that operands and sizes have fitting numbers."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
     (first, total), *others = counts.items()
@@ -77,7 +74,6 @@ def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: s
 
 
 def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
-    """Returns the dtype of out. Checks the dtypes of lhs, rhs and out."""
     if lhs.quant_params is None and rhs.quant_params is None:
         dtype = checks.result_dtype(jnp.result_type(lhs.data, rhs.data) if preferred is None else preferred)
         check_dtypes(arg_names, lhs.data.dtype, rhs.data.dtype, dtype)
@@ -91,7 +87,7 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
     """Returns the given scale and zero point of lhs or rhs, by the names of the custom call, such as "rhs_scale".
 
-    Values of blocks get the canonical shape (see OptionalOperand in call.py). groups: number of processed groups.
+    Values of blocks get the canonical shape (see OptionalOperand in call.py).
     """
     given: dict[str, jax.Array] = {}
     if x.quant_params is None:
@@ -110,7 +106,7 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
             if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            # A group may begin inside a block along the ragged axis. So each index on this axis gets its own value.
+            # A group may begin inside a block along the ragged axis.
             if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):
                 values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
             values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)
@@ -159,7 +155,6 @@ def check_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[
 
 
 def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
-    """Returns alpha or beta as an array of type `compute`, in which the epilogue computes."""
     x = checks.as_array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
@@ -168,7 +163,6 @@ def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Arr
 
 
 def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
-    """Checks activation and gate. Returns the gate as an array, or None without a gate."""
     if activation is None:
         if gate is not None:
             raise ValueError("gate is given without activation")
@@ -189,8 +183,7 @@ def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute
 def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
     """Returns the arguments c and beta of grouped_gemm for an existing_out as in megablox, or {} without one.
 
-    c: existing_out. beta: 0 if processed rows overwrite existing_out, 1 if it is added. name: name of existing_out in
-    the front end, for error messages.
+    beta: 0 if processed rows overwrite existing_out, 1 if it is added.
     """
     if c is None:
         return {}
@@ -201,12 +194,12 @@ def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_ou
 
 
 class _Preset(NamedTuple):
-    operands: set[str]  # names of the supported dtypes of lhs and rhs
-    sums: str  # name of the dtype of the sums
+    operands: set[str]
+    sums: str
     attribute: str = ""  # value of the custom call's attribute `precision`
 
 
-# The supported DotAlgorithmPresets. The other ones round operands or sums.
+# The supported DotAlgorithmPresets.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
@@ -218,16 +211,14 @@ _PRESETS = {
 
 
 def default_precision(precision: Any) -> Any:
-    """Returns precision, or jax_default_matmul_precision for None, as jax.lax does."""
     return jax.config.jax_default_matmul_precision if precision is None else precision  # type: ignore[attr-defined]
 
 
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
     """Returns the custom call's attribute `precision`: "BF16_X3", "BF16_X6", or "" for the default arithmetic.
 
-    By default products are exact and sums are in float32 or float64, which satisfies any jax.lax.Precision. Raises
-    NotImplementedError for a DotAlgorithmPreset with other arithmetic, except BF16_BF16_F32_X3 and _X6. lhs, rhs, out:
-    their dtypes.
+    The default satisfies any jax.lax.Precision. Raises NotImplementedError for a DotAlgorithmPreset with other
+    arithmetic.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]

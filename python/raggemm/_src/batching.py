@@ -5,8 +5,7 @@
     ragged N, only a lhs that all groups share is batched, not PACKED  rows of lhs
     all other calls                                                    problems
 
-Per-group weights that the batch shares are not copied, unless their scales are batched. Other operands may be moved or
-broadcast.
+Per-group weights that the batch shares are not copied, unless their scales are batched.
 """
 
 import jax
@@ -19,11 +18,10 @@ from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_rag
 
 
 def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
-    """Merges the batch axis of x with the following axis. Returns x without a batch axis.
+    """Merges the batch axis of x with the following axis.
 
-    axis: position of the batch axis; None if x is not batched, and is broadcast. size: extent of the batch axis. into:
-    the axis that the batch axis is merged with, counted without the batch axis. extent: extent to which `into` is
-    broadcast first; None: its own.
+    axis: position of the batch axis; None if x is not batched, and is broadcast. into: the axis that the batch axis is
+    merged with, counted without the batch axis. extent: extent to which `into` is broadcast first; None: its own.
     """
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]
@@ -45,8 +43,6 @@ def _bind_into_problems(call: Call, args: Arguments, axes: Arguments, size: int)
 
 
 def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Binds a ragged-M call whose replicas contain the batch. All batch elements share rhs."""
-
     def merge(x, axis):
         return _merge_batch(x, axis, size, 1, extent=_unbatched_aval(args.lhs, axes.lhs).shape[1])
 
@@ -61,10 +57,6 @@ def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int)
 
 
 def _bind_into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Binds a ragged-N call with a shared lhs, whose rows contain the batch.
-
-    Only lhs and operands with the shape of out may be batched.
-    """
     lhs = _merge_batch(args.lhs, axes.lhs, size, 3 if call.lhs.trans else 2)
     optional = dict(args.optional)
     for operand in args.given:

@@ -11,8 +11,8 @@ the second R replicas or G groups. "first" and "last" mean the two axes of a mat
     column blocks  [P,G,T,K,B]     rhs of ragged M: T blocks of B columns, zero from column N on
     both ragged    [P,1,length]    consecutive dense matrices
 
-A dims array has the sizes of the groups, [P,R,G]. OPTIONAL lists the optional operands. Replicas of a problem share the
-per-group matrices; ragged K sums over replicas. Ragged N and all ragged have R = 1.
+A dims array has the sizes of the groups, [P,R,G]. Replicas of a problem share the per-group matrices; ragged K sums
+over replicas. Ragged N and all ragged have R = 1.
 """
 
 import dataclasses
@@ -60,7 +60,6 @@ class OptionalOperand(NamedTuple):
 
     @property
     def side(self) -> str:
-        """Returns the operand that a scale or zero point belongs to, "lhs" or "rhs"."""
         return self.name[:3]
 
 
@@ -79,7 +78,7 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
     """Returns the operand for a row of the library's table of operands.
 
-    The table has no axes for scales and zero points. This function adds them.
+    The table has no axes for scales and zero points.
     """
     if name not in _ROLES:
         return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
@@ -102,7 +101,7 @@ class Mode(enum.Enum):
 
 
 class Storage(NamedTuple):
-    """The storage of lhs, rhs or out in an array of canonical shape. See the table in the docstring of this module."""
+    """The storage of lhs, rhs or out in an array of canonical shape. See the docstring of this module."""
 
     first: int | None = None  # index in Arguments.dims of the groups' sizes along the first axis; None: not ragged
     last: int | None = None  # index in Arguments.dims of the groups' sizes along the last axis; None: not ragged
@@ -113,7 +112,6 @@ class Storage(NamedTuple):
 
     @property
     def per_group(self) -> bool:
-        """Returns True if each group has a matrix of its own. Axis 1 of the array then counts groups."""
         return self.first is None and self.last is None and not self.shared
 
     def transposed(self) -> "Storage":
@@ -122,12 +120,12 @@ class Storage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Call:
-    """The static parameter of the primitive grouped_gemm: a product, without its arrays."""
+    """The static parameter of the primitive grouped_gemm."""
 
     lhs: Storage
     rhs: Storage
     out: Storage  # out.trans is always False
-    dtype: np.dtype  # dtype of out
+    dtype: np.dtype
     precision: str = ""  # value of the custom call's attribute; "": default arithmetic
     activation: str = ""  # value of the custom call's attribute; "": no activation
     out_extent: int | None = None  # number of groups for ragged K, or length of out for all ragged
@@ -145,12 +143,10 @@ class Call:
 
     @property
     def ragged_slots(self) -> dict[str, int]:
-        """Returns the index in Arguments.dims of each given dims array, by its slot, such as "lhs_first"."""
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
 
     def attributes(self) -> dict[str, str | bool]:
-        """Returns the custom call's attributes, if they differ from the defaults in proto/config.proto."""
         attributes: dict[str, str | bool] = {}
         for name, storage in self.storages.items():
             if storage.trans:
@@ -178,7 +174,6 @@ class Call:
         return ",".join(f"{slot}={name}" for slot, name in names.items() if name != slot)
 
     def __repr__(self) -> str:
-        """Returns the text that jaxprs show for a call: the mode, then the attributes as in HLO."""
         parts = [f"{name}={value}" for name, value in self.attributes().items()]
         if self.operands:
             parts.append("operands=" + ",".join(self.operands))
@@ -201,7 +196,6 @@ class Call:
         return self.out_extent
 
     def out_shape(self, args: "Arguments") -> tuple[int, ...]:
-        """Returns the canonical shape of out. args: arrays or avals of canonical shape."""
         mode, lhs, rhs = self.mode, args.lhs, args.rhs
         if mode is Mode.ALL_RAGGED:
             return (lhs.shape[0], 1, self._extent())
@@ -213,7 +207,6 @@ class Call:
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
 
     def unflatten(self, args: Sequence[Any]) -> "Arguments":
-        """Converts the flat arguments of the primitive: lhs, rhs, dims arrays, then the given optional operands."""
         lhs, rhs, *others = args
         dims = others[: len(others) - len(self.operands)]
         return Arguments(lhs, rhs, tuple(dims), dict(zip(self.operands, others[len(dims) :], strict=True)))
@@ -224,24 +217,21 @@ class Arguments(NamedTuple):
 
     lhs: Any
     rhs: Any
-    dims: tuple[Any, ...]  # dims arrays
-    optional: dict[str, Any]  # given optional operands by name
+    dims: tuple[Any, ...]
+    optional: dict[str, Any]
 
     def sizes(self, index: int | None) -> Any:
-        """Returns the dims array with the index that a Storage holds."""
         assert index is not None
         return self.dims[index]
 
     @property
     def given(self) -> Iterator[OptionalOperand]:
-        """Returns the given optional operands, in the order of OPTIONAL."""
         return (operand for operand in OPTIONAL if operand.name in self.optional)
 
     def flatten(self) -> list[Any]:
         return [self.lhs, self.rhs, *self.dims, *(self.optional[operand.name] for operand in self.given)]
 
     def select(self, *roles: OperandRole) -> "Arguments":
-        """Returns these arguments, with only those optional operands that have one of the roles."""
         return self._replace(optional={x.name: self.optional[x.name] for x in self.given if x.role in roles})
 
     def map(self, function: Callable[[Any], Any]) -> "Arguments":
@@ -250,7 +240,7 @@ class Arguments(NamedTuple):
 
 
 def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
-    """Converts a canonical shape to the shape that the custom call takes. The order of the elements is the same.
+    """Converts a canonical shape to the shape that the custom call takes.
 
     An operand with two ragged axes becomes 1-D. For one matrix per group, problems and groups become one axis. For
     other operands, the matrices of all problems and replicas are stacked in a 2-D array.
@@ -272,6 +262,5 @@ def to_column_blocks(x: jax.Array, width: int) -> jax.Array:
 
 
 def from_column_blocks(x: jax.Array, columns: int) -> jax.Array:
-    """Inverts to_column_blocks: returns matrices [...,K,columns] from blocks [...,T,K,width]."""
     *outer, count, k, width = x.shape
     return jnp.moveaxis(x, -3, -2).reshape(*outer, k, count * width)[..., :columns]

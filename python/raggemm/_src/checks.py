@@ -15,7 +15,6 @@ from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor
 
 
 def check_integer(name: str, x: Any) -> int:
-    """Returns x, a Python or NumPy integer, as an int. Rejects everything else."""
     try:
         return operator.index(x)
     except TypeError:
@@ -33,14 +32,12 @@ def check_count(name: str, x: Any, least: int) -> int:
 
 
 def check_bool(name: str, x: Any) -> bool:
-    """Returns x, a bool or an int, as a bool. Rejects strings and arrays."""
     if not isinstance(x, bool | np.bool_ | int):
         raise TypeError(f"{name} is {x!r}, must be True or False")
     return bool(x)
 
 
 def check_choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
-    """Returns x. Raises ValueError if x is not one of the allowed values."""
     if not isinstance(x, str | None) or x not in (allowed := tuple(allowed)):
         raise ValueError(f"{name} is {x!r}, must be one of {', '.join(map(repr, allowed))}")
     return x
@@ -58,18 +55,16 @@ def as_dtype(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np
 
 
 def is_quantized(x: Any) -> bool:
-    """Returns True for a QuantizedTensor, and for objects with the fields of qwix's QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
 
 
 def check_is_array(name: str, x: Any) -> None:
-    """Raises TypeError if x is a QuantizedTensor or PackedWeights."""
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
 
 
 def as_array(name: str, x: Any) -> jax.Array:
-    """Converts x to a JAX array. Rejects QuantizedTensor, PackedWeights and everything that is no array."""
+    """Converts x to a JAX array. Rejects QuantizedTensor and PackedWeights."""
     check_is_array(name, x)
     try:
         return jnp.asarray(x)
@@ -80,7 +75,6 @@ def as_array(name: str, x: Any) -> jax.Array:
 
 
 def as_float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
-    """Returns x as a JAX array of an allowed dtype."""
     x = as_array(name, x)
     check_dtype(name, x.dtype, allowed)
     return x
@@ -105,14 +99,12 @@ def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.
 
 
 def check_rank(name: str, x: Any, axes: str) -> Any:
-    """Returns x if it has as many axes as `axes` names, such as "M,H"."""
     if len(x.shape) != len(axes.split(",")):
         raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
     return x
 
 
 def check_shape(name: str, x: Any, *wanted: tuple[int, ...], why: str = "", error: type[Exception] = ValueError) -> Any:
-    """Returns x if it has one of the wanted shapes. why: end of the error message."""
     if x.shape not in wanted:
         raise error(f"{name}: shape is {x.shape}, must be {' or '.join(map(str, wanted))}{why}")
     return x
@@ -129,7 +121,7 @@ def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
 def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
     """Returns the end of an error message, for an array of bytes that seems to hold two elements of 4 bits per byte.
 
-    This seems so if an axis has half of the wanted extent. Otherwise returns "".
+    This seems so if an axis has half of the wanted extent.
     """
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
@@ -178,7 +170,7 @@ def split_weights(
 
 
 def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
-    """Checks PackedWeights. Returns them with JAX arrays. floats: allowed dtypes of data that is not quantized."""
+    """Checks PackedWeights. floats: allowed dtypes of data that is not quantized."""
     if not isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is {type(x).__name__}, must be PackedWeights")
     if x.version != PACKED_VERSION:
@@ -197,7 +189,7 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """Checks a QuantizedTensor, or an object with the fields of qwix's QArray. Returns it with JAX arrays."""
+    """Checks a QuantizedTensor, or an object with the fields of qwix's QArray."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
@@ -222,7 +214,6 @@ def _check_scales(
 
 
 def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
-    """Checks `shape`, that of scales or zero points. data, dtype: shape and dtype of the quantized elements."""
     if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
         return
     if len(shape) != len(data):
@@ -236,7 +227,6 @@ def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...],
 
 
 def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
-    """Returns the dtype. Raises TypeError if it is not one of the allowed dtypes."""
     if dtype not in allowed:
         raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}")
     return dtype
@@ -275,7 +265,6 @@ def as_integer_array(name: str, x: Any) -> jax.Array:
 
 
 def reshard(out: jax.Array, out_sharding: Any) -> jax.Array:
-    """Returns out, resharded to out_sharding unless out_sharding is None."""
     if out_sharding is None:
         return out
     if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):

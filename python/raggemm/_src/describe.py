@@ -1,5 +1,3 @@
-"""The public function describe()."""
-
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,6 @@
 """Computes jax.lax's ragged_dot_general as one call of grouped_gemm.
 
-Converts the dimension numbers and the operands to the canonical form of call.py. lax.py calls this module with checked
-arguments. override.py lowers jax.lax's own function to this module.
+Converts the dimension numbers and the operands to the canonical form of call.py.
 """
 
 import functools
@@ -20,8 +19,8 @@ from raggemm._src.call import Arguments, Call, Storage
 from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
-# Four lists of axes of an operand as the caller passes it. The axes of each list merge to one canonical axis:
-# problems; replicas or groups; rows; columns.
+# Four lists of axes of an operand as the caller passes it. The axes of each list merge to one canonical axis: problems;
+# replicas or groups; rows; columns.
 MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
@@ -32,8 +31,8 @@ def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: Merge
     of them before the last one that has blocks. If groups divide an axis of data, values are also repeated along this
     axis, the problems and the replicas.
 
-    values: scales or zero points, with as many axes as data. shape: shape of data. parts: axes of data that merge to
-    each canonical axis. ragged: axis of data that groups divide, or None.
+    shape: shape of data. parts: axes of data that merge to each canonical axis. ragged: axis of data that groups
+    divide, or None.
     """
     x = values.transpose([axis for part in parts for axis in part])
     extents = [shape[axis] for part in parts for axis in part]
@@ -66,8 +65,8 @@ def canonicalize_quant_params(
 ) -> dict[str, jax.Array]:
     """Returns the scale and zero point of lhs or rhs in canonical shape, as operands of a call.
 
-    quant_params: scales and zero points of lhs and rhs by operand name, in the caller's shapes. x: the caller's data.
-    parts: axes of x that merge to each canonical axis. ragged: axis of x that groups divide, or None.
+    quant_params: scales and zero points by operand name. x: data. All have the caller's shapes. parts, ragged: see
+    _canonicalize_blocks.
     """
     canonical = {}
     for name, values in quant_params.items():
@@ -95,7 +94,6 @@ _DIMS_NAMES = ("group_sizes",)
 
 
 def widen_sizes(group_sizes: Any) -> Any:
-    """Converts group sizes of 8 or 16 bits to int32. Returns other group sizes unchanged."""
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
 
 
@@ -111,7 +109,7 @@ def _is_identity(axes: Sequence[int]) -> bool:
 def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
     """Returns x with axes [lead..., rows..., cols...], and False.
 
-    Returns the unchanged x, and True, if its axes already are [lead..., cols..., rows...]. lead, rows, cols: axes of x.
+    Returns the unchanged x, and True, if its axes already are [lead..., cols..., rows...].
     """
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
@@ -124,8 +122,6 @@ def _extents(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
 
 
 class Result(NamedTuple):
-    """Fields of a Call that describe its result."""
-
     dtype: np.dtype
     precision: str
 
@@ -150,7 +146,6 @@ class _Axes:
 
     @property
     def ragged_side(self) -> Sequence[int]:
-        """Returns the contracted axes of lhs if the ragged axis is one of them, else the free axes of lhs."""
         return self.left if self.is_contracting else self.lhs_free
 
 

@@ -15,11 +15,10 @@ _DTYPES = {name: np.dtype(row["numpy"]) for name, row in _FORMATS.items()}
 
 
 def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
-    """Returns the dtypes of the formats with a role. The value of each dtype is the dtype of its sums."""
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# Dtypes of matrices that are not quantized, and of quantized elements. The values are the dtypes of sums.
+# Dtypes of matrices and of quantized elements, with the dtypes of their sums.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
@@ -27,7 +26,6 @@ MATRICES = FLOATS | BYTES
 
 
 def _one_byte_type(dtype: np.dtype) -> Any:
-    """Returns a one-byte type that holds all values of a narrower type."""
     if dtype not in INTEGER_ELEMENTS:
         return ml_dtypes.float8_e4m3fn
     return np.uint8 if ml_dtypes.iinfo(dtype).min == 0 else np.int8
@@ -44,7 +42,6 @@ INTEGERS = tuple(_dtypes_with_role("sizes"))
 
 
 def elements_per_byte(dtype: np.dtype) -> int:
-    """Returns the number of elements in a byte, or 1 for wider elements."""
     info = ml_dtypes.iinfo(dtype) if dtype in INTEGER_ELEMENTS else ml_dtypes.finfo(dtype)
     return max(1, 8 // info.bits)
 
@@ -58,23 +55,21 @@ def format_dtypes(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
 def compute_dtype(*dtypes: Any) -> np.dtype:
     """Returns the type in which sums and the epilogue of a product are computed.
 
-    It is int32 if one of the dtypes is int32, else float64 if one is float64, else float32. dtypes: those of lhs, rhs
-    and out.
+    It is int32 if one of the dtypes is int32, else float64 if one is float64, else float32.
     """
     given = [np.dtype(x) for x in dtypes]
     return next((wanted for wanted in (_S32, _F64) if wanted in given), _F32)
 
 
 def addend_dtypes(compute: np.dtype) -> Iterable[np.dtype]:
-    """Returns the types that alpha, beta and bias may have, for an epilogue of type `compute`."""
     return (_S32,) if compute == _S32 else FLOATS
 
 
 def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
     """Finds an unsupported dtype of a product: returns "lhs", "rhs" or "result", and the allowed dtypes, or None.
 
-    lhs, rhs, out: dtypes. narrow: True also allows quantized element types, as numbers without scales. The other
-    operand must then be a float, or of the same kind: integers, or float8 and float4.
+    narrow: True also allows quantized element types, as numbers without scales. The other operand must then be a float,
+    or of the same kind: integers, or float8 and float4.
     """
     has_bytes = lhs in BYTES or rhs in BYTES
     operands: Iterable[np.dtype] = BYTES if has_bytes else MATRICES

@@ -1,4 +1,4 @@
-"""grouped_gemm, the general product: checks the arguments, and builds and binds the call."""
+"""grouped_gemm: checks the arguments, and builds and binds the call."""
 
 import dataclasses
 import functools
@@ -25,7 +25,6 @@ _MODES = {
 
 
 def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
-    """Returns the mode of a product. Raises ValueError if no mode has its ragged axes."""
     mode = _MODES.get((lhs.ragged_axis, rhs.ragged_axis))
     if mode is None:
         named = ", ".join((*lhs.dims, *rhs.dims))
@@ -38,7 +37,6 @@ def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
 
 
 def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
-    """Makes axis 0 the group axis of operands that are neither ragged nor shared."""
     # All groups share the lhs of ragged N if it has one free axis.
     lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
     lhs = lhs.mark_group_axis() if lhs_is_grouped else lhs
@@ -51,7 +49,6 @@ def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, O
 def _make_storages(
     lhs: Operand, rhs: Operand, out_layout: str
 ) -> tuple[Storage, Storage, Storage, tuple[jax.Array, ...]]:
-    """Returns the storages of lhs, rhs and out, and the dims arrays that the storages refer to."""
     dims = []
 
     def index(sizes: jax.Array | None) -> int | None:
@@ -76,7 +73,7 @@ class _Shapes(NamedTuple):
     lhs: tuple[int, ...]  # canonical shape of lhs
     rhs: tuple[int, ...]  # canonical shape of rhs
     groups: int  # number of processed groups
-    out: tuple[int, ...]  # shape of the result
+    out: tuple[int, ...]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
@@ -103,7 +100,7 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
 
 
 def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
-    """Computes grouped_gemm for a front end, which has checked the operands.
+    """Computes grouped_gemm for a front end.
 
     arg_names: names of the arguments in error messages. options: fields of arguments.Options.
     """
@@ -206,7 +203,7 @@ def grouped_gemm(
       bias: [G,N], float16, bfloat16, float32 or float64, one row per processed group. Not for ragged N and all ragged.
         With arrays of int8 or uint8 as operands, bias, alpha, beta and c are int32.
       alpha, beta: factors of the product and of c, scalars or [G], 1 by default. beta requires c. If beta is 0, c is
-        not read in processed groups (as in BLAS).
+        not read in processed groups.
       group_offset: integer, () or (1,): index of the first processed group, for ragged M and ragged K. Required if
         fewer groups are processed than there are sizes (else ValueError). rhs (ragged M), out (ragged K), alpha, beta
         and bias have only the processed groups. In the other modes group_offset must be 0.
@@ -220,14 +217,13 @@ def grouped_gemm(
         and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. A product's
         relative error is at most 2**-15 or 2**-24, and subnormal numbers are zero. Derivatives use the same precision.
         Unsupported presets raise NotImplementedError.
-      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" or, only with a gate, "swiglu_oai" (see
-        moe_mlp). For the result r, with bias and c, out is activation(r), or activation(gate) * r, computed in float32
-        and rounded once. Elements of no processed group are not activated. TypeError if sums are in float64 or int32.
+      activation: see moe_mlp. For the result r, with bias and c, out is activation(r), or activation(gate) * r,
+        computed in float32 and rounded once. Elements of no processed group are not activated. TypeError if sums are in
+        float64 or int32.
       gate: shape of out, float32, bfloat16 or float16. Requires an activation.
       row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of the product
         uses row row_index[m] of lhs, which may have any number of rows; first_dims count the M rows of out. An index
-        out of range is an error at run time, like a wrong group size. Indices of rows in no processed group are
-        ignored.
+        out of range is an error at run time. Indices of rows in no processed group are ignored.
 
     Returns:
       out: its axes are the group axis if there is one, then the free axes of lhs, then those of rhs.
@@ -257,8 +253,7 @@ def grouped_gemm(
 def mask_grouped_rows(count: int, group_sizes: Any) -> jax.Array:
     """Returns float32 [count]: 1 for rows that belong to a group, 0 for rows behind the last group.
 
-    A grouped GEMM with K = 0 and a bias of 1 computes this mask, and checks the sizes. With on_error="nan", wrong sizes
-    give NaN.
+    A grouped GEMM with K = 0 and a bias of 1 computes this mask, and checks the sizes.
     """
     arg_names, sizes = ArgNames(sizes="group_sizes"), checks.as_group_sizes(group_sizes)
     groups = sizes.shape[0]

@@ -16,7 +16,6 @@ from raggemm._src.operands import ArgNames, check_dtypes, check_quantized_dtypes
 
 
 def _split_operand(name: str, x: Any) -> tuple[jax.Array, checks.QuantParams | None]:
-    """Returns the elements of x and its QuantParams, or x as an array and None. Does not check dtypes of arrays."""
     return checks.split_quantized(name, x) if checks.is_quantized(x) else (checks.as_array(name, x), None)
 
 
@@ -32,7 +31,7 @@ def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner
 def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
     """Returns the shape and dtype of the result, by jax.lax's rule.
 
-    The rule does not support group_offset. If one is given, the rule gets only as many sizes as rhs has groups.
+    The rule does not support group_offset. With one it gets only as many sizes as rhs has groups.
     """
     sizes_shape = group_sizes.shape
     group_axes = tuple(numbers.rhs_group_dimensions)
@@ -43,7 +42,7 @@ def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, h
     def call(lhs, rhs, group_sizes):
         return jax.lax.ragged_dot_general(lhs, rhs, group_sizes, numbers, preferred_element_type=dtype)
 
-    # On a mesh with explicit axes the rule would require out_sharding, which does not change shapes.
+    # On a mesh with explicit axes the rule would require out_sharding.
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return jax.eval_shape(call, *avals)
 

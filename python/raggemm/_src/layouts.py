@@ -1,12 +1,6 @@
 """Conversions of weights, to and from PackedWeights and from layouts of checkpoints.
 
-    prepack, unprepack  to and from PackedWeights
-    mxfp4_from_blocks   gpt-oss
-    fp8_from_blocks     DeepSeek-V3
-    int4_from_awq       AutoAWQ, version "gemm"
-    int4_from_gptq      AutoGPTQ and GPTQModel, without act order
-
-Matrices [N,K] or [K,N] of a checkpoint may have leading axes, such as one for all experts.
+Matrices [N,K] or [K,N] of a checkpoint may have leading axes.
 """
 
 import functools
@@ -23,9 +17,9 @@ from raggemm._src.dtypes import FLOATS, SCALES
 from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
-# Possible widths of a block of PackedWeights in columns, widest first, and the least width by kind of elements. A
-# streaming GEMV reads up to 256 columns of floats, or 128 of quantized elements, at a time. prepack chooses the widest
-# block that needs at most _PADDING * columns columns of padding, or the least width if none does.
+# Widths of a block of PackedWeights in columns. A streaming GEMV reads up to 256 columns of floats, or 128 of quantized
+# elements, at a time. prepack chooses the widest block that needs at most _PADDING * columns columns of padding, or the
+# least width if none does.
 _WIDTHS, _LEAST_WIDTH, _LEAST_QUANTIZED_WIDTH = (256, 128, 64), 64, 128
 _PADDING = 1 / 16
 
@@ -63,7 +57,7 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     Args:
       w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor, whose scale and zero_point
         keep their layout.
-      transpose: True if w is stored as [G,N,K]. The result is [G,K,N] either way, with its scale and zero_point.
+      transpose: True if w is stored as [G,N,K]. The result is [G,K,N] either way.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -100,7 +94,7 @@ def unprepack(packed: PackedWeights) -> Any:
 
 
 _UINT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
-_PER_INT32 = 8  # number of 4-bit elements in an int32
+_PER_INT32 = 8
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
 
 
@@ -133,8 +127,7 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
       weight: float8_e4m3fn [...,N,K].
       weight_scale_inv: float32 or bfloat16 [...,N/rows,K/columns], one scale per block. In spite of the name, elements
         are multiplied by it.
-      block: (rows, columns) of a block, weight_block_size in config.json. They must divide N and K, because blocks of a
-        QuantizedTensor have one size.
+      block: (rows, columns) of a block, weight_block_size in config.json. They must divide N and K.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.

@@ -48,7 +48,6 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
 
 
 def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
-    """Reshapes an optional operand from its canonical shape to that of the custom call."""
     x = args.optional[operand.name]
     if operand.is_per_block(x):
         return _flatten_blocks(call, args, operand, x)
@@ -63,7 +62,7 @@ def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, rep
 
 
 def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
-    """Calls the custom call of grouped_gemm. options: attributes for the options in effect (see options.py)."""
+    """Calls the custom call of grouped_gemm. options: see options.attributes."""
     args = call.unflatten(flat)
     shape = call.out_shape(args)
     dims = {name: args.dims[index] for name, index in call.ragged_slots.items()}
@@ -109,8 +108,8 @@ def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     def named(*operands):
         return partitioned(*operands)
 
-    # The program contains the address of a Python object that depends on the call. The object of another call may have
-    # the same address later. The name keeps the two programs apart in JAX's persistent compilation cache.
+    # The program contains the address of a Python object, which another call's object may have later. The name keeps
+    # the two programs apart in JAX's persistent compilation cache.
     key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
     named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return jax.jit(named)
@@ -122,8 +121,7 @@ def _mlp_custom_call(
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: value for name, value in attributes.items() if value}
-    # A call without tokens has empty results, but must check that no row names a token. A side effect keeps XLA from
-    # dropping the call.
+    # A call without tokens has empty results, but must check that no row names a token.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
@@ -147,7 +145,6 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
 
 
 def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the custom call of moe_mlp's gradients, or computes them by grouped GEMMs if an extent is symbolic."""
     args = call.call.unflatten(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
     if any(map(jax.export.is_symbolic_dim, extents)):

@@ -74,7 +74,6 @@ def _check_matrix(
 def _check_extents(
     matrices: dict[str, Any], hidden: int, merged: bool, transposes: dict[str, bool], layouts: dict[str, str]
 ) -> int:
-    """Checks that the weights fit together. Returns the number of columns of w_up."""
     up = matrices["w_up"].shape
     groups, columns = up[0], up[1 if transposes["w_up"] else 2]
     _check_matrix("up", matrices["w_up"], hidden, transposes["w_up"], layouts["up_layout"])
@@ -111,7 +110,6 @@ def _check_group_offset(args: dict[str, Any], group_offset: Any) -> dict[str, An
 
 
 def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
-    """Returns the custom call's attributes up_layout, for w_up and w_gate, and down_layout. Checks the layouts."""
     in_blocks = {name: x.ndim == 4 for name, x in args.items() if name.startswith("w_")}
     if in_blocks.get("w_gate", in_blocks["w_up"]) != in_blocks["w_up"]:
         raise TypeError("w_gate: must be PackedWeights if and only if w_up is")
@@ -125,7 +123,6 @@ def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[st
 
 @functools.partial(jax.jit, static_argnames="call", inline=True)
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
-    """Converts the caller's arrays to operands of the primitive and binds it."""
     args = {name: versions.replicate_explicit_axes(x) for name, x in args.items()}
     if "group_offset" in args:
         args["group_offset"] = args["group_offset"].reshape(1)
@@ -162,7 +159,7 @@ def moe_mlp(
     """Computes the MLP of a mixture-of-experts layer in one call, from the gather to the weighted sum of experts.
 
     The M rows are pairs of a token and an expert, sorted by expert. Row r has the token row_tokens[r] and the weight
-    row_weights[r]. The first group_sizes[0] rows belong to expert 0. For the rows of expert e
+    row_weights[r]. For the rows of expert e
 
         up = x[row_tokens] @ w_up[e] + b_up[e]      gate = x[row_tokens] @ w_gate[e] + b_gate[e]
         a = activation(gate) * up                   without a gate activation(up)
@@ -174,8 +171,8 @@ def moe_mlp(
     is rounded once to out's type. Forward-mode derivatives and raggemm.combine begin a new chain after 256 rows of a
     token, so the last bits of their sums may differ.
 
-    A token may have any number of rows, also several of one expert. The result of a token without rows is +0. Rows of
-    no processed group, such as rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
+    A token may have any number of rows. The result of a token without rows is +0. Rows of no processed group, such as
+    rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
 
     Args:
       x: [T,H]. All float arguments are float16, bfloat16 or float32, in any mix. float64 is a TypeError.
@@ -218,8 +215,8 @@ def moe_mlp(
     vmap: the batch and its gradient are one call each, with the same bits, if extents are static and either no weight
     or every matrix is batched. In the second case biases, scales and zero points may be batched or not. Other batches
     run as grouped GEMMs, and so do gradients of shared weights for each batch element. An error in one element of a
-    batch of B fails the whole call. Indices in the error message count rows of the call. A wrong token that is not
-    negative is (B-1) T greater in the message. With on_error="nan" the results of the whole batch are NaN.
+    batch of B fails the whole call. Indices in the error message count rows of the call. With on_error="nan" the
+    results of the whole batch are NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"

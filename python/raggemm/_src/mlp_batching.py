@@ -3,7 +3,7 @@
     shared weights     G groups: each has the rows of batch element 0, then of element 1, and so on
     batched weights    B*G groups: those of batch element 0, then of element 1, and so on
 
-Rows of a group and of a token keep their order, so results have the same bits. Rows of no processed group come last.
+Rows of a group and of a token keep their order, so results have the same bits.
 
 Matrices are never copied. Grouped GEMMs compute a batch instead of one call in these cases: some weights are batched,
 but not all matrices; each batch element needs its own gradient of shared weights; the batch is one of tangents; or an
@@ -42,7 +42,6 @@ def _stack_groups(x: jax.Array, count: int) -> jax.Array:
 
 
 def _saturating_add(x: jax.Array, number: int) -> jax.Array:
-    """Returns x + number, or the largest integer of x's type if the sum exceeds it."""
     same_type = x.dtype.type(number)
     return jnp.minimum(x, np.iinfo(x.dtype).max - same_type) + same_type
 
@@ -50,7 +49,7 @@ def _saturating_add(x: jax.Array, number: int) -> jax.Array:
 def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
     """Converts the token indices of each batch element, [B,M], to indices into the B * count tokens of the batch.
 
-    count: tokens of one batch element. Indices out of range stay out of range.
+    Indices out of range stay out of range.
     """
     size, dtype = len(tokens), tokens.dtype
     first = (jnp.arange(size, dtype=dtype) * dtype.type(count))[:, None]
@@ -72,7 +71,6 @@ class _MergedBatch:
         return x.sum(0, dtype=x.dtype) if self.shared else x.reshape(-1)
 
     def _select_processed(self, x: jax.Array) -> jax.Array:
-        """Selects from x, [B,all groups], the values of the groups that have weights: [B,G]."""
         if self.offsets is None:
             return x
         groups = self.offsets[:, None] + jnp.arange(self.count, dtype=self.offsets.dtype)
@@ -81,8 +79,8 @@ class _MergedBatch:
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
         """Returns True if a size is wrong, and the sizes [B,all groups] with which the call reports this error.
 
-        Only the first batch element with a wrong size keeps its sizes. The rows of the other batch elements are added
-        to its first size. The sizes of the other batch elements become 0, because they could compensate the error.
+        Only the first batch element with a wrong size keeps its sizes. The rows of the others are added to its first
+        size, and their sizes become 0, because they could compensate the error.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -95,8 +93,8 @@ class _MergedBatch:
     def group_arguments(self) -> Args:
         """Returns the arguments group_sizes and, if the batch has offsets, group_offset of the merged call.
 
-        With offsets, the processed groups come first, and other groups get no rows. This is not so if a size or an
-        offset is wrong: the call must then report the error.
+        With offsets, the processed groups come first, and other groups get no rows, unless the call must report a wrong
+        size or offset.
         """
         is_wrong, shown = self._find_wrong_sizes()
         all_sizes = self._merge(jnp.where(is_wrong, shown, self.sizes))
@@ -114,10 +112,7 @@ class _MergedBatch:
 
     @functools.cached_property
     def _order(self) -> tuple[jax.Array, jax.Array]:
-        """Returns two int32 arrays [B*M]: the index in the batch of each row of the merged call, and the inverse.
-
-        For rows behind all groups the indices have no meaning.
-        """
+        """Returns two int32 arrays [B*M]: the index in the batch of each row of the merged call, and the inverse."""
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
         sizes, starts = (self._select_processed(x) for x in (sizes, starts))
@@ -130,13 +125,12 @@ class _MergedBatch:
         return order, behind.at[jnp.where(positions < inside, order, total)].set(positions, mode="drop")
 
     def merge_rows(self, x: jax.Array) -> jax.Array:
-        """Reorders an array with the rows [B,M,...] of the batch to the rows [B*M,...] of the merged call."""
         return lax.collapse(x, 0, 2).at[self._order[0]].get(mode="clip")
 
     def split_batch(self, x: jax.Array, is_rows: bool = False) -> jax.Array:
         """Splits a result [B*n,...] of the merged call to [B,n,...].
 
-        is_rows: True if the result has an entry for each row. Their order in the batch is restored first.
+        is_rows: True if the result has an entry for each row.
         """
         x = x.at[self._order[1]].get(mode="clip") if is_rows else x
         return x.reshape(len(self.sizes), x.shape[0] // len(self.sizes), *x.shape[1:])
@@ -151,7 +145,6 @@ def _shares_weights(args: Args, axes: Args) -> bool | None:
 
 
 def _merge_arguments(args: Args, axes: Args, size: int) -> tuple[_MergedBatch, Args] | None:
-    """Returns the merged batch and the arguments of its call, or None if the batch cannot be one call."""
     shared = _shares_weights(args, axes)
     tokens, rows = (args[name].shape[axes[name] == 0] for name in ("x", "row_tokens"))
     if shared is None or size * max(tokens, rows) >= _LIMIT:

@@ -28,22 +28,18 @@ mlp_p.multiple_results = backward_p.multiple_results = True
 
 @dataclasses.dataclass(frozen=True)
 class TangentCall:
-    """The static parameter of tangent_p, the tangent of the MLP."""
-
     call: MlpCall
-    argnums: tuple[int, ...]  # positions of the arguments that have tangents
+    argnums: tuple[int, ...]
 
     @property
     def wanted(self) -> tuple[str, ...]:
         return tuple(self.call.names[i] for i in self.argnums)
 
     def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Splits the operands of the primitive into arguments, kept first products, and tangents."""
         count, rest = len(self.call.names), len(flat) - len(self.argnums)
         return flat[:count], flat[count:rest], flat[rest:]
 
     def value_fn(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
-        """Returns the MLP's value as a function of those arguments that have tangents."""
         value = jax.checkpoint(lambda *flat: self.call(*flat)[0])
         return _restrict_to_argnums(value, primals, self.argnums)
 
@@ -60,17 +56,14 @@ class TangentCall:
 
 @dataclasses.dataclass(frozen=True)
 class BackwardCall:
-    """The static parameter of backward_p, the gradient of the MLP."""
-
     call: MlpCall
-    wanted: tuple[str, ...]  # names of the arguments whose cotangents are results
+    wanted: tuple[str, ...]
 
     def attributes(self) -> dict[str, str | bool]:
         operands = ",".join((*self.call.operands, *self.call.saved_products))
         return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
 
     def __call__(self, *flat: Any) -> list[jax.Array]:
-        """Computes the cotangents by grouped GEMMs. Ignores the kept first products."""
         args = self.call.unflatten(flat[: len(self.call.names)])
         found = compute_cotangents(self.call, args, flat[-1], self.wanted)
         return [found[name] for name in self.wanted]
@@ -86,8 +79,6 @@ class BackwardCall:
 def _restrict_to_argnums(
     function: Callable[..., Any], flat: Sequence[Any], argnums: Sequence[int]
 ) -> Callable[..., Any]:
-    """Returns `function` as a function of its arguments at the positions argnums. The other ones are those of flat."""
-
     def restricted(*values: Any) -> Any:
         changed = list(flat)
         for i, value in zip(argnums, values, strict=True):

@@ -1,6 +1,6 @@
 """The experts' MLP as a sequence of grouped GEMMs: its value and its gradients.
 
-The custom calls compute the same in one call. This module computes derivatives and batches that they do not support.
+This module computes derivatives and batches that the custom calls do not support.
 """
 
 import dataclasses
@@ -38,16 +38,15 @@ def widen_partial_bytes(args: Args) -> Args:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MlpCall:
-    """The static parameter of mlp_p: an expert MLP, without its arrays."""
+    """The static parameter of mlp_p."""
 
-    # Attributes of the custom call, see proto/config.proto.
     activation: str
     merged: str
     up_is_trans: bool
     down_is_trans: bool
     up_layout: str  # layout of w_up and w_gate
     down_layout: str
-    dtype: np.dtype  # dtype of the MLP's value
+    dtype: np.dtype
     saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass
     weight_on: str  # "INPUT": row_weights multiply rows of x; "": they multiply the experts' results
     operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
@@ -59,7 +58,6 @@ class MlpCall:
 
     @property
     def saved_products(self) -> tuple[str, ...]:
-        """Returns the names of those first products (up and gate) that are results, after the value."""
         if not self.returns_products:
             return ()
         return ("up", "gate") if "w_gate" in self.operands else ("up",)
@@ -82,18 +80,15 @@ class MlpCall:
         return (2 if self.merged else 1) * self.intermediate_size(args)
 
     def unpack_weights(self, args: Args) -> tuple["MlpCall", Args]:
-        """Converts the call and its arguments: unpacks weights in column blocks to matrices."""
         plain = {name: from_column_blocks(args[name], n) for name, n in self.block_columns(args).items()}
         return dataclasses.replace(self, up_layout="", down_layout=""), widen_partial_bytes(args | plain)
 
     def block_columns(self, args: Args) -> dict[str, int]:
-        """Returns the number of columns N of each weight that is stored in column blocks, by its name."""
         columns = self.up_columns(args)
         found = {name: columns for name in ("w_up", "w_gate") if self.up_layout and name in args}
         return found | ({"w_down": args["x"].shape[1]} if self.down_layout else {})
 
     def __call__(self, *flatten: Any) -> tuple[jax.Array, ...]:
-        """Computes the results of the primitive by a sequence of grouped GEMMs."""
         call, args = self.unpack_weights(self.unflatten(flatten))
         return reference_impl(call, args)[: 1 + len(self.saved_products)]
 
@@ -114,8 +109,7 @@ class MlpCall:
 def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
     """Returns float32 [M]: 1 for rows of processed groups, 0 for other rows.
 
-    A grouped GEMM with K = 0 and a bias of 1 computes this mask, and checks sizes and tokens. With on_error="nan", a
-    wrong size or token makes it NaN.
+    Checks sizes and tokens. With on_error="nan", a wrong size or token makes it NaN.
     """
     tokens, groups = args["x"].shape[0], args["w_up"].shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((tokens, 0), (groups, 0, 1)))
@@ -150,7 +144,7 @@ def multiply_weight(
 def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
     """Returns the products of float32 rows [M,H] with w_up and, if given, w_gate.
 
-    Each product rounds the rows to the type of x separately. So the gradients of the two products are added in float32.
+    Each product rounds the rows separately, so that the gradients of the two are added in float32.
     """
     weights = ("up", "gate") if "w_gate" in args else ("up",)
     return tuple(multiply_weight(args, weight, rows.astype(args["x"].dtype), call.up_is_trans) for weight in weights)
@@ -159,7 +153,6 @@ def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array)
 def split_gate_and_up(
     call: MlpCall, up: jax.Array, gate: jax.Array | None = None
 ) -> tuple[jax.Array | None, jax.Array]:
-    """Returns gate and up from the first products. Splits the product `up` if it contains both (call.merged)."""
     if call.merged == "HALVES":
         gate, up = jnp.split(up, 2, axis=1)
     elif call.merged == "INTERLEAVED":
@@ -204,13 +197,11 @@ def reference_impl(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]
 
 
 def _operand_type(args: Args, weight: str) -> Any:
-    """Returns the type to which rows are rounded before w_up, w_gate or w_down multiplies them."""
     dtype = args[f"w_{weight}"].dtype
     return dtype if dtype in FLOATS else args["x"].dtype
 
 
 def _multiply_per_group(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) -> jax.Array:
-    """Returns [G,.,.]: for each group the product of its rows of lhs, transposed, and its rows of rhs."""
     return compute_product(
         ArgNames(sizes="group_sizes"),
         *make_operands(lhs, rhs, args["group_sizes"], (0, 0), rhs_rank=2),
@@ -221,13 +212,11 @@ def _multiply_per_group(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) 
 
 
 def _weight_cotangent(args: Args, name: str, rows: jax.Array, ct: jax.Array, is_trans: bool) -> jax.Array:
-    """Returns the cotangent of a weight. rows, ct: the rows that it multiplies, and the cotangent of this product."""
     operands = (ct, rows) if is_trans else (rows, ct)
     return _multiply_per_group(args, *operands, args[name].dtype)
 
 
 def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
-    """Returns the cotangent of a bias: ct, summed over each group's rows."""
     ones = jnp.ones((ct.shape[0], 1), ct.dtype)
     return _multiply_per_group(args, ones, ct, args[name].dtype).reshape(args[name].shape)
 

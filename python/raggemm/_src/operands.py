@@ -43,7 +43,6 @@ def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool
 
 
 def check_quantized_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any) -> None:
-    """Rejects two operands of float8_e5m2, the only unsupported pair of quantized operands."""
     if lhs == rhs == jnp.float8_e5m2:
         raise TypeError(
             f"{arg_names.lhs} and {arg_names.rhs} are both of float8_e5m2: one of them must have another dtype"
@@ -108,7 +107,6 @@ class Operand:
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of data, or for PackedWeights [G,K,N]."""
         if self.columns is None:
             return self.data.shape
         return (self.data.shape[0], self.data.shape[2], self.columns)
@@ -120,7 +118,6 @@ class Operand:
 
     @functools.cached_property
     def dims(self) -> dict[str, jax.Array]:
-        """Returns first_dims and last_dims, if they are given, by their names in error messages."""
         named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
         return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
 
@@ -139,7 +136,6 @@ class Operand:
         return "contracted" if (self.first_dims is not None) == self.contracts_first else "free"
 
     def mark_group_axis(self) -> "Operand":
-        """Returns the operand with axis 0 as its group axis."""
         if self.axes[0] == 0:
             raise ValueError(
                 f"{self.name}: axis 0 of shape {self.shape} is the group axis, so contracting_dims must not contain 0, "
@@ -148,7 +144,6 @@ class Operand:
         return dataclasses.replace(self, has_group_axis=True)
 
     def check_contracted_axes(self) -> None:
-        """Checks that the contracted axes are the first or the last axes after the group axis."""
         if self.axes[0] != self.has_group_axis and self.axes[-1] != self.rank - 1:
             raise ValueError(
                 f"{self.name}: contracting_dims {self.axes} are in the middle of shape {self.shape}, must be the "
@@ -181,7 +176,6 @@ class Operand:
 
 
 def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Returns contracted axes counted from the front. Checks that they are adjacent and sorted."""
     try:
         axes = tuple(map(operator.index, axes))
     except TypeError:
@@ -209,7 +203,6 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
 
 
 def contraction_hint(lhs: Operand, rhs: Operand) -> str:
-    """Returns the end of an error message if lhs or rhs seems to hold two elements per byte, else ""."""
     a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
     return checks.packed_int4_hint(lhs.data.dtype, a, b) or checks.packed_int4_hint(rhs.data.dtype, b, a)
 
@@ -219,8 +212,7 @@ def make_operands(
 ) -> tuple[Operand, Operand]:
     """Returns lhs [rows, cols] and rhs as operands, contracted over `axes`.
 
-    Groups divide the rows of lhs if rhs_rank is 3, and the contracted axis of lhs and rhs if it is 2. error: exception
-    type for wrong shapes.
+    Groups divide the rows of lhs if rhs_rank is 3, and the contracted axis of lhs and rhs if it is 2.
     """
     (lhs, lhs_params), (rhs, rhs_params, columns) = (
         checks.split_quantized("lhs", lhs),
@@ -249,7 +241,6 @@ def make_operands(
 
 
 def parse_operands(arg_names: ArgNames, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
-    """Returns the checked operands of grouped_gemm."""
     try:
         axes = tuple(map(tuple, contracting_dims))
     except TypeError:

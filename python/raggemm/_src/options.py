@@ -1,7 +1,7 @@
 """The options in effect when a program is lowered, and the attributes that they become.
 
 The options are the value of a context of jax.make_user_context. JAX's caches of traced, lowered and compiled programs
-include this value in their keys, so other options compile a function again.
+include this value in their keys.
 """
 
 import contextlib
@@ -28,10 +28,7 @@ _in_effect = jax.make_user_context(_Options())
 
 
 def check_not_staged(context: str) -> None:
-    """Raises RuntimeError if JAX is tracing a function. JAX would lower the function later, outside of the context.
-
-    context: name of the context manager, for the message.
-    """
+    """Raises RuntimeError if JAX is tracing a function. JAX would lower the function later, outside of the context."""
     with jax.transfer_guard("allow"):
         is_staged = isinstance(jax.lax.full((), 0), jax.core.Tracer)
     if is_staged:
@@ -42,7 +39,6 @@ def check_not_staged(context: str) -> None:
 
 
 def _match_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """Returns the entry of `allowed` that equals value, ignoring case. Raises ValueError if none does."""
     for one in allowed:
         if isinstance(value, str) and value.upper() == one.upper():
             return one
@@ -100,15 +96,14 @@ def options(
     A program is usually lowered at the first call of a jitted function, so enter the context around that call. A
     backward pass has the options in effect when it is lowered: with jit around the gradient those of the forward pass,
     for `vjp(ct)` and an eager jax.grad those in effect when they run. The options also apply to calls that
-    override_ragged_dot() lowers. JAX's caches keep programs with different options apart. Exported and ahead-of-time
-    compiled programs keep their options.
+    override_ragged_dot() lowers. Exported and ahead-of-time compiled programs keep their options.
 
     Args:
       threads: maximal number of threads of one call. 0 means RAGGEMM_THREADS, else all threads of the executor.
       isa: instruction set that raggemm.describe() lists, such as "AVX2". "AUTO" means RAGGEMM_ISA, else the widest one,
         unless a narrower one is clearly faster in a short measurement.
       executor: "POOL" (XLA's thread pool), "OPENMP" or "SERIAL". "AUTO" means RAGGEMM_EXECUTOR, else POOL.
-      on_error: handling of a call that fails at run time, for example because of its group sizes.
+      on_error: handling of a call that fails at run time.
         - "raise": raises an error. This is the default on one device.
         - "log": raises an error, and writes the message to stderr at once. This is the default with several CPU
           devices, because devices that wait for the failed one in a collective end the process before the error
@@ -116,13 +111,12 @@ def options(
         - "nan": writes the message to stderr, fills the result with NaN and goes on. It applies to wrong data and lack
           of memory. A missing instruction set or a wrong environment variable stays an error.
       bf16_sums: rounding rule for products of bfloat16. Each gives the same bits on every CPU: "TILES" rounds as AMX,
-        "PAIRS" as VDPBF16PS of AVX-512, "FMA" as float32 arithmetic, "MMLA" as BFMMLA of aarch64. MMLA is slow on
-        other CPUs. "AUTO" means
-        RAGGEMM_BF16_SUMS, else the native rule of the CPU that runs the program: TILES with AMX, else PAIRS on x86;
-        MMLA with BF16, else FMA on aarch64. Name a rule to get the same bits on all CPUs.
+        "PAIRS" as VDPBF16PS of AVX-512, "FMA" as float32 arithmetic, "MMLA" as BFMMLA of aarch64. MMLA is slow on other
+        CPUs. "AUTO" means RAGGEMM_BF16_SUMS, else the native rule of the CPU that runs the program: TILES with AMX,
+        else PAIRS on x86; MMLA with BF16, else FMA on aarch64.
 
     Raises:
-      ValueError: for an unknown value, or an instruction set that this CPU lacks. The message lists usable ones.
+      ValueError: for an unknown value, or an instruction set that this CPU lacks.
       RuntimeError: inside a function that JAX is tracing.
     """
     given = {"threads": threads, "isa": isa, "executor": executor, "on_error": on_error, "bf16_sums": bf16_sums}
@@ -155,7 +149,6 @@ def bf16_rule() -> str:
 
 
 def attributes() -> dict[str, str | int]:
-    """Returns the attributes for the options of a custom call that is lowered now. Leaves out default values."""
     current = _in_effect.value
     on_error = current.on_error or ("log" if _cpu_devices() > 1 else "raise")
     values = current._replace(on_error=on_error)._asdict()

@@ -1,16 +1,15 @@
-"""The opt-in override: jax.lax.ragged_dot lowers to raggemm on CPU, in unchanged programs.
+"""The opt-in override: jax.lax.ragged_dot lowers to raggemm on CPU.
 
 The override replaces JAX's lowering rule of the primitive ragged_dot_general for the platform cpu, with
-jax.interpreters.mlir.register_lowering, and falls back to JAX's private rule. Neither is a stable interface, so with an
-untested version of jax the override first tries small products.
+jax.interpreters.mlir.register_lowering, and falls back to JAX's private rule. Neither is a stable interface.
 
 The rule is registered at the first use of the override, and stays registered. A context of jax.make_user_context
-switches it on and off. JAX's caches include its value in their keys, so they keep programs with and without the
-override apart.
+switches it on and off.
 
 group_offset needs another mechanism. In JAX group_offset is a parameter of the primitive. Parameters must be hashable,
 and JAX's rules for shapes, derivatives and lowering reject a group_offset. While the override is on, `bind` of the
-primitive passes calls with a group_offset to the package's ragged_dot_general. """
+primitive passes calls with a group_offset to the package's ragged_dot_general.
+"""
 
 import concurrent.futures
 import contextlib
@@ -40,18 +39,15 @@ _GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups]:
 
 
 def _exact_product(first_group: int = 0) -> np.ndarray:
-    """Computes the product of the groups from first_group on, in float64."""
     return np.einsum("mg,mk,gkn->mn", _GROUP_OF_ROW[:, first_group:], _LHS, _RHS[first_group:])
 
 
 def _exact_gradients() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the gradients of the sum of the product's squares, in float64."""
     ct = 2 * _exact_product()
     return np.einsum("mg,mn,gkn->mk", _GROUP_OF_ROW, ct, _RHS), np.einsum("mg,mk,mn->gkn", _GROUP_OF_ROW, _LHS, ct)
 
 
 def _find_difference(what: str, call: Callable[..., Any], operands: Any, want: Any) -> str | None:
-    """Compiles and runs a function. Returns a message if it fails or its result is wrong, else None."""
     try:
         got = jax.block_until_ready(jax.jit(call)(*operands))
     except Exception as error:  # a changed jax may raise anything
@@ -63,7 +59,6 @@ def _find_difference(what: str, call: Callable[..., Any], operands: Any, want: A
 
 
 def _find_fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
-    """Tries the primitive of jax.lax.ragged_dot and its lowering. Returns a message if one is wrong, else None."""
     dot = jax.lax.ragged_dot  # the original function, before the override
     if fault := _find_difference("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _exact_product()):
         return fault
@@ -147,7 +142,6 @@ def _precision_attribute(operands: Any, out: Any, params: dict[str, Any]) -> str
 
 
 def _explain_fallback(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
-    """Returns the reason why raggemm cannot compute a call of JAX, or None."""
     unknown = set(params) - _PARAMETERS
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"
@@ -164,7 +158,7 @@ def _explain_fallback(operands: Any, out: Any, params: dict[str, Any]) -> str | 
 
 
 def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
-    """Runs a trial in a new thread, without the caller's contexts (traces, meshes, precisions). Returns its result."""
+    """Runs a trial in a new thread, without the caller's contexts (traces, meshes, precisions)."""
 
     def run():
         # raggemm supports "highest". The configuration may ask for an unsupported precision.
@@ -183,7 +177,7 @@ def _raise_fault(fault: str | None) -> None:
 
 
 class _Override:
-    """The context that switches the override on, and the lowering rule. The first use creates the only instance."""
+    """The context that switches the override on, and the lowering rule."""
 
     def __init__(self):
         primitive, expansion = versions.jax_ragged_dot()
@@ -267,8 +261,7 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     0.12 the first use compares some tiny products with exact results, and warns in the log if they are equal. Otherwise
     it raises RuntimeError.
 
-    Enter the context around the first call of a jitted function, which usually lowers the program. JAX's caches keep
-    programs with and without the override apart.
+    Enter the context around the first call of a jitted function, which usually lowers the program.
 
     Args:
       enabled: False for JAX's own rule, if enable_ragged_dot_override() is in effect.
@@ -295,7 +288,6 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 def enable_ragged_dot_override(enabled: bool = True) -> None:
     """Switches the override on or off in all threads. See override_ragged_dot().
 
-    To see the lowered calls, set the logger "raggemm.override" to DEBUG, or search the text of a compiled program for
-    raggemm_grouped_gemm_v1.
+    To see the lowered calls, search the text of a compiled program for raggemm_grouped_gemm_v1.
     """
     versions.set_globally(_override().is_on, checks.check_bool("enabled", enabled))

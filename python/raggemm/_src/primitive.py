@@ -1,7 +1,6 @@
 """The JAX primitive grouped_gemm, and bind(), the only function that binds it.
 
-The custom call does not support every Call. bind() rewrites unsupported Calls to supported ones, without copying or
-transposing per-group matrices.
+The custom call does not support every Call. bind() rewrites unsupported Calls to supported ones.
 """
 
 import dataclasses
@@ -19,8 +18,6 @@ grouped_gemm_p = Primitive("grouped_gemm")
 
 
 def register_jitted_impl(primitive: Primitive) -> None:
-    """Registers an eager implementation of the primitive, through jax.jit."""
-
     def bound(*args, call):
         return primitive.bind(*args, call=call)
 
@@ -104,12 +101,11 @@ def _bind_as_one_group(call: Call, args: Arguments) -> jax.Array:
 
 
 def _add_empty_replica(x: jax.Array) -> jax.Array:
-    """Returns x. If x has no replicas, adds one of zeros, because the custom call requires a replica."""
+    """Adds a replica of zeros if there is none, because the custom call requires one."""
     return x if x.shape[1] else jnp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
 
 
 def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
-    """Makes each replica a problem of its own: returns [P*R,1,...] for x [P,R,...] or [P,1,...], which is broadcast."""
     p, _, *rest = x.shape
     return jnp.broadcast_to(x, (p, replicas, *rest)).reshape(p * replicas, 1, *rest)
 
@@ -172,10 +168,7 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
-    """Returns [rows,cols]: the index in PACKED layout of each element of a STRIDED matrix.
-
-    Columns that belong to no group form one more block at the end.
-    """
+    """Returns [rows,cols]: the index in PACKED layout of each element of a STRIDED matrix."""
     ends = jnp.append(jnp.cumsum(sizes, dtype=sizes.dtype), cols)
     starts = jnp.append(0, ends[:-1])
     column = jnp.arange(cols, dtype=sizes.dtype)

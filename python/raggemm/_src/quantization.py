@@ -1,7 +1,6 @@
 """Quantization and dequantization of arrays, in JAX.
 
-QuantizedTensor (tensors.py) defines the values of quantized elements. Like XLA on CPU, all functions here flush
-subnormal float32 to 0.
+Like XLA on CPU, all functions here flush subnormal float32 to 0.
 """
 
 import functools
@@ -36,16 +35,12 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Returns x, replicated if an axis has blocks. JAX cannot always split an axis that an explicit mesh divides.
-
-    counts: number of blocks along each axis.
-    """
+    """Returns x, replicated if an axis has blocks. JAX cannot always split an axis that an explicit mesh divides."""
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
 
 
 def split_blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape with each axis split into two: the blocks, `counts` of them, and the elements of a block."""
     pairs = ((count, extent // max(count, 1)) for extent, count in zip(shape, counts, strict=True))
     return tuple(itertools.chain.from_iterable(pairs))
 
@@ -153,9 +148,7 @@ E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
 
 class QuantSpec(NamedTuple):
-    """How an array is quantized: dtypes, and the number of scales along each axis."""
-
-    dtype: np.dtype  # dtype of the elements
+    dtype: np.dtype
     scale_dtype: np.dtype
     asymmetric: bool  # True: with zero points
     counts: tuple[int, ...]  # number of scales along each axis
@@ -167,7 +160,6 @@ class QuantSpec(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Returns the smallest and the largest element that quantization produces."""
         if self.dtype not in INTEGER_ELEMENTS:
             return -float(ml_dtypes.finfo(self.dtype).max), float(ml_dtypes.finfo(self.dtype).max)
         info = ml_dtypes.iinfo(self.dtype)
@@ -181,8 +173,8 @@ def _as_bits(x: jax.Array) -> jax.Array:
 def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     """Returns the smallest power of two from 2^-127 to 2^127 that is at least absmax * (1 / largest).
 
-    This is TransformerEngine's rule. The result is float8_e8m0fnu, and NaN for NaN. XLA flushes subnormal products to
-    0, so an absmax below 2^-63 is multiplied by 2^64 first, and a subnormal absmax is read from its bits.
+    The result is float8_e8m0fnu, and NaN for NaN. XLA flushes subnormal products to 0, so an absmax below 2^-63 is
+    multiplied by 2^64 first, and a subnormal absmax is read from its bits.
     """
     bits = _as_bits(absmax)
     lift = jnp.where(bits < 64 << 23, 64, 0)
@@ -190,8 +182,8 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
     product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
-    # A product near 2^-127 is subnormal and has one bit less than the lifted product. So a mantissa of one unit would
-    # be half a unit there, which rounds to even, down to 2^-127.
+    # A product near 2^-127 is subnormal and has one bit less than the lifted product. A mantissa of one unit would
+    # round to 2^-127 there.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
@@ -266,7 +258,6 @@ def _check_is_pair(block: Any) -> None:
 
 
 def _count_scales(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
-    """Returns the number of scales along each axis, for the arguments axes and block of quantize."""
     counts = list(shape)
     for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
         counts[_check_axis("axes", axis, shape)] = 1
@@ -299,19 +290,18 @@ def quantize(
         dtype    int8  int4  int2  float8_e4m3fn  float8_e5m2  float4_e2m1fn
         largest  127   7     1     448            57344        6
 
-    int8, int4 and int2 thus never have the elements -128, -8 and -2. A scale of 0 or below 2^-126 becomes 1. Scales are
-    at most 2^126 and at most the maximum of scale_dtype; elements then saturate. x / scale is computed in float32 as
-    x * (1 / scale), with the rounded scale. For scale_dtype float8_e8m0fnu, as in TransformerEngine's MX formats, scale
-    is the smallest power of two, from 2^-127 on, that is at least absmax * (1 / largest). scale_dtype float8_e4m3fn is
-    for quantize_nvfp4. For products with scales near 2^-127 and 2^127 see QuantizedTensor.
+    A scale of 0 or below 2^-126 becomes 1. Scales are at most 2^126 and at most the maximum of scale_dtype; elements
+    then saturate. x / scale is computed in float32 as x * (1 / scale), with the rounded scale. For scale_dtype
+    float8_e8m0fnu, scale is the smallest power of two, from 2^-127 on, that is at least absmax * (1 / largest).
+    scale_dtype float8_e4m3fn is for quantize_nvfp4.
 
     Asymmetric (uint8, uint4, and other integers with zero_point): low is min(x, 0), high is max(x, 0), scale is
     (high - low) / (2^bits - 1), zero_point is round(minimum of dtype - low / scale), and element is
     round(x / scale) + zero_point.
 
     NaN and infinity never become finite. In float8_e5m2 both stay; in float8_e4m3fn both are NaN. The scale is then 1,
-    as in TransformerEngine, or that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN.
-    Other dtypes get a scale of NaN and elements of 0, so that all elements with this scale are NaN.
+    or that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other dtypes get a scale of
+    NaN and elements of 0, so that all elements with this scale are NaN.
 
     There is no derivative. See fake_quantize.
 

@@ -1,10 +1,5 @@
 """Routing: chooses each token's experts, sorts rows by expert, and sums each token's rows.
 
-    route                       each token's experts and weights, from logits
-    load_balance_loss, z_loss   losses of a router
-    sort_by_expert              the rows sorted by expert, and the group sizes
-    combine                     the sum of each token's rows
-
     weights, experts = route(x @ router, top_k=2)
     order = sort_by_expert(experts, num_experts)
     rows = ...  # outputs of the experts for x[order.row_tokens], in groups of order.group_sizes
@@ -62,8 +57,7 @@ class Router(NamedTuple):
 
 def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # Multiplies scores and total by the same power of two. The gradient of a division contains total ** 2, which may
-    # underflow.
+    # Multiplies both by a power of two. The gradient of a division contains total ** 2, which may underflow.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
@@ -83,7 +77,6 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
 
 
 def as_logits(logits: Any) -> jax.Array:
-    """Checks logits [T,E]. Returns them in float32."""
     logits = checks.as_float_array("logits", logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts] with at least one expert")
@@ -96,7 +89,6 @@ def check_top_k(name: str, top_k: int, logits: jax.Array) -> None:
 
 
 def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
-    """Checks expert_bias [E]. Returns it in float32."""
     bias = checks.as_float_array("expert_bias", bias)
     return checks.check_shape("expert_bias", bias, (num_experts,), why=", one for each expert").astype(jnp.float32)
 
@@ -134,8 +126,7 @@ def route(
       logits: [T,E], any float dtype.
       top_k: number of experts per token.
       score: "softmax" or "sigmoid".
-      pre_softmax: True for softmax over all experts, False over the chosen ones. Only for score "softmax". It is
-        use_pre_softmax of TransformerEngine, with the same default.
+      pre_softmax: True for softmax over all experts, False over the chosen ones. Only for score "softmax".
       num_groups, group_top_k: consecutive experts form num_groups groups. A token only gets experts of the group_top_k
         groups with the largest group scores. A group score is the group's largest score, as in DeepSeek V2. With
         expert_bias it is the sum of the two largest, as in DeepSeek V3. (TransformerEngine sums the
@@ -178,19 +169,11 @@ def route(
 
 
 def scores_for_loss(logits: jax.Array, top_k: int, score: str) -> jax.Array:
-    """Returns scores [T,E] of float32 logits, as TransformerEngine's compute_aux_scores.
-
-    A token's sigmoids are divided by their sum, unless top_k is 1.
-    """
     scores = SCORES[score](logits)
     return _normalize(scores) if score == "sigmoid" and top_k > 1 else scores
 
 
 def balance(scores: jax.Array, counts: jax.Array, top_k: int) -> jax.Array:
-    """Computes E / (k T^2) * sum over e of counts[e] * (sum over tokens of scores[:, e]), in float32.
-
-    scores: [T,E]. counts: [E], tokens of each expert. top_k: k.
-    """
     tokens, experts = scores.shape
     shares = counts.astype(jnp.float32) / max(tokens * top_k, 1)
     return experts * jnp.sum(scores.astype(jnp.float32).sum(0) / max(tokens, 1) * shares)
@@ -201,7 +184,7 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
 
     It is E * sum over e of f[e] * p[e]. f[e] is the fraction of (token, expert) pairs that choose e, and p[e] the mean
     score of e. This is equation 4 of the Switch Transformer (arXiv:2101.03961) for any k, and TransformerEngine's
-    fused_moe_aux_loss with a coeff of 1. MaxText's load_balance_loss does not divide by k.
+    fused_moe_aux_loss with a coeff of 1.
 
     Args:
       logits: [T,E], any float dtype.
@@ -287,12 +270,10 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
 
 
 def sum_dtype(*arrays: jax.Array) -> jnp.dtype:
-    """Returns float64 if an array is float64, else float32, also with strict dtype promotion."""
     return jnp.dtype(jnp.float64 if any(x.dtype == jnp.float64 for x in arrays) else jnp.float32)
 
 
 def gather_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
-    """Returns x[row_tokens], with zeros for tokens from len(x) on."""
     if x.shape[0] == 0:  # JAX cannot gather from an array without rows
         return jnp.zeros((*row_tokens.shape, *x.shape[1:]), x.dtype)
     return x.at[row_tokens].get(mode="fill", fill_value=0)
@@ -304,7 +285,6 @@ def gather_token_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
 
 
 def _check_rows(rows: Any, tokens: Any, weights: Any, slots: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Checks arguments of combine. Returns rows as an array, and the other arrays by name."""
     rows, given = checks.as_float_array("rows", rows), {"row_tokens": checks.as_integer_array("row_tokens", tokens)}
     checks.check_rank("rows", rows, "M,H")
     if weights is not None:
@@ -341,8 +321,7 @@ def combine(
       group_sizes: integer [G]. Rows behind the sum of the sizes are ignored, and may be NaN. A negative size, or a sum
         above M, is an error at run time.
       preferred_element_type: dtype of the result, by default that of rows.
-      row_slots: integer [M], for example from sort_by_expert. A token's rows are added in the order of these numbers,
-        and rows with equal numbers in ascending order of r.
+      row_slots: integer [M], see moe_mlp.
 
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
@@ -381,7 +360,7 @@ def sum_token_rows(
 
 @sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Computes value and tangent of sum_token_rows.
+    """
 
     The tangent is a scatter-add, whose transpose is a fast gather. The transpose of the grouped GEMM would be a
     scatter.

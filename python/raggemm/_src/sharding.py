@@ -1,7 +1,6 @@
-"""The partitioning rule, which lets the compiler divide a call under plain jit over devices. It is off by default.
+"""The partitioning rule, which lets the compiler divide a call under plain jit over devices.
 
-Without the rule every device gathers all operands and computes the whole result. With the rule each device computes a
-part of the result, or of the sums, along an axis that groups do not divide:
+Each device computes a part of the result, or of the sums, along an axis that groups do not divide:
 
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
@@ -62,7 +61,7 @@ def is_enabled() -> bool:
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
     """Returns the names of an array's axes after the first two, and the set of axes that cannot be divided.
 
-    storage: storage of the array. axes: names of the rows and columns of its matrices.
+    axes: names of the rows and columns of its matrices.
     """
     if storage.first is not None and storage.last is not None:
         return [""], set()
@@ -159,8 +158,8 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
     """Returns the arguments of def_partition that tell the partitioner which axes correspond.
 
-    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. The rule has
-    no compound names for such axes: the partitioner would split axes of the mesh, which jax cannot represent.
+    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. Compound names
+    would let the partitioner split axes of the mesh, which jax cannot represent.
     """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]

@@ -1,7 +1,4 @@
-"""The pytrees that calls accept: QuantizedTensor, PackedWeights and GroupedTensor.
-
-Functions that jax.export serializes may take and return them.
-"""
+"""The pytrees that calls accept: QuantizedTensor, PackedWeights and GroupedTensor."""
 
 import dataclasses
 import functools
@@ -20,7 +17,6 @@ from raggemm._src.dtypes import FLOATS, QUANTIZED, elements_per_byte
 
 
 def _summarize(x: Any) -> str:
-    """Returns dtype[shape] for arrays and avals, else the repr of x."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if isinstance(x, Container) or dtype is None or not isinstance(shape, tuple):
         return repr(x)
@@ -52,10 +48,7 @@ def _save(x: Any) -> dict[str, Any]:
 
 
 def _restore(target: Any, state: dict[str, Any]) -> Any:
-    """Returns a dataclass of the type of `target` with the saved values of all its fields.
-
-    Values that are containers themselves get the types that they have in target.
-    """
+    """Returns a dataclass of the type of `target` with the saved values of all its fields."""
     own = _fields(target)
     if set(own) != set(state):
         raise ValueError(f"{type(target).__name__} has the fields {list(own)}, the saved state has {list(state)}")
@@ -64,14 +57,12 @@ def _restore(target: Any, state: dict[str, Any]) -> Any:
 
 
 def _is_array(index: Any) -> bool:
-    """Returns True if index is an array of integers with at most one axis, or of bools with one axis."""
     if not isinstance(index, np.ndarray | jax.Array) or index.ndim > 1:
         return False
     return jnp.issubdtype(index.dtype, jnp.integer) or (index.dtype == bool and index.ndim == 1)
 
 
 def _check_index(index: Any, extent: int) -> Any:
-    """Returns the index. Raises TypeError or IndexError if it is not valid along axis 0."""
     if isinstance(index, int | np.integer) and not isinstance(index, bool):
         if not -extent <= index < extent:
             raise IndexError(f"index is {index}, must be in [{-extent}, {extent}), the extent of axis 0")
@@ -106,10 +97,7 @@ def _index_elements(data: Any, index: Any) -> Any:
 
 
 def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns data[index] along axis 0, and its scale and zero point.
-
-    params: the scale and zero point by name, in any shape that a QuantizedTensor allows.
-    """
+    """Returns data[index] along axis 0, and its scale and zero point."""
     shape = jnp.shape(data)
     if not shape:
         raise IndexError("data has no axis to index")
@@ -129,7 +117,7 @@ def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, di
     return _index_elements(data, index), {name: index_param(name, x) for name, x in params.items()}
 
 
-# Version of the layout of PackedWeights. A change of the layout increments it.
+# Version of the layout of PackedWeights.
 PACKED_VERSION = 1
 
 
@@ -153,13 +141,13 @@ class QuantizedTensor(Container):
     is infinite. With bfloat16 rows a scaled element below 2^-126 becomes 0, unless raggemm.options(bf16_sums="fma") is
     in effect. float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253 and 254 (docs/quantized.md).
 
-    The constructor checks nothing, as for every pytree. Functions check their arguments: TypeError for a wrong dtype,
-    ValueError for a wrong shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
+    The constructor checks nothing. Functions check their arguments: TypeError for a wrong dtype, ValueError for a wrong
+    shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
 
-    tensor[index] indexes axis 0, for example the experts of data [G,K,N], and returns a QuantizedTensor. index is an
-    integer, which drops the axis, a slice, or an array of integers or bools with one axis. A traced integer is clamped,
-    as for any JAX array. Any other index is a TypeError. An integer out of range is an IndexError, and so is an index
-    if some, but not all, rows share a scale. len and iteration use axis 0, too.
+    tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, which drops the axis, a slice, or
+    an array of integers or bools with one axis. A traced integer is clamped, as for any JAX array. Any other index is a
+    TypeError. An integer out of range is an IndexError, and so is an index if some, but not all, rows share a scale.
+    len and iteration use axis 0, too.
 
     flax.serialization saves and restores a QuantizedTensor as a dict of its fields, if flax was imported before the
     tensor was created.
@@ -251,10 +239,9 @@ class GroupedTensor(Container):
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
     column slices). Rows or columns behind the sum belong to no group.
 
-    layout: memory layout of groups along a ragged last axis. "STRIDED" means column slices of one row-major matrix, as
-    in JAX. "PACKED" means consecutive dense matrices in the memory of data, as in TransformerEngine. The shape of data
-    is [rows, columns] either way. Without a ragged last axis both layouts are the same. If both axes are ragged, data
-    is 1-D and "PACKED".
+    layout: memory layout of groups along a ragged last axis. "STRIDED" means column slices of one row-major matrix.
+    "PACKED" means consecutive dense matrices in the memory of data. The shape of data is [rows, columns] either way.
+    Without a ragged last axis both layouts are the same. If both axes are ragged, data is 1-D and "PACKED".
     """
 
     data: Any

@@ -9,7 +9,6 @@ from jax.sharding import PartitionSpec
 
 
 def _varying_axes(x: jax.Array) -> frozenset[str]:
-    """Returns the axes of the enclosing shard_maps along which x varies between devices."""
     aval = jax.typeof(x)
     manual = getattr(aval, "manual_axis_type", None)  # since 0.10
     return frozenset(aval.vma if manual is None else manual.varying)
@@ -23,7 +22,6 @@ def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 
 def mark_varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
-    """Returns x, marked as varying between devices along `axes` of the enclosing shard_map."""
     missing = frozenset(axes) - _varying_axes(x)
     return _vary(x, tuple(sorted(missing))) if missing else x
 
@@ -46,7 +44,6 @@ def promote_vma(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def primitives_that_need_devices() -> set:
-    """Returns jax's private registry of primitives whose lowering needs the devices of the program."""
     try:
         from jax._src.dispatch import prim_requires_devices_during_lowering
     except ImportError as error:
@@ -69,20 +66,16 @@ def partitions_program(ctx) -> bool:
 
 
 def reshard_like(x: jax.Array, aval: Any) -> jax.Array:
-    """Returns x, which is replicated, with the sharding of `aval` on a mesh with explicit axes."""
     spec = aval.sharding.spec
     return x if all(axis is None for axis in spec) else jax.sharding.reshard(x, spec)
 
 
 def override_was_tested() -> bool:
-    """Returns True if the tests of the override have passed with this minor version of jax."""
     return (0, 8, 1) <= jax.__version_info__[:3] < (0, 13)
 
 
 def jax_ragged_dot() -> tuple[Any, Any]:
     """Returns JAX's private primitive ragged_dot_general, and the function that is its default lowering.
-
-    The function takes the primitive's arguments and parameters.
 
     Raises:
       RuntimeError: if this version of jax does not have them.
@@ -98,6 +91,5 @@ def jax_ragged_dot() -> tuple[Any, Any]:
 
 
 def set_globally(context: Any, value: Any) -> None:
-    """Sets the value of a context of jax.make_user_context in all threads."""
     setter = context if hasattr(context, "set_global") else context._obj  # 0.8.1 has no public setter
     setter.set_global(value)

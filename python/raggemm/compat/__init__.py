@@ -10,10 +10,9 @@
     lax         ragged_dot, ragged_dot_general
     sglang      gmm of sglang-jax: weights with scales, a bias
 
-Each module's docstring names the source of its semantics and every deliberate difference. All products call
-grouped_gemm. Unless the docstring says otherwise, they have derivatives of every order, and work with vmap, jit,
-shard_map and export. An unsupported argument that would change the result raises an error with its name and value when
-tracing.
+Each module's docstring names the source of its semantics and every deliberate difference. Unless the docstring says
+otherwise, products have derivatives of every order, and work with vmap, jit, shard_map and export. An unsupported
+argument that would change the result raises an error with its name and value when tracing.
 """
 
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops, transformer_engine

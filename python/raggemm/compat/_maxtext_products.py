@@ -1,7 +1,7 @@
 """The quantized product of MaxText's ops.gmm: qwix rules, quantization of the operands, and the gradients.
 
-maxtext.py gives the formulas of the gradients, which ignore the quantization (straight-through). A rule may also
-quantize dout, the cotangent of the result, after it is multiplied by scales: once for each of the two gradients.
+maxtext.py gives the formulas of the gradients. A rule may also quantize dout, the cotangent of the result, after it is
+multiplied by scales: once for each of the two gradients.
 """
 
 import functools
@@ -74,7 +74,6 @@ def resolve_rule(rule: Any) -> Rule | None:
 
 
 def _parse_calibration(text: str) -> tuple[str, float | None]:
-    """Parses a calibration method. Returns its name, and its number (a bound or a factor) or None."""
     kind, *rest = text.lower().split(",")
     try:
         numbers = [float(x) for x in rest]
@@ -112,8 +111,6 @@ def quantize_operand(name: str, x: Any, dtype: Any, method: str, axes: tuple[int
 
 
 class Options(NamedTuple):
-    """The static arguments of gmm."""
-
     dtype: Any
     transpose_rhs: bool = False
     rule: Rule = Rule()
@@ -131,8 +128,7 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
     """Returns for each row the scales of its group: [rows, n], or [1, n] if all groups share the scales.
 
-    scale: (G,), or one scale per column, [1|G,1,n] with n at n_axis. Rows of no group, which are 0 in every product,
-    get the scales of the first or last group.
+    scale: (G,), or one scale per column, [1|G,1,n] with n at n_axis.
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
@@ -179,7 +175,7 @@ def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
-    """Computes the product. Quantizes operands by options.rule, unless the caller passes them quantized.
+    """Computes the product.
 
     c: the array that options.c_name names, or None.
     """

@@ -99,7 +99,7 @@ def unpermute(
       use_custom_sort_vjp, group_sizes: no effect.
 
     Returns:
-      [batch,sequence,H] of layer.dtype. raggemm.combine sums in float32, as MaxText does with float32_weight_sum.
+      [batch,sequence,H] of layer.dtype.
     """
     del use_custom_sort_vjp, group_sizes
     _reject_ragged_sort(layer)

@@ -2,8 +2,8 @@
 
 Names, defaults and positional-only arguments are those of ejkernel.modules.operations.grouped_matmul and its kernels.
 The semantics are those of the kernels for the platform "xla", which run on CPU by jax.lax.ragged_dot_general.
-existing_out is added to every row. (ejkernel's TPU kernels overwrite the rows of the groups.) With group_offset, row 0
-of lhs is the first row of group group_offset, as in the v3 kernel for CPU with rhs_bias. Deliberate differences:
+existing_out is added to every row. With group_offset, row 0 of lhs is the first row of group group_offset, as in the v3
+kernel for CPU with rhs_bias. Deliberate differences:
 
 - All functions support group_offset. In ejkernel only v3 with rhs_bias does on CPU. An offset out of range is an error;
   v3 clamps it. A missing offset is a ValueError if rhs has fewer groups than group_sizes; v3 with rhs_bias takes 0.
@@ -14,7 +14,7 @@ of lhs is the first row of group group_offset, as in the v3 kernel for CPU with 
 - rhs may be a QuantizedTensor, or with rhs_scale have elements of quantized weights (int8, int4, float8, ...). Scales
   are applied to sums if possible, and have gradients.
 - A platform other than "xla", or a dot algorithm as precision, is a NotImplementedError.
-- An out_shard_callback without mesh, in_specs and out_specs is a ValueError. ejkernel does not call it.
+- An out_shard_callback without mesh, in_specs and out_specs is a ValueError.
 """
 
 import functools
@@ -38,10 +38,7 @@ _ARGUMENT_NAMES = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias
 
 
 def _check_precision(precision: Any) -> None:
-    """Raises NotImplementedError if precision is a dot algorithm, which may round operands.
-
-    raggemm's products satisfy every jax.lax.Precision.
-    """
+    """Raises NotImplementedError if precision is a dot algorithm, which may round operands."""
     try:
         lhs, rhs = precision if isinstance(precision, tuple | list) else (precision, precision)
         for x in (lhs, rhs):
@@ -121,7 +118,6 @@ def _kernel(
     interpret: bool = False,
     precision: Any = jax.lax.Precision.DEFAULT,
 ) -> jax.Array:
-    """Computes "grouped_matmul" and "grouped_matmulv2" with the signature of ejkernel's registry."""
     return _kernel_v3(
         lhs,
         rhs,
@@ -211,7 +207,7 @@ def grouped_matmul(
 
 
 def _use_on_cpu(kernel: Callable, fallback: Callable) -> Callable:
-    """Returns a function that calls kernel if jax.default_backend() is the CPU, as ejkernel selects, else fallback."""
+    """Returns a function that calls kernel if jax.default_backend() is the CPU, else fallback."""
 
     @functools.wraps(kernel)
     def call(*args, **kwargs):

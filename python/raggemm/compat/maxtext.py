@@ -14,19 +14,18 @@ dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * l
 reverse-mode only. Deliberate differences:
 
 - All differences in the docstring of raggemm.compat.megablox.
-- group_offset, existing_out and partial_sum always take effect. In MaxText, use_tokamax_backend ignores existing_out,
-  and without use_gmm_v2 also group_offset. MaxText adds partial_sum only with use_tokamax_backend and use_gmm_v2.
+- group_offset, existing_out and partial_sum always take effect.
 - raggemm.quantize quantizes operands. The scale of int8 is absmax / 127; in MaxText it is absmax / 127.5. An asymmetric
   range is a ValueError, because MaxText's gradients ignore the zero point.
 - lhs is quantized by row, also with use_gmm_v2. MaxText then quantizes it in the kernel, by tile.
 - The cotangent of a QArray is that of MaxText: the gradient rounded to float8 for float8 elements, none for integers,
   and zeros for the scales. Operands that tgmm quantizes have no derivative.
 - If the result is float, arrays of quantized elements without scales are numbers. Both operands may be such arrays.
-  MaxText's own gradients pass them. int8 and uint8 with an int32 result work as in raggemm.gmm.
+  int8 and uint8 with an int32 result work as in raggemm.gmm.
 - Scales may be per expert, per row of a group, or per block, with every kernel option.
 - permute and unpermute are those of MaxText before 0.2.5. Newer layers pass arguments that these functions lack.
-- unpermute always sums in float32, in the order of the experts. MaxText sums in the order of selection, and depends on
-  config.float32_weight_sum and matmul_precision. The ragged kernels of the ring of experts raise NotImplementedError.
+- unpermute always sums in float32, in the order of the experts. MaxText sums in the order of selection. The ragged
+  kernels of the ring of experts raise NotImplementedError.
 """
 
 from typing import Any
@@ -182,8 +181,8 @@ def tgmm(
         raggemm.compat.megablox.tgmm.
       tiling: three or nine numbers, a function or None. No effect.
       varying_axes: see gmm.
-      lhs_quantize_dtype, rhs_quantize_dtype: quantize lhs and rhs to these types, with one scale per row of lhs and
-        one per column of rhs. Only earlier versions of MaxText have these arguments.
+      lhs_quantize_dtype, rhs_quantize_dtype: quantize lhs and rhs to these types, with one scale per row of lhs and one
+        per column of rhs.
       interpret, use_qwix_quantization: no effect.
 
     Returns:

@@ -3,8 +3,7 @@
 The semantics are those of gmm.py in that package, with the gradients of gmm in ops.py. Deliberate differences:
 
 - Rows outside the processed groups are zero, or rows of existing_out. In megablox they are uninitialized memory.
-- m need not be a multiple of the tile. tiling has no effect, and a LutFn is not called. In megablox None is a
-  ValueError.
+- m need not be a multiple of the tile. tiling has no effect, and a LutFn is not called.
 - lhs and rhs may also be float16 and float64. group_sizes may also be int64 and uint32, and group_offset may have the
   shape (1,). Both functions have every derivative.
 - The gradient of existing_out is zero on overwritten rows. In megablox it is the whole cotangent of gmm.
@@ -25,7 +24,7 @@ __all__ = ["gmm", "make_group_metadata", "tgmm"]
 
 
 def _leading_extent(x: Any) -> tuple[int, ...]:
-    """Returns (extent of axis 0,), or () if x has no axis or no shape. Such an x is rejected later."""
+    """Returns (extent of axis 0,), or () if x has no axis or no shape."""
     shape = np.shape(x) if isinstance(x, tuple | list) else getattr(x, "shape", ())
     return shape[:1] if isinstance(shape, tuple) else ()
 

@@ -8,8 +8,7 @@ unsupported precisions, and integer operands, except those of up to 8 bits for i
 that the next implementation reports them. Wrong group sizes are an error at run time. tokamax's "xla" implementation
 truncates them.
 
-The semantics are those of tokamax 0.0.17. Earlier versions lack some arguments. raggemm has derivatives of every
-order.
+The semantics are those of tokamax 0.0.17. raggemm has derivatives of every order.
 
 Both operands may be QArrays with scales of any block size and with zero points. raggemm multiplies the elements and
 applies scales to sums if possible. "xla" multiplies the dequantized arrays, rounded to the type of the scales. Scales
@@ -49,7 +48,6 @@ def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
 
 
 def _value_dtype(x: Any) -> Any:
-    """Returns the dtype of an array or of a quantized array's scales, or float32 without scales."""
     if not checks.is_quantized(x):
         return x.dtype
     return np.dtype(np.float32) if x.scale is None else x.scale.dtype
@@ -78,7 +76,6 @@ def _gated_activation(name: str | None, product: Callable[[], jax.Array], dtype:
 
 
 def _varying_axes(manual_axis_type: Any) -> frozenset[str]:
-    """Returns the mesh axes along which the result varies. Unreduced results are not supported."""
     for field in ("unreduced", "reduced"):
         if axes := getattr(manual_axis_type, field, None):
             raise NotImplementedError(f"manual_axis_type: {field} is {set(axes)}, only varying is supported")
@@ -113,7 +110,7 @@ def ragged_dot(
       return_residuals: must be False.
       activation: function applied to the sums, in float32 or float64, before the result is rounded. tokamax documents
         this order, and its kernels follow it. Its "xla" rounds first.
-      group_offset: see raggemm.compat.lax. tokamax's "xla" does not support it.
+      group_offset: see raggemm.compat.lax.
       manual_axis_type: a jax.sharding.ManualAxisType with only varying set: axes of the enclosing shard_map along which
         the result varies, besides those of the operands.
       zero_initialize: no effect. Rows, columns and groups outside of all groups are always zero.

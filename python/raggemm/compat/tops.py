@@ -47,7 +47,6 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
 
 
 def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | None) -> None:
-    """Checks group sizes. given: group_sizes as the caller passed it. Its values are checked unless it is traced."""
     if sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {sizes.shape}, must have 1 axis")
     if num_groups not in (None, sizes.shape[0]):
@@ -65,7 +64,6 @@ def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | Non
 def _parse_operands(
     lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int
 ) -> tuple[Operand, Operand]:
-    """Returns the operands of a product. Checks that group_sizes partition the rows."""
     lhs, rhs = checks.as_float_array("lhs", lhs), checks.as_float_array("rhs", rhs)
     left, right = make_operands(lhs, rhs, group_sizes, axes, rhs_rank)
     assert left.first_dims is not None
@@ -121,7 +119,6 @@ def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
 
 
 def _group_slices(name: str, group_sizes: Any) -> list[slice]:
-    """Returns the rows of each group. Raises TypeError for traced sizes."""
     if isinstance(group_sizes, jax.core.Tracer):
         raise TypeError(f"{name} loops over group_sizes in Python, so they must be known when tracing; use {name[:-4]}")
     ends = np.cumsum(np.asarray(group_sizes), dtype=np.int64).tolist()

@@ -1,9 +1,5 @@
 """transformer_engine: the grouped functions of TransformerEngine's JAX package, as of version 2.20.
 
-These are grouped_gemm, grouped_dense, grouped_dbias, grouped_quantize and moe; of its router
-fused_topk_with_score_function and fused_moe_aux_loss; and of its permutation token_dispatch, token_combine and
-sort_chunks_by_index.
-
     from raggemm.compat import transformer_engine as te
     te.grouped_dense(x, kernel, group_sizes, bias=bias)
 
@@ -21,14 +17,11 @@ Deliberate differences:
 - NVFP4 is supported for groups.
 - Quantizers are not changed: no amax history is kept. grouped_dense quantizes along the contracted axes of each
   product, with any q_layout. It gathers a sharded kernel before it quantizes.
-- use_async_d2h_group_sizes has no effect.
 - The router computes in float32. score_function "sqrtsoftplus" is a NotImplementedError.
 - Permutation: rows beyond the routed ones are zero, and pairs without a row are dropped. A token's rows are summed in
   the order of the experts. A row that is zero because of its probability gives its token no gradient. Rows after the
   last chunk stay.
-- moe is one call on all tokens and all experts, on any mesh. Axis names and recv_capacity_per_rank have no effect.
-  Nothing is dropped, and no bootstrap is needed. Except with quantizers, it rounds once between its products, not three
-  times. Quantizers may have every mode.
+- Except with quantizers, moe rounds once between its products, not three times. Quantizers may have every mode.
 
 Products of quantized operands: float32 scales of groups and the second-level scales of NVFP4 multiply the sums.
 raggemm.grouped_gemm gets scales of blocks if the operand has row-major matrices of whole blocks without ragged columns,

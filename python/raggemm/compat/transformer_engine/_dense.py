@@ -21,8 +21,6 @@ _ARGUMENT_NAMES = ArgNames("x", "kernel", "group_sizes")
 
 
 class _DenseSpec(NamedTuple):
-    """The static arguments of a dense layer."""
-
     kernel_axis: int  # contracted axis of kernel
     groups: int
     precision: Any
@@ -31,8 +29,6 @@ class _DenseSpec(NamedTuple):
 
 
 class _Operands(NamedTuple):
-    """The operands of a dense layer, or their cotangents."""
-
     x: Any
     kernel: Any
     bias: Any
@@ -42,7 +38,6 @@ class _Operands(NamedTuple):
 
 
 def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
-    """Quantizes x along an axis, with the quantizer `name`: "x", "kernel" or "dgrad" (the incoming gradient)."""
     if name != "kernel" and not isinstance(x, ScaledOperand):
         x = GroupedTensor(x, first_dims=args.group_sizes)
     return quantize_along(name, x, f"quantizer_set.{name}", getattr(args.quantizers, name), (axis,))
@@ -85,7 +80,6 @@ def _dense(spec: _DenseSpec, args: _Operands) -> jax.Array:
 
 
 def _forward(spec: _DenseSpec, args: _Operands) -> tuple[jax.Array, Any]:
-    """Returns the result, and the residuals: x and kernel, quantized for the backward pass, and the other operands."""
     residuals = _quantize("x", args.x, args, 0), _quantize("kernel", args.kernel, args, 3 - spec.kernel_axis)
     return _dense(spec, args), (*residuals, args._replace(x=None, kernel=None, bias=None))
 
@@ -113,7 +107,6 @@ _dense.defvjp(_forward, _backward)
 
 
 def _contracted_kernel_axis(contracting_dims: Axes, x: Any, kernel: Any) -> int:
-    """Returns the contracted axis of kernel. Raises ValueError for shapes or axes that do not support quantizers."""
     for name, a, rank in (("x", x, 2), ("kernel", kernel, 3)):
         shape = a.layout.shape if isinstance(a, ScaledOperand) else a.shape
         if len(shape) != rank:
@@ -130,7 +123,6 @@ def _contracted_kernel_axis(contracting_dims: Axes, x: Any, kernel: Any) -> int:
 
 
 def _parse_x(x: Any, group_sizes: Any) -> Any:
-    """Converts the argument x of a dense layer to an operand of multiply."""
     if not hasattr(x, "scale_inv"):
         return GroupedTensor(x, first_dims=checks.as_group_sizes(group_sizes))
     x, sizes = parse_scaled("x", x), checks.as_group_sizes(group_sizes)
@@ -142,7 +134,6 @@ def _parse_x(x: Any, group_sizes: Any) -> Any:
 def _quantized_dense(
     operands: tuple[Any, Any, Any, Any], quantizer_set: Any, contracting_dims: Axes, precision: Any, dtype: Any
 ) -> jax.Array:
-    """Computes grouped_dense with quantizers. operands: x, kernel, bias and group_offset."""
     x, kernel, bias, offset = operands
     sizes = checks.as_group_sizes(x.sizes if isinstance(x, ScaledOperand) else x.first_dims)
     x, kernel = (

@@ -32,8 +32,6 @@ def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
 
 
 class _Experts(NamedTuple):
-    """The matrices and biases of the experts."""
-
     wi: jax.Array  # first matrices, of gate and up, [E,H,2I]; the columns of the gate come first
     wo: jax.Array  # second matrices, [E,I,H]
     wi_bias: jax.Array | None  # biases of the first products, [E,2I]
@@ -87,7 +85,6 @@ class _Block(NamedTuple):
 
 
 def _router_logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
-    """Computes the router's logits in the dtype of x. Returns them in float32."""
     kernel = checks.as_float_array("gate_kernel", gate_kernel, _FLOATS)
     checks.check_shape("gate_kernel", kernel, (x.shape[1], experts))
     return jnp.matmul(x, kernel.astype(x.dtype)).astype(jnp.float32)
@@ -128,7 +125,7 @@ def moe(
     The call has all tokens and all experts, so it needs no mesh and no ep_bootstrap. moe_mlp computes the experts,
     except in three cases: there are quantizers; activation_type is a function, or a name other than "silu", "swish",
     "gelu" and "relu"; or there is a wo_bias with apply_topk_weights_early. In these cases grouped_dense is called
-    twice. It rounds both results to the dtype of x. moe_mlp rounds less.
+    twice. It rounds both results to the dtype of x.
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.

@@ -31,7 +31,6 @@ Axes = tuple[Sequence[int], Sequence[int]]
 
 
 def parse_operand(name: str, x: Any) -> Any:
-    """Converts an array or a tensor of TransformerEngine to a ScaledOperand or an operand of raggemm.grouped_gemm."""
     if isinstance(x, GroupedTensor | ScaledOperand | jax.Array | np.ndarray):
         return x
     if hasattr(x, "scale_inv"):
@@ -52,7 +51,6 @@ def _tensor(data: Any, axis: int | None, sizes: jax.Array | None) -> GroupedTens
 
 
 def _is_ragged(x: Any) -> bool:
-    """Returns True if groups divide an axis of x."""
     if isinstance(x, ScaledOperand):
         return x.sizes is not None
     return isinstance(x, GroupedTensor) and not (x.first_dims is None and x.last_dims is None)
@@ -152,7 +150,7 @@ def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Arra
 def multiply(
     names: ArgNames, lhs: Any, rhs: Any, contracting_dims: Axes, *, precision: Any, dtype: Any, **options: Any
 ) -> jax.Array:
-    """Computes lhs x rhs for each group. lhs, rhs: results of parse_operand.
+    """Computes lhs x rhs for each group.
 
     names: names of arguments in error messages. dtype: preferred_element_type. options: arguments of
       raggemm.grouped_gemm.

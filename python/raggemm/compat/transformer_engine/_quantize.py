@@ -47,7 +47,6 @@ _Q_LAYOUTS = ("ROWWISE", "COLWISE", "ROWWISE_COLWISE")
 
 
 def has_quantizers(x: Any, name: str = "quantizer_set") -> bool:
-    """Returns True if a set has a quantizer. Raises TypeError for an object without the fields of a QuantizerSet."""
     if x is not None and not any(hasattr(x, field) for field in QuantizerSet._fields):
         raise TypeError(f"{name}: is a {type(x).__name__}, must have {', '.join(QuantizerSet._fields)}")
     return any(getattr(x, field, None) is not None for field in QuantizerSet._fields)
@@ -94,7 +93,6 @@ class _GroupMatrices:
         return None if self.sizes is None else GroupedRows.from_sizes(self.sizes, self.layout.matrix[0])
 
     def to_float32(self) -> "_GroupMatrices":
-        """Converts the matrices to float32, stops their gradients, and sets rows of no group to 0."""
         x = jax.lax.stop_gradient(self.x.astype(jnp.float32))
         if self.rows is None:
             x = x.reshape(self.layout.groups, *self.layout.matrix)
@@ -112,7 +110,6 @@ class _GroupMatrices:
         return jax.lax.bitcast_convert_type(jnp.maximum(bits, 0), jnp.float32)
 
     def scale_groups(self, values: jax.Array) -> jax.Array:
-        """Returns x with the matrix of each group multiplied by the group's value. values: (G,)."""
         if self.rows is None:
             return self.x * values[:, None, None]
         return self.x * jnp.append(values, 1)[self.rows.group][:, None]
@@ -193,7 +190,6 @@ def quantize_along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes:
 def _quantize_to_tensor(
     groups: _GroupMatrices, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool
 ) -> GroupedScaledTensor1x:
-    """Quantizes to a GroupedScaledTensor1x, with data and scales in the layout of the quantizer's scaling mode."""
     x = _quantize(groups, q, amax, is_colwise)
     layout, data, scale = x.layout, x.data, x.scale
     assert scale is not None
@@ -242,7 +238,7 @@ def grouped_quantize(
       group_sizes: integer [G], the sizes of the groups along the axes before flatten_axis.
       flatten_axis: the first axis of the columns. Blocks lie along a row, or along a column if colwise.
       amax: (G,), (1,) or (), replaces the groups' largest magnitudes, for CURRENT_TENSOR_SCALING and NVFP4. Larger
-        elements saturate. Keyword-only: newer versions of TransformerEngine lack it.
+        elements saturate.
 
     Returns:
       A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x. amax (G,) is the given one, or the
@@ -266,7 +262,6 @@ _TILE = (128, 4)  # rows and columns of a tile of swizzled scales
 
 
 def _swizzled_position(row: jax.Array, column: jax.Array, columns: Any) -> jax.Array:
-    """Returns the position of a scale in a swizzled matrix with this many columns; see unswizzled."""
     tile = row // _TILE[0] * (columns // _TILE[1]) + column // _TILE[1]
     return tile * 512 + row % 32 * 16 + row % _TILE[0] // 32 * 4 + column % _TILE[1]
 

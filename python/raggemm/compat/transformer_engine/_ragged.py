@@ -11,15 +11,11 @@ from raggemm._src.quantization import E8M0
 
 
 def cdiv(x: int, size: int) -> int:
-    """Returns x / size, rounded up."""
     return -(-x // size)
 
 
 def max_blocks(rows: int, groups: int, size: int) -> int:
-    """Returns the largest possible number of blocks of `size` rows if `groups` groups share `rows` rows.
-
-    This number occurs if all groups except one have a single row.
-    """
+    """Returns the largest possible number of blocks of `size` rows if `groups` groups share `rows` rows."""
     return min(rows, (rows + (size - 1) * groups) // size)
 
 
@@ -61,7 +57,6 @@ class GroupedRows(NamedTuple):
 
 
 def block_starts(sizes: jax.Array, size: int) -> jax.Array:
-    """Returns the index of each group's first block."""
     counts = block_counts(sizes, size)
     return jnp.cumsum(counts) - counts
 
@@ -71,7 +66,6 @@ def block_counts(sizes: jax.Array, size: int) -> jax.Array:
 
 
 def block_of_each_row(rows: GroupedRows, sizes: jax.Array, size: int) -> jax.Array:
-    """Returns the index of each row's block. Rows of no group get max_blocks(...), which is out of bounds."""
     out_of_bounds = max_blocks(rows.group.shape[0], sizes.shape[0], size)
     return rows.positions(block_starts(sizes, size), rows.offset // size, out_of_bounds)
 

@@ -11,7 +11,6 @@ from raggemm._src import checks, routing
 
 
 def _lower_name(x: Any) -> str:
-    """Returns x in lower case: a string, or the name of an enum member of TransformerEngine."""
     return str(getattr(x, "name", x)).lower()
 
 
@@ -121,7 +120,6 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
 
 
 def _flatten_batch(name: str, x: Any) -> jax.Array:
-    """Reshapes x, [T,n] or [batch,sequence,n], to [T,n], with T = batch * sequence."""
     x = checks.as_array(name, x)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 or 3 axes")

@@ -34,7 +34,7 @@ class GroupedNoScaleTensor:
     amax: Any  # not read
     first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
     last_dims: Any  # group sizes along the collapsed last axis, integer [G]; None or empty if not ragged
-    original_shape: tuple[int, ...]  # shape of the elements
+    original_shape: tuple[int, ...]
 
 
 @functools.partial(
@@ -114,7 +114,7 @@ class GroupedQuantizer:
     If a quantizer of TransformerEngine has an attribute `quantizers`, with one per group, the scales of these are used.
     """
 
-    q_dtype: Any  # type of the elements
+    q_dtype: Any
     scaling_mode: Any  # see GroupedScaledTensor1x
     q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or both; products ignore it
     scale: Any = None  # scales, (G,), (1,) or (), for DELAYED_TENSOR_SCALING only
@@ -141,7 +141,6 @@ class Mode(NamedTuple):
 
     @property
     def has_amax_scale(self) -> bool:
-        """Returns True if groups have a second scale, computed from amax, as in the NVFP4 modes."""
         return self.elements == (E2M1,)
 
 
@@ -157,7 +156,6 @@ MODES = {
 
 
 def enum_name(what: str, value: Any, allowed: Any) -> str:
-    """Returns the name of an enum member, or a string. Raises ValueError unless it is among `allowed`."""
     name = getattr(value, "name", value)
     if name not in allowed:
         raise ValueError(f"{what}: is {value!r}, must be {', '.join(allowed)}")
@@ -166,8 +164,6 @@ def enum_name(what: str, value: Any, allowed: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The layout in which a tensor stores the matrices of its groups."""
-
     shape: tuple[int, ...]
     lead: int  # number of group axes in shape, 0 or 1
     split: int  # index in shape of the first axis that belongs to the columns
@@ -182,18 +178,15 @@ class Layout:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Returns the rows and columns of the stored matrix."""
         return math.prod(self.shape[self.lead : self.split]), math.prod(self.shape[self.split :])
 
     def transpose(self) -> "Layout":
-        """Returns the layout with each matrix transposed."""
         lead, split = self.lead, self.split
         shape = self.shape[:lead] + self.shape[split:] + self.shape[lead:split]
         ragged = None if self.ragged is None else 1 - self.ragged
         return Layout(shape, lead, lead + len(shape) - split, ragged, self.groups, not self.transposed)
 
     def stored_axis(self, axis: int) -> int:
-        """Converts an axis of the untransposed tensor to an axis of the stored tensor."""
         if not self.transposed or not -len(self.shape) <= axis < len(self.shape):
             return axis
         axis, first = axis % len(self.shape), self.transpose().split
@@ -230,12 +223,10 @@ class ScaledOperand:
 
 
 def is_given(sizes: Any) -> bool:
-    """Returns True unless sizes is None or empty."""
     return sizes is not None and np.size(sizes) > 0
 
 
 def check_flatten_axis(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
-    """Returns flatten_axis as a nonnegative axis. Raises ValueError if it is out of range."""
     axis = checks.check_integer("flatten_axis", flatten_axis)
     axis += len(shape) if axis < 0 else 0
     if not 0 < axis < len(shape):
@@ -244,7 +235,6 @@ def check_flatten_axis(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> 
 
 
 def ragged_dims(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
-    """Returns the axis that groups divide, 0 for first_dims or 1 for last_dims, and their sizes."""
     if is_given(x.first_dims) and is_given(x.last_dims):
         raise ValueError(f"{name}: first_dims and last_dims are both set, at most one may be; see raggemm.grouped_gemm")
     for axis, field in enumerate(("first_dims", "last_dims")):
@@ -254,7 +244,6 @@ def ragged_dims(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
 
 
 def parse_layout(name: str, x: Any) -> tuple[Layout, jax.Array | None]:
-    """Returns the layout of a GroupedScaledTensor1x, and the sizes of ragged groups."""
     fields = [f.name for f in dataclasses.fields(GroupedScaledTensor1x) if f.name not in ("amax", "pre_swizzled")]
     missing = [field for field in fields if not hasattr(x, field)]
     if missing:
@@ -270,14 +259,12 @@ def parse_layout(name: str, x: Any) -> tuple[Layout, jax.Array | None]:
 
 
 def stored_block(mode: Mode, is_colwise: bool, transposed: bool) -> tuple[int, int] | None:
-    """Returns the shape of a block in the stored matrix, or None if the mode has no blocks."""
     if mode.block is None:
         return None
     return mode.block[::-1] if is_colwise != transposed else mode.block
 
 
 def parse_scaled(name: str, x: Any) -> ScaledOperand:
-    """Checks an object with the attributes of a GroupedScaledTensor1x. Elements get no gradient."""
     layout, sizes = parse_layout(name, x)
     mode = MODES[enum_name(f"{name}.scaling_mode", x.scaling_mode, MODES)]
     for field, why in (("pre_swizzled", "call unswizzled"), ("has_rht_applied", "rotated tensors are not supported")):
