@@ -115,6 +115,17 @@ constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }
 // The first element of a byte is in its low bits, as in XLA.
 constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
 
+// Returns the number of elements in a byte, or 1 if elements are wider. No element crosses the end of a byte.
+constexpr int ElementsPerByte(DType dtype) {
+  static_assert([] {
+    for (const Format& format : kFormats) {
+      if (8 % format.bits != 0 && format.bits % 8 != 0) return false;
+    }
+    return true;
+  }());
+  return FormatOf(dtype).bits < 8 ? 8 / FormatOf(dtype).bits : 1;
+}
+
 }  // namespace raggemm
 
 #endif  // RAGGEMM_FORMAT_H_

@@ -2,17 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/plan/quant_params.h"
 #include "kernels/target/isa.h"
 #include "kernels/target/target.h"
 #include "raggemm/element.h"
+#include "raggemm/format.h"
 
 namespace raggemm {
 namespace {
 
 // Most elements before the first wanted one: a line begins at a whole byte, which has up to 4 elements.
 constexpr int64_t kMostLead = 4;
+static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
+                          [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
 
 // The scales or zero points along a stored line, which are read once for all lines that share them.
 class LineParams {
@@ -60,7 +64,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   StoredPosition at = PositionOf(operand, matrix, source.row, source.col);
   at.down = along_cols == operand.is_trans;
   int64_t first = matrix.IndexOf(source.row, source.col);
-  const int64_t lead = FirstBitOf(operand.dtype, first) / FormatOf(operand.dtype).bits;
+  const int64_t lead = first % ElementsPerByte(operand.dtype);
   first -= lead;
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
