@@ -70,8 +70,8 @@ struct RhsLayout {
   // Returns the block size of a tile. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
   // Returns the lines to prefetch during the work on `block`. `next` is the next block of the tile, or null.
-  PrefetchTarget (*prefetch)(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
-                             NextTile& next_tile);
+  PrefetchTarget (*prefetch_target)(const TileContext& context, const TileTask& task, const Block& block,
+                                    const Block* next, NextTile& next_tile);
 };
 
 // Returns the layout of rhs: stored rows, stored columns (transposed) or column blocks.

@@ -88,7 +88,7 @@ Candidates CandidatesFor(const TileContext& context, const Window& window) {
       candidate.blocks = layout.blocks(context, candidate.plan, window, /*k=*/0);
       candidate.costs = CostsOf(context, candidate, window.rows);
       if (candidate.costs.fma >= context.kernels.cpu.prefetch_panels_below * candidate.costs.memory) {
-        candidate.plan.prefetch = TilePlan::Order::kRows;
+        candidate.plan.prefetch_order = TilePlan::Order::kRows;
       }
     }
   }

@@ -21,7 +21,7 @@ class Prefetcher {
   // Selects the lines to prefetch during `block`. `next` is the next block of this tile, or null.
   void StartBlock(const Block& block, const Block* next) {
     if (block.begins_kc_block()) SetLhsTarget(block);
-    SetRhsTarget(LayoutOf(context_).prefetch(context_, task_, block, next, next_tile_));
+    SetRhsTarget(LayoutOf(context_).prefetch_target(context_, task_, block, next, next_tile_));
   }
 
   // Returns the lines of rhs that a packer or a kernel prefetches. Before a kernel, it also prefetches lines of lhs.
