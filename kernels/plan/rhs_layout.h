@@ -1,5 +1,6 @@
-// The stored layouts of rhs. A layout and a mode (rhs_mode.h) make a strategy. The layout decides how a tile divides
-// rhs into blocks, and which lines it prefetches meanwhile.
+// The layouts of rhs. A layout is how rhs is stored, and the call gives it. A strategy is a mode (rhs_mode.h) and a
+// block shape, chosen for the layout. The layout decides how a tile divides rhs into blocks, and which lines it
+// prefetches meanwhile.
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 
