@@ -1,4 +1,9 @@
-// The table of element formats. All other code knows a format only by its row.
+// The table of element formats. Most code knows a format only by its row. This code names formats:
+//
+//     kernels/isa                    loads, stores, kernels of each format, codes (kQuantized of microkernel.h)
+//     kernels/check                  float8 scales in quantization.cc, f8e5m2 with f8e5m2 in dtypes.cc
+//     kernels/plan/quant_params.cc   values of scales, and f4e2m1fn with scales of blocks
+//     all                            f32, f64, s32 and bf16 as types of products and sums; s8 and u8 as products
 #ifndef RAGGEMM_FORMAT_H_
 #define RAGGEMM_FORMAT_H_
 
