@@ -2,6 +2,7 @@
 #ifndef RAGGEMM_FFI_CALLS_H_
 #define RAGGEMM_FFI_CALLS_H_
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "ffi/decode.h"
 #include "proto/config.pb.h"
+#include "raggemm/grouped_gemm.h"
 #include "raggemm/moe_mlp.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
@@ -25,17 +27,30 @@ struct DecodedCall {
   absl::Span<int64_t> workspace;
 };
 
+// The members of a custom call that its handlers use. `config` is a message with the options and on_error. The problem
+// also needs an overload of FillOutWithNaN.
+template <class Call>
+concept IsCustomCall = std::derived_from<Call, DecodedCall> && requires(Call call, BufferReader& buffers) {
+  { Call::kDescription } -> std::convertible_to<const CustomCall&>;
+  call.config.on_error();
+  // Applies the attributes to the problem, and parses the lists of operands.
+  { call.ApplyAttributes() } -> std::same_as<absl::Status>;
+  // Reads all buffers except the workspace.
+  call.ReadBuffers(buffers);
+  { call.Run() } -> std::same_as<absl::Status>;
+  // Returns the plan of Run as text, or an empty text if the call has no plan.
+  { call.PlanText() } -> std::same_as<absl::StatusOr<std::string>>;
+  { FillOutWithNaN(call.problem, call.workspace) } -> std::same_as<absl::Status>;
+};
+
 struct GroupedGemmCall : DecodedCall {
   static const CustomCall kDescription;
   proto::GroupedGemmConfig config;
   GroupedGemmProblem problem;
 
-  // Applies the attributes to the problem, and parses the lists of operands.
   absl::Status ApplyAttributes();
-  // Reads all buffers except the workspace.
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
-  // Returns the plan of Run as text, or an empty text if the call has no plan.
   absl::StatusOr<std::string> PlanText() const;
 };
 
@@ -62,7 +77,7 @@ struct MoeMlpBackwardCall : DecodedCall {
 };
 
 // Decodes the attributes of a call. The errors are those of SetFields, SetOptions, ParseList and ParseOperandNames.
-template <class Call>
+template <IsCustomCall Call>
 absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = SetFields(attributes, call.config); !s.ok()) return s;
   absl::Status status = SetOptions(call.config.executor(), call.config.isa(), call.config.threads(), call.options);
@@ -70,7 +85,7 @@ absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call
 }
 
 // Decodes the attributes and buffers of a call. The errors are those of DecodeAttributes and BufferReader.
-template <class Call>
+template <IsCustomCall Call>
 absl::Status Decode(const xla::ffi::RemainingArgs& operands, const xla::ffi::RemainingRets& results,
                     const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = DecodeAttributes(attributes, call); !s.ok()) return s;
