@@ -86,8 +86,7 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
     // XLA's codes have the same numbers.
     return {static_cast<ffi::ErrorCode>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
-    return {ffi::ErrorCode::kResourceExhausted,
-            "out of memory"};  // Short enough for std::string to allocate nothing.
+    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // Short enough for std::string to allocate nothing.
   }
 }
 
