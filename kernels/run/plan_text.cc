@@ -83,8 +83,8 @@ std::string ToString(const Schedule& schedule) {
           : "",
       "\nblocking: ", schedule.tile.blocking.m, "x", schedule.tile.blocking.n,
       "\nexecutor: ", NameOf(schedule.threads.executor), "\nthreads: ", schedule.threads.count,
-      "\ngroup GEMMs: ", schedule.work.gemms, "\ntiles: ", schedule.work.gemm_tiles, " gemm, ", schedule.work.fill_tiles,
-      " fill\nranges:");
+      "\ngroup GEMMs: ", schedule.work.gemms, "\ntiles: ", schedule.work.gemm_tiles, " gemm, ",
+      schedule.work.fill_tiles, " fill\nranges:");
   for (int64_t t = 0; t < schedule.threads.count; ++t) {
     absl::StrAppend(&text, " [", FirstTile(schedule, t), ",", FirstTile(schedule, t + 1), ")");
   }

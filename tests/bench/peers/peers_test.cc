@@ -64,7 +64,8 @@ TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
     for (PeerThreads threading : {PeerThreads::kOwn, PeerThreads::kOuter}) {
       if (threading == PeerThreads::kOuter && peer.one_call) continue;
       for (int threads : {1, 2, 1}) {
-        SCOPED_TRACE(absl::StrCat(peer.name, threading == PeerThreads::kOwn ? ", own " : ", outer ", threads, " threads"));
+        SCOPED_TRACE(
+            absl::StrCat(peer.name, threading == PeerThreads::kOwn ? ", own " : ", outer ", threads, " threads"));
         ASSERT_TRUE(peer.run(series, threading, threads).ok());
         // Waits until idle threads stop spinning.
         struct timespec pause = {0, 100'000'000};
