@@ -67,8 +67,9 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 8 rows     155     153
   //     bf16, 32 rows    243     269
   //
-  // On Emerald Rapids, memory takes as long as the arithmetic at 23 rows of f32. The constants of rhs_layout.h and
-  // strategy.cc come from this CPU. Zen 3 has the same numbers for memory, calls and pages, and was tested with them.
+  // By the numbers below, memory takes as long as the arithmetic at 23 rows of f32 on Emerald Rapids. Measured were 21
+  // rows. The constants of rhs_layout.h and strategy.cc come from this CPU. Zen 3 has the same numbers for memory, calls
+  // and pages, and was tested with them.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
