@@ -24,7 +24,8 @@ struct Contender {
   char* result = nullptr;
 };
 
-// Returns our library, then the peers that take the types of the case. A peer appears once for each way to use threads.
+// Returns our library, then the peers that take the types of the case. A peer appears once for each PeerThreads that it
+// can use.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Returns peers that multiply f32, on operands that were widened before. `wide_case` is the case with f32 operands, and

@@ -49,7 +49,7 @@ struct Peer {
   // library would use a reference implementation.
   std::function<bool(const GemmSeries& series)> supports;
   // Computes a series. The first call for a shape prepares kernels and descriptors and keeps them, so that later calls
-  // only multiply. Thread counts and ways alternate between calls. OpenMP's number of threads is restored. Only one
+  // only multiply. Calls alternate thread counts and PeerThreads. OpenMP's number of threads is restored. Only one
   // peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or
   // has fewer threads than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
