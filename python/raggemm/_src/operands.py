@@ -232,7 +232,7 @@ def make_operands(
         ("group_sizes", group_sizes.shape, 1),
     ):
         if len(shape) != rank:
-            raise error(f"{name}: shape is {shape}, must have {rank} axes")
+            raise error(f"{name}: shape is {shape}, must have {rank} {'axis' if rank == 1 else 'axes'}")
     right = right.check_column_blocks()
     if left.shape[axes[0]] != right.shape[axes[1]]:
         raise error(
