@@ -33,11 +33,12 @@ constexpr Quantization kQuantizations[] = {
 };
 constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad};
 constexpr int kThreads[] = {1, 2};
-// Projections of Qwen3-30B-A3B, OLMoE, Qwen-like wide, gpt-oss and DeepSeek-V2-Lite layers.
+// K and N of weights in layers of Qwen3-30B-A3B, OLMoE, a wider model like Qwen, gpt-oss and DeepSeek-V2-Lite.
 constexpr Shape kShapes[] = {{2048, 768}, {2048, 1024}, {4096, 1792}, {2880, 2880}, {1408, 2048}};
 constexpr int64_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
 
-// Returns true for shapes of the default run. They differ most: N is a multiple of a small or a large power of two.
+// Returns true for the two shapes of the default run. They differ most: N = 768 is a multiple of 256, and N = 2880 only
+// of 64.
 bool InDefault(const Shape& shape) { return shape.n == 768 || shape.n == 2880; }
 
 bool InDefault(Mode mode, int64_t rows) {
@@ -86,8 +87,8 @@ bool Selected(const Case& c, Selection selection) {
   return quick ? c.n == 768 && InQuick(c.mode, rows) : InDefault({c.k, c.n}) && InDefault(c.mode, rows);
 }
 
-// Returns the groups of a call with equal groups: a multiple of four, for threads that take whole groups, so that a
-// call takes only a few milliseconds. Successive calls go through all weights.
+// Returns the number of groups for a call with equal groups. It is a multiple of four, so that threads that take whole
+// groups have equal work. It is small enough for a call of a few milliseconds. Successive calls use different weights.
 int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType rhs) {
   const int64_t weights = shape.k * shape.n;
   const int64_t by_memory = (int64_t{96} << 20) / BytesOf(rhs, weights);

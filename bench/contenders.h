@@ -1,4 +1,4 @@
-// The implementations that compute a case: our library and the peers.
+// The contenders of a case: our library and other libraries (peers), which compute the same case.
 #ifndef RAGGEMM_BENCH_CONTENDERS_H_
 #define RAGGEMM_BENCH_CONTENDERS_H_
 
@@ -16,26 +16,29 @@ namespace raggemm::bench {
 
 struct Contender {
   std::string name;
-  std::string threading;  // How a peer uses its threads.
-  // Makes one call on set number `set`, below `sets`. Calls on successive sets find no weights in a cache.
+  std::string threading;  // "own" or "outer" for a peer (PeerThreads), empty for our library.
+  // Makes one call on operand set number `set`, which is below `sets`. If successive calls use successive sets, no call
+  // finds its weights in a cache.
   std::function<absl::Status(int64_t set)> run;
   int64_t sets = 1;
-  // The out of set 0. Null if `run` uses other memory, so that its result cannot be compared.
+  // The result matrix of operand set 0. Null if `run` computes a result that cannot be compared with that of our
+  // library.
   char* result = nullptr;
 };
 
-// Returns our library, then the peers that take the types of the case. A peer appears once for each PeerThreads that it
-// can use.
+// Returns our library, then the peers that support the types of the case. A peer appears once for each value of
+// PeerThreads that it supports.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
-// Returns peers that multiply f32, on operands that were widened before. `wide_case` is the case with f32 operands, and
-// `wide` its memory with values in the precision of the narrow type.
+// Returns peers that multiply f32, on operands that are already widened. `wide_case` is the case with f32 operands, and
+// `wide` has these operands, with values that are exact in the narrow type.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
-// Returns the peer of a quantized case: our library on the same rows and matrices in bf16, in their own memory.
+// Returns a contender for the quantized case `c`: our library on bf16 operands of the same shapes. `wide` has these
+// operands. Their values are not those of the quantized operands.
 Contender WithBf16(const Case& c, const Memory& wide);
 
-// Returns a peer of MakeWidened that also widens the bf16 operands in each call.
+// Returns the contender `widened` of MakeWidened with one more step: it widens the bf16 operands in each call.
 Contender WithWidening(const Contender& widened, const Case& c, const Memory& memory, const Memory& wide);
 
 }  // namespace raggemm::bench

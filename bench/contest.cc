@@ -21,10 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Seconds of a turn, long enough that the wake-up of sleeping threads does not matter.
+// Least seconds of a turn. It is so long that the wake-up of sleeping threads does not matter.
 constexpr double kSecondsPerTurn = 0.02;
-// Contenders that are this much slower than ours run only two rounds, or one round if a call takes kLongCall seconds,
-// because few disturbances could make such calls so slow.
+// A contender that takes kFarBehind times as long as our library runs only two rounds, or one round if its call takes
+// kLongCall seconds. Disturbances of the machine hardly ever cause such a difference.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 
@@ -35,7 +35,8 @@ double Spread(const std::vector<double>& values) {
 }
 
 constexpr size_t kReferenceElements = 128;
-// Evenly spread elements that are compared with our result. With more of them, contenders would wait long.
+// Number of elements of a result that are compared with our result. They are evenly spread. Comparing more elements
+// would take too long.
 constexpr int64_t kComparedElements = 1 << 18;
 
 absl::Status Wrong(int64_t element, double got, double want) {
@@ -44,14 +45,14 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// The expected result of set 0 of a case: some elements in float64 from the specification, and the first result that is
-// right in these elements, which is ours.
+// The expected result of operand set 0 of a case. It has some elements in float64 from tests/oracle, and a whole result
+// that is right in these elements: the first one, which is that of our library.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
 
-  // Fills out with NaNs and runs the contender on set 0. Returns an internal error with an element and its values if
-  // the result is wrong.
+  // Fills out with NaNs and runs the contender on set 0. If the result is wrong, returns an internal error with the
+  // index of an element, its value and the expected value.
   absl::Status Run(const Contender& contender);
 
  private:
@@ -60,8 +61,8 @@ class ResultCheck {
   absl::Status CompareWithFirst(const Array& got) const;
 
   Case case_;
-  std::vector<int64_t> dims_;      // Elements of out.
-  std::vector<int64_t> elements_;  // Elements of the reference.
+  std::vector<int64_t> dims_;      // Shape of out as a flat array: its number of elements.
+  std::vector<int64_t> elements_;  // Indices in out of the elements of reference_.
   Reference reference_;
   std::vector<char> first_;
 };
@@ -84,7 +85,7 @@ absl::StatusOr<ResultCheck> ResultCheck::For(const Case& c, const Operands& at) 
 
 absl::Status ResultCheck::Run(const Contender& contender) {
   const size_t bytes = static_cast<size_t>(SetBytesOf(case_).out);
-  std::memset(contender.result, 0xff, bytes);  // A NaN in every format.
+  std::memset(contender.result, 0xff, bytes);  // A NaN in every float format, and -1 in s32.
   if (absl::Status status = contender.run(0); !status.ok()) return status;
   const Array got{contender.result, case_.out, dims_};
   if (absl::Status status = CompareWithReference(got); !status.ok()) return status;
@@ -102,14 +103,14 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
   return absl::OkStatus();
 }
 
-// Compares a result with ours. A sum of products of numbers in [-1,1] is at most its length, which bounds the error of
-// both results.
+// Compares a result with ours. Operands that are not quantized are in [-1,1], so a sum of `length` products is at most
+// `length`. This bounds the error of both results.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
   const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
   const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
-  // An odd step visits all columns, even if the row length is a power of two.
+  // With an odd step, the compared elements are in all columns, even if the number of columns is a power of two.
   const int64_t step = dims_[0] / kComparedElements | 1;
   for (int64_t i = 0; i < dims_[0]; i += step) {
     const double value = ToDouble(got, i), want = ToDouble(first, i);
@@ -148,7 +149,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
         WaitUntilQuiet();
         limits.push_back(meter.Measure(case_.threads, case_.in, [this] { return NextMatrices(); }));
       }
-      // Each round begins with another contender, so that none always follows the same one.
+      // Each round begins with another contender, so that no contender is always the first or the last of a round.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
       if (!TooSlow(entrant)) TakeTurn(entrant);
     }
@@ -157,8 +158,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// Chooses the fastest candidate by the best of two turns, or by one turn if calls are long. Compares only the winner's
-// results.
+// Finds the fastest candidate in widened_, by the better of two turns, or by one turn if calls are long. Adds it to
+// entrants_, with widening in each call. Checks only its results. If they are wrong, tries the next candidate.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
   for (Entrant& candidate : widened_) {
@@ -175,7 +176,7 @@ void Contest::ChooseWidened(ResultCheck& check) {
   }
 }
 
-// Adds the seconds of a call, or an error.
+// Calls a contender for kSecondsPerTurn. Adds the mean seconds of a call to the entrant, and an error to its status.
 void Contest::TakeTurn(Entrant& entrant) {
   if (!entrant.status.ok()) return;
   WaitUntilQuiet();
@@ -190,7 +191,8 @@ void Contest::TakeTurn(Entrant& entrant) {
   entrant.seconds.push_back(seconds / calls);
 }
 
-// Returns the matrices of whole sets that take some milliseconds to read from memory.
+// Returns the weights (wgrad: gradients) of the next operand sets, so many that reading them from memory takes some
+// milliseconds.
 Stretches Contest::NextMatrices() {
   constexpr int64_t kBytes = kBeyondCaches / 8;
   Stretches next;
@@ -201,7 +203,8 @@ Stretches Contest::NextMatrices() {
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  if (entrant.seconds.empty() || case_.quantization != nullptr) return false;  // bf16 is allowed to be slower.
+  // In quantized cases, slow contenders run all rounds.
+  if (entrant.seconds.empty() || case_.quantization != nullptr) return false;
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);
 }

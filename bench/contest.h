@@ -1,4 +1,4 @@
-// Measures one case: compares results, then times all contenders in turns.
+// Measures one case: first checks the results of all contenders, then times the contenders in turns.
 #ifndef RAGGEMM_BENCH_CONTEST_H_
 #define RAGGEMM_BENCH_CONTEST_H_
 
@@ -16,8 +16,8 @@ namespace raggemm::bench {
 
 class ResultCheck;
 
-// The number of rounds: as many as fit into `seconds`, within the bounds. In each round, every contender has one turn
-// of calls on successive sets of operands, for at least 20 ms.
+// The number of rounds: as many as fit into `seconds`, but at least `least` and at most `most`. In each round, every
+// contender has one turn of calls on successive sets of operands, for at least 20 ms.
 struct Rounds {
   int least, most;
   double seconds;
@@ -25,17 +25,17 @@ struct Rounds {
 
 class Contest {
  public:
-  // `memory` has the operands of the case. `wide` has the same values as f32 for a case of bf16, or as bf16 for a
-  // quantized case, and is null otherwise. Neither is owned.
+  // `memory` has the operands of the case. `wide` is for comparisons and may be null. For a case of bf16, it has the
+  // same values as f32. For a quantized case, it has bf16 operands of the same shapes. The contest owns neither.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
-  // Runs the case. Returns an internal error if our own result is wrong. Reports the failure of a peer.
+  // Runs the case. Returns an internal error if our own result is wrong. If a peer fails, the error is in the report.
   absl::StatusOr<proto::CaseReport> Run(LimitsMeter& meter, const Rounds& rounds);
 
  private:
   struct Entrant {
     Contender contender;
-    std::vector<double> seconds = {};  // Time of a call in each round.
+    std::vector<double> seconds = {};  // Mean seconds of a call in each round.
     absl::Status status = {};          // After an error the entrant is not timed any more.
   };
 
@@ -50,7 +50,8 @@ class Contest {
   const Memory& memory_;
   const Memory* wide_ = nullptr;
   std::vector<Entrant> entrants_;  // Our library first.
-  std::vector<Entrant> widened_;   // Candidates on widened operands. The fastest becomes an entrant, with widening.
+  // Candidates that multiply widened operands. The fastest one becomes an entrant that also widens.
+  std::vector<Entrant> widened_;
   int64_t next_set_ = 0;
 };
 

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
-// Turns of a unit's first measurement on some number of threads. With so many, the first cases have the same limit as
-// the last ones.
+// Number of turns in the first measurement of a unit, for each number of threads. So many turns usually find the
+// highest rate, and the first cases of a run get the same limit as the last ones.
 constexpr int kFirstTurns = 10;
 
 #define RAGGEMM_STORE_LINES(instructions)                           \
@@ -35,11 +35,11 @@ Store WidestStore() {
 }
 
 struct ReadPattern {
-  int streams;       // Side by side in a stretch, per thread.
-  int64_t prefetch;  // Bytes ahead. 0: only the hardware prefetches.
+  int streams;       // Streams that a thread reads side by side.
+  int64_t prefetch;  // Distance of prefetches ahead of reads, in bytes. 0: only the hardware prefetches.
 };
 
-// Reads one word of each line, which brings the whole line from memory.
+// Reads 8 bytes of each cache line, which brings the whole line from memory.
 void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   const int64_t stream = bytes / pattern.streams / kLine * kLine;
   uint64_t sum = 0;
@@ -53,7 +53,7 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   asm volatile("" : : "r"(sum));  // Keeps the loads from being optimized away.
 }
 
-// Reads bytes `from` to `to` of the stretches, as if they followed each other without gaps.
+// Reads bytes `from` to `to` of `memory`. Bytes are counted as if the stretches followed each other without gaps.
 void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());
@@ -64,14 +64,14 @@ void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPatt
   }
 }
 
-// Returns the bandwidth of the fastest pattern. GB/s of two threads on Emerald Rapids:
+// Returns the GB/s of the fastest pattern of reading memory. GB/s of two threads on Emerald Rapids:
 //
 //     one stream                     20
 //     four streams                   30
 //     four streams with prefetch     32
 //
-// On Zen 3 prefetch is slower. All patterns are measured each time: when one was chosen only once, at a moment with
-// busy processes, the slowest was taken for a whole run, and decoding ran 20 % above the limit.
+// On Zen 3 prefetch is slower. All patterns are measured each time. When the pattern was chosen only once per run, busy
+// processes once made the slowest pattern win, and decoding ran 20 % above the limit.
 double ReadGbps(int threads, absl::FunctionRef<Stretches()> next) {
   constexpr ReadPattern kPatterns[] = {{1, 0}, {4, 0}, {4, 1024}, {8, 1024}};
   double fastest = 0;
@@ -153,7 +153,7 @@ void LimitsMeter::MeasureUnits(int threads, DType in, Limits& limits) {
   }
 }
 
-// Returns the next part of the memory. Prefetch may run past its end.
+// Returns the next kPart bytes of memory to store to.
 char* LimitsMeter::NextPart() {
   char* part = memory_.data() + next_part_ * kPart;
   next_part_ = (next_part_ + 1) % (kBeyondCaches / kPart);

@@ -16,27 +16,30 @@
 
 namespace raggemm::bench {
 
-// The limits of some number of threads that run at once.
+// The limits of the machine for some number of threads that run at once.
 struct Limits {
-  std::array<double, kUnits> gflops = {};  // By index of Units(). 0 if the unit is missing or multiplies other types.
-  double read_gbps = 0;                    // Reads from memory.
-  double store_gbps = 0;                   // Non-temporal stores to memory.
-  double overall_fma_gflops = 0;           // f32 fma over 10 ms. Not a limit, but low if the machine is busy.
+  // Highest GFLOP/s of each unit, in the order of Units(). 0 if the CPU lacks the unit or it cannot multiply the
+  // measured type.
+  std::array<double, kUnits> gflops = {};
+  double read_gbps = 0;   // GB/s of reads from memory.
+  double store_gbps = 0;  // GB/s of non-temporal stores to memory.
+  // Mean GFLOP/s of f32 fma over 10 ms. It is no limit, but shows if the machine is busy.
+  double overall_fma_gflops = 0;
 };
 
 // Returns the index of the fastest unit in Units().
 size_t FastestUnit(const Limits& limits);
 
-// Memory that a plain pass reads, in this order and each line once.
+// Ranges of memory that a plain pass reads in this order, each cache line once.
 using Stretches = std::vector<absl::Span<const char>>;
 int64_t BytesOf(const Stretches& memory);
 
-// Measures limits and keeps the fastest rate of each unit.
+// Measures the limits of the machine, and remembers the highest rate of each unit.
 class LimitsMeter {
  public:
   LimitsMeter();
-  // Measures the units that multiply `in`, and the memory, in about 50 ms. Reads in several patterns and keeps
-  // the fastest rate. Each pattern calls `next` for memory that is in no cache.
+  // Measures the units that multiply the type `in`, and the bandwidth of memory, in about 50 ms. Reads memory in
+  // several patterns and returns the fastest rate. Calls `next` before each pattern, for memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
   // Returns limits with the rate of each unit raised to the fastest rate of any measurement on this number of threads.
   // The rate of an instruction does not depend on the case. The speed of memory does change, because other guests of a
@@ -49,24 +52,25 @@ class LimitsMeter {
 
   Arena memory_;
   int64_t next_part_ = 0;
-  std::map<int, std::array<double, kUnits>> fastest_;  // GFLOP/s of each unit, by threads.
+  std::map<int, std::array<double, kUnits>> fastest_;  // Highest GFLOP/s of each unit so far, by number of threads.
 };
 
-// Return the quartile or median of each limit. Noise only lowers a limit, and must not raise our share of it. The upper
-// quartile is what was reached without disturbance. A long case has only six samples, too few for the units: a quartile
-// of 159 GFLOP/s was below a result of 206, when other cases of the run measured 230 (Zen 4, two threads).
+// Return the upper quartile or the median of each limit over the samples. Disturbances of the machine only lower the
+// measured limits, and this must not raise our share of the roofline. So the limits of a case are upper quartiles. For
+// the rates of units this is not enough, because a long case has only six samples: once the quartile was 159 GFLOP/s,
+// our result 206, and the rate in other cases 230 (Zen 4, two threads).
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// The operations and bytes that every implementation needs. Each operand and its scales are moved once, in their stored
-// size. Only weights of active groups are read. wgrad writes the gradients of all groups.
+// The operations and bytes of a case that every implementation needs. Each operand and its scales are moved once, in
+// their stored size. Only weights of active groups are read. wgrad writes the gradients of all groups.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };
 Work WorkOf(const Case& c);
 
-// Returns the seconds of the work at the limits, with the fastest unit. Sums and transfers overlap perfectly. Reads and
-// writes share the time of the memory.
+// Returns the least seconds that the limits allow for the work, with the fastest unit. Arithmetic may overlap with
+// memory transfers perfectly. Reads and writes may not overlap with each other.
 double SecondsAtBest(const Work& work, const Limits& limits);
 
 }  // namespace raggemm::bench

@@ -1,5 +1,6 @@
 // raggemm_bench [--quick|--full] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
-// compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 if a result of ours is wrong.
+// compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 if one of our results is
+// wrong, or after any other error.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,8 +34,8 @@ ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/ro
 namespace raggemm::bench {
 namespace {
 
-// Seconds of a whole run without the set-up, and seconds of each case, by Selection. With the set-up, the default run
-// takes 25 minutes and the quick run two.
+// The time limit of a run, by Selection: `run` seconds, plus `each_case` seconds for each case, both without the
+// set-up. With the set-up, the default run takes 25 minutes and the quick run two.
 struct Length {
   const char* name;
   double run, each_case;
@@ -51,7 +52,7 @@ class Session {
   // Prints the CPU, the peers and the overhead of a call.
   void PrintMachine() const;
 
-  // Runs a case. Call it once per case, in order. Writes the report of all cases so far to the disk.
+  // Runs a case. Call this function once for each case, in order. Writes the report of all cases so far to the disk.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
   // Returns an internal error if one of our results was wrong, or Unavailable if the report could not be written.
@@ -73,7 +74,7 @@ class Session {
   std::vector<Work> work_;  // Work of each case in the report.
   absl::Status status_;
   size_t started_ = 0;
-  // Buffers for one input type and quantization at a time.
+  // Operands for one input type and quantization at a time, those of memory_of_.
   std::optional<std::pair<DType, const Quantization*>> memory_of_;
   std::unique_ptr<Memory> memory_, wide_;
 };
@@ -134,7 +135,7 @@ void Session::TakeMemoryFor(const Case& next) {
   memory_of_ = of;
 }
 
-// Divides the time that is left equally among the cases that are left.
+// Returns the rounds of the next case. All cases that are left get equal shares of the time that is left.
 Rounds Session::RoundsForNext() const {
   constexpr int kLeast = 3, kMost = 9;
   const Length& length = LengthOf(selection_);
@@ -143,7 +144,7 @@ Rounds Session::RoundsForNext() const {
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
 }
 
-// Computes the rooflines of all cases again, because a later case may have measured a unit at a faster moment.
+// Computes the rooflines of all cases again, because the last case may have measured a higher rate of a unit.
 void Session::JudgeAgain() {
   for (size_t i = 0; i < work_.size(); ++i) {
     proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));
@@ -151,7 +152,7 @@ void Session::JudgeAgain() {
   }
 }
 
-// Writes the report. The limits of the whole run are medians over its cases.
+// Writes the report. The limits of the machine in the report are medians over all cases so far.
 absl::Status Session::Write() {
   std::map<int, std::vector<Limits>> by_threads;
   for (const proto::CaseReport& c : report_.cases()) {

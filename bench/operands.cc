@@ -17,10 +17,12 @@ namespace raggemm::bench {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kChunk = 1 << 16;  // Elements or bytes that one thread widens or zeroes at a time.
+// Number of elements that a thread widens at a time, or of bytes that it sets to zero at a time.
+constexpr int64_t kChunk = 1 << 16;
 
 // Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices of a case start with
-// the same elements. Makes them once, because that takes longer than filling a small arena.
+// the same elements. Makes the elements once for each pair of types, because making them takes longer than filling a
+// small arena.
 const std::vector<char>& Sequence(DType dtype, DType precision) {
   static auto& made = *new std::map<std::pair<DType, DType>, std::vector<char>>;
   std::vector<char>& sequence = made[{dtype, precision}];
@@ -46,15 +48,15 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void Widen(const ui
 
 void WidenMatrix(const void* from, const void* to, int64_t elements, int threads) {
   const auto* narrow = static_cast<const uint16_t*>(from);
-  // Operands are const for contenders, but widening writes them.
+  // GemmSeries has const operands, but this function writes to those of the wide series.
   auto* wide = static_cast<uint32_t*>(const_cast<void*>(to));
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));
 }
 
-// Writes zeros with non-temporal stores, as a library would write gradients that are not read soon. Uses assembly,
-// because only the kernels are compiled for an ISA. Words of 8 bytes still fill whole lines in the write-combining
-// buffers.
+// Writes zeros with non-temporal stores, like a library that writes gradients which are not read soon. Stores words of
+// 8 bytes (MOVNTI), because wider vectors need compiler flags that this file is compiled without. Words of 8 bytes fill
+// whole cache lines in the write-combining buffers, too.
 void ZeroChunk(char* begin, int64_t bytes) {
   constexpr int64_t kWord = sizeof(uint64_t);
   const int64_t before = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(begin) & (kWord - 1));

@@ -1,5 +1,5 @@
-// Operands of a case. There is one set for each of several successive calls, so that every call finds its weights
-// (wgrad: their gradients) in memory and not in a cache.
+// The operands of a case. There is one set of operands for each of several successive calls, so that every call finds
+// its weights (wgrad: their gradients) in memory and not in a cache.
 #ifndef RAGGEMM_BENCH_OPERANDS_H_
 #define RAGGEMM_BENCH_OPERANDS_H_
 
@@ -17,13 +17,14 @@
 
 namespace raggemm::bench {
 
-// Bytes that exceed the caches of every CPU so far.
+// Bytes that exceed the caches that two benchmark threads can reach. Some CPUs have more L3 cache in total, but each
+// core reaches only a part of it.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
-// Memory with numbers in [-1,1]. They do not depend on the size, so a case always has the same numbers. Pages have the
-// ordinary size. Values are rounded to `precision` and stored as `dtype`: an f32 arena in the precision of bf16 is the
-// widened bf16 arena. Quantized formats have numbers in half of their range and ignore `precision`. Formats for scales
-// have numbers in (0,1].
+// Memory filled with random numbers in [-1,1]. The numbers do not depend on the size of the arena, so a case always has
+// the same numbers. They are rounded to `precision` and stored as `dtype`. So an f32 arena with the precision of bf16
+// has the values of a bf16 arena. Numbers of quantized formats ignore `precision`, and their magnitudes go up to the
+// largest power of two of the format. Numbers of formats for scales are in (0,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -38,7 +39,8 @@ class Arena {
   std::unique_ptr<char, Free> memory_;
 };
 
-// The operands of a case, one group after the other. The rhs of forward also has the groups without rows.
+// Pointers to one set of operands. Each operand has the matrices of all groups, one after the other. In forward cases,
+// rhs also has the matrices of groups without rows.
 struct Operands {
   char *lhs, *rhs, *out;
   char *lhs_scale = nullptr, *rhs_scale = nullptr;
@@ -49,15 +51,16 @@ struct SetBytes {
   int64_t lhs_scale = 0, rhs_scale = 0;
 };
 SetBytes SetBytesOf(const Case& c);
-// Returns the number of sets whose active weights (wgrad: gradients) together have kBeyondCaches bytes.
+// Returns the number of sets of operands. The weights of groups with rows (wgrad: all gradients) of all sets together
+// have at least kBeyondCaches bytes.
 int64_t SetsOf(const Case& c);
 
-// Returns the matrices of a set that exceed the caches in all sets together: the weights of groups with rows, adjacent
-// ones joined, or all gradients for wgrad.
+// Returns the memory of the matrices that are in no cache when a call begins: the weights of groups with rows in a set
+// of operands, or for wgrad all gradients. Adjacent matrices are joined.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// Memory for any of the cases, one at a time. All cases must have the same `in` and quantization. `precision` is that
-// of Arena.
+// The memory of operands for any of the cases, one case at a time. All cases must have the same `in` and quantization.
+// `precision` is that of Arena.
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);
@@ -68,7 +71,7 @@ class Memory {
   std::unique_ptr<Arena> lhs_, rhs_, out_, lhs_scale_, rhs_scale_;
 };
 
-// The products of one set, one for each group with rows.
+// The products of one set of operands, one product for each group with rows.
 class Series {
  public:
   Series(const Case& c, const Operands& at);
@@ -92,7 +95,8 @@ class Series {
   std::vector<Span> empty_gradients_;
 };
 
-// One call of our library, with the types, K and N of a case. `sizes` may differ from those of the case.
+// One call of our library, with the types, K and N of a case. `sizes` are the group sizes, which may differ from those
+// of the case.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);

@@ -1,4 +1,4 @@
-// The time of a call without its sums.
+// The time of a call that computes nothing.
 #ifndef RAGGEMM_BENCH_OVERHEADS_H_
 #define RAGGEMM_BENCH_OVERHEADS_H_
 

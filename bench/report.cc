@@ -26,7 +26,7 @@ struct CpuidWords {
 std::string CpuName() {
   CpuidWords words{};
   __get_cpuid(1, &words.a, &words.b, &words.c, &words.d);
-  // The extended family and model only count for certain families.
+  // CPUID has the extended model only for families 6 and 15, and the extended family only for family 15.
   unsigned family = words.a >> 8 & 15, model = words.a >> 4 & 15;
   if (family == 6 || family == 15) model += (words.a >> 16 & 15) << 4;
   if (family == 15) family += words.a >> 20 & 255;

@@ -1,4 +1,5 @@
-// Results of the benchmark, as messages and as a file of JSON. report.py makes tables and pictures from the file.
+// Puts results of the benchmark into protobuf messages, and writes them to a JSON file. report.py makes tables and
+// pictures from the file.
 #ifndef RAGGEMM_BENCH_REPORT_H_
 #define RAGGEMM_BENCH_REPORT_H_
 
@@ -20,11 +21,11 @@ proto::Machine DescribeMachine(const std::vector<Peer>& peers);
 void SetLimits(const Limits& limits, int threads, proto::Limits& message);
 Limits LimitsOf(const proto::Limits& message);
 
-// Sets the best peer and our ratio to it, from `ours` and `peers` in the report.
+// Sets the best peer, and our speed divided by its speed, from `ours` and `peers` in the report.
 void SetComparison(proto::CaseReport& report);
 
-// Sets the limits, the unit, the roofline and our share of it. Call it after SetComparison. It may be called again with
-// other limits.
+// Sets the limits, the unit, the roofline and our share of the roofline. Call SetComparison before this function.
+// Further calls with other limits are allowed.
 void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& report);
 
 // Writes a report, and makes the folder of `path` if there is none. Returns Unavailable if it cannot be written.

@@ -26,7 +26,8 @@ double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start, end;
   bool started = false;
-  // The last thread that arrives calls this: once when all are ready, and once when all are done.
+  // The last thread that arrives calls this function: once when all threads are ready, and once when all threads are
+  // done.
   std::barrier together(threads, [&]() noexcept {
     (started ? end : start) = Clock::now();
     started = true;
@@ -75,10 +76,11 @@ double PiecesBefore(const std::vector<double>& times, double moment) {
 }
 
 void LimitSpinning(char** argv) {
-  constexpr char kVariable[] = "GOMP_SPINCOUNT";  // Loops of a pause instruction, 20 to 60 ns each.
+  // Number of loops that OpenMP's workers spin. A loop is one pause instruction, 20 to 60 ns.
+  constexpr char kVariable[] = "GOMP_SPINCOUNT";
   if (std::getenv(kVariable) != nullptr) return;
   setenv(kVariable, "20000", 0);
-  execv("/proc/self/exe", argv);  // If it fails, the process goes on and waits longer before measurements.
+  execv("/proc/self/exe", argv);  // If execv fails, the process goes on and waits longer before measurements.
 }
 
 void WaitUntilQuiet() {

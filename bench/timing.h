@@ -9,17 +9,18 @@
 
 namespace raggemm::bench {
 
-// Runs body(thread) on each of `threads` threads. Returns the seconds from their common start to the last one's end.
+// Runs body(thread) on each of `threads` threads. Returns the seconds from their common start to the end of the last
+// thread.
 double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
-// Pieces of work per second, of all threads together.
+// Rates of RunPieces, in pieces per second of all threads together.
 struct PieceRates {
-  double fastest;  // Rate during the fastest successive pieces of the first thread.
-  double overall;  // Rate from the start to the end of the last thread.
+  double fastest;  // Highest rate during `window` successive pieces of the first thread.
+  double overall;  // Mean rate from the common start to the end of the last thread.
 };
 
-// Runs body(thread) `pieces` times on each of `threads` threads at once. `fastest` is the rate of `window` successive
-// pieces, so a process that takes a core at another moment does not lower it.
+// Runs body(thread) `pieces` times on each of `threads` threads at once. PieceRates::fastest covers only `window`
+// successive pieces. So another process that takes a core for a moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
 // Returns the number of pieces that a thread had finished at a moment. `times` are its start and the ends of its
@@ -27,15 +28,17 @@ PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void
 double PiecesBefore(const std::vector<double>& times, double moment);
 
 // Shortens the time that OpenMP's workers spin after a parallel region, from 18 ms to about a millisecond, unless the
-// environment sets it. They stay hot between the products of a series, and no contender becomes slower. Passive waiting
-// would cost a wake-up per product. Restarts the process, because the OpenMP library reads the environment when it is
-// loaded, so call this first in main. peers/openblas.cc limits the threads of OpenBLAS.
+// environment already has GOMP_SPINCOUNT. Workers still spin between the products of a series, so no contender becomes
+// slower. If workers slept, each product would have to wake them. Restarts the process, because the OpenMP library
+// reads the environment only when it is loaded. So main must call this function first. peers/openblas.cc limits the
+// threads of OpenBLAS.
 void LimitSpinning(char** argv);
 
-// Waits until no other thread of the process is running, for at most 100 ms. Call it before every measurement.
+// Waits until no other thread of the process is running, for at most 100 ms. Call this function before every
+// measurement.
 void WaitUntilQuiet();
 
-// Return a quantile of the values, interpolated between the nearest two, or 0 without values.
+// Return a quantile or the median of the values, interpolated between the two nearest values. Return 0 without values.
 double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);
 

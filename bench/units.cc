@@ -10,23 +10,26 @@
 namespace raggemm::bench {
 namespace {
 
-// Independent accumulation chains of a step. Two units with a latency of six cycles need more than twelve: with twelve,
-// VDPBF16PS reached 118 instead of 128 flops per cycle (Zen 5). AVX2 has registers for twelve, and its fma has a
-// latency of at most five cycles.
+// Number of independent accumulation chains. Two execution units with a latency of six cycles need more than twelve:
+// with twelve chains, VDPBF16PS reached 118 instead of 128 flops per cycle (Zen 5). AVX2 has registers for twelve
+// chains (kFewChains). That suffices, because its fma has a latency of at most five cycles.
 constexpr int kChains = 24, kFewChains = 12;
 #define RAGGEMM_FEW_CHAINS "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 #define RAGGEMM_CHAINS RAGGEMM_FEW_CHAINS ", 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
 
-// Pieces of a measurement, about 50 us each. The fastest kWindow successive pieces count, about a millisecond.
+// A measurement has kPieces pieces of about 50 us. The highest rate is that of the fastest kWindow successive pieces,
+// about a millisecond.
 constexpr int kPieces = 200, kWindow = 20;
 
 // Operands of the chains as words of 32 bits: f32, pairs of bf16, four bytes. Each chain is x = x * scale + shift, or x
-// = x + scale * shift for pairs. Values stay ordinary numbers: denormals would be slow, and zeros would save power.
+// = x + scale * shift for pairs. The values of chains stay normal numbers: denormals would be slow, and zeros would
+// save power.
 constexpr uint32_t kScale = 0x3F7FBE77, kShift = 0x3F800000;
 constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 
-// Runs steps in assembly, because only the kernels are compiled for an instruction set. Registers from 0 on hold the
-// chains, and two more the scale and the shift. The compiler itself uses no register above 15.
+// Defines a function that runs steps. It is in assembly, because this file is compiled without flags for instruction
+// sets. Registers from 0 on hold the chains, and two more registers hold the scale and the shift. The compiler itself
+// uses no register above 15.
 #define RAGGEMM_STEP_CHAINS(instruction, registers, chains, scale_at, shift_at, scale, shift)                     \
   [](int64_t steps) {                                                                                             \
     asm volatile("vbroadcastss %1, %%" registers scale_at                                                         \
@@ -55,7 +58,7 @@ constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 #define RAGGEMM_STEP_ZMM(instruction, scale, shift) \
   RAGGEMM_STEP_CHAINS(instruction, "zmm", RAGGEMM_CHAINS, "30", "31", scale, shift)
 
-// Runs steps without an FMA instruction: one multiplication and one addition per chain.
+// Runs steps on CPUs without an fma instruction. A step is one multiplication and one addition for each chain.
 void StepScalarChains(int64_t steps) {
   float chains[kFewChains] = {};
   for (; steps > 0; --steps) {
@@ -64,8 +67,8 @@ void StepScalarChains(int64_t steps) {
   }
 }
 
-// Tiles with totals: six, because an instruction takes 16 cycles and its latency is about 50. Tiles 6 and 7 are
-// operands. All tiles have 16 rows of 64 bytes.
+// Number of tiles with totals. There are six, because a unit starts an instruction every 16 cycles, and the result
+// takes about 50 cycles. Tiles 6 and 7 are operands. All tiles have 16 rows of 64 bytes.
 constexpr int kTotals = 6;
 
 struct alignas(64) TileShape {
@@ -99,7 +102,8 @@ static_assert(sizeof(TileShape) == 64);
         : "cc", "memory");                                         \
   }
 
-// Asks Linux for the permission to use tiles, which a process needs. Returns false if the CPU or Linux has no tiles.
+// Asks Linux for permission to use tiles. A process needs this permission. Returns false if the CPU or Linux has no
+// tiles.
 bool TilesPermitted() {
   constexpr int64_t kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -77,12 +77,12 @@ absl::StatusOr<std::string> GroupedGemmCall::PlanText() const {
 
 namespace {
 
-// A required operand.
+// A required operand of an MLP: its name, and its member of MoeMlpProblem.
 struct RequiredSlot {
   absl::string_view name;
   Array MoeMlpProblem::*operand;
 };
-// Required operands of the gradient. The forward call has all of them but the last.
+// The required operands of moe_mlp_backward. moe_mlp requires all of them but the last one.
 constexpr RequiredSlot kRequiredSlots[] = {
     {"x", &MoeMlpProblem::x},
     {"row_tokens", &MoeMlpProblem::row_tokens},

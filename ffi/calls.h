@@ -1,4 +1,4 @@
-// The custom calls. Each binds its buffers to a problem, then runs a function of the library on it.
+// The custom calls. Each binds its buffers to a problem, then calls a function of the library with this problem.
 #ifndef RAGGEMM_FFI_CALLS_H_
 #define RAGGEMM_FFI_CALLS_H_
 
@@ -22,8 +22,8 @@ namespace raggemm {
 // The common members of all custom calls. The problem and the workspace point to XLA's buffers. Operand names in
 // messages point into the attributes.
 struct DecodedCall {
-  Options options;  // The handler sets the pool.
-  NamedSlots named;
+  Options options;   // Set by the attributes, except for the pool, which the handler sets.
+  NamedSlots named;  // Optional operands and results of this call.
   absl::Span<int64_t> workspace;
 };
 
@@ -33,12 +33,12 @@ template <class Call>
 concept IsCustomCall = std::derived_from<Call, DecodedCall> && requires(Call call, BufferReader& buffers) {
   { Call::kDescription } -> std::convertible_to<const CustomCall&>;
   call.config.on_error();
-  // Applies the attributes to the problem, and parses the lists of operands.
+  // Applies the attributes in `config` to `problem`, and parses the lists of operands into `named`.
   { call.ApplyAttributes() } -> std::same_as<absl::Status>;
-  // Reads all buffers except the workspace.
+  // Sets the arrays of `problem` to the buffers of the call. Does not read the workspace.
   call.ReadBuffers(buffers);
   { call.Run() } -> std::same_as<absl::Status>;
-  // Returns the plan of Run as text, or an empty text if the call has no plan.
+  // Returns the plan of the call as text. The text is empty for moe_mlp_backward, which has none.
   { call.PlanText() } -> std::same_as<absl::StatusOr<std::string>>;
   { FillOutWithNaN(call.problem, call.workspace) } -> std::same_as<absl::Status>;
 };

@@ -1,4 +1,5 @@
-// Applies the messages of proto/config.proto to problems. Checks that their enumerators have the library's numbers.
+// Applies the messages of proto/config.proto to problems. Checks at compile time that enumerators of the messages have
+// the same numbers as those of the library.
 #ifndef RAGGEMM_FFI_CONFIG_H_
 #define RAGGEMM_FFI_CONFIG_H_
 
@@ -13,7 +14,8 @@
 
 namespace raggemm {
 
-// Returns true if the enumerators of each row have the same number, and the message has no others.
+// Returns true if both enumerators of each row have the same number, and if `size`, the number of enumerators of the
+// message, is the number of rows.
 template <typename Ours, typename Theirs>
 constexpr bool HaveSameNumbers(int size, std::initializer_list<std::pair<Ours, Theirs>> rows) {
   for (const auto& [ours, theirs] : rows) {
@@ -52,7 +54,8 @@ static_assert(HaveSameNumbers<WeightOn, proto::MoeMlpConfig::WeightOn::Value>(
     proto::MoeMlpConfig::WeightOn::Value_ARRAYSIZE, {{WeightOn::kOutput, proto::MoeMlpConfig::WeightOn::OUTPUT},
                                                      {WeightOn::kInput, proto::MoeMlpConfig::WeightOn::INPUT}}));
 
-// Applies a config to a problem, except for the options and the lists of operands.
+// Sets the fields of a problem to the values of a config. Does not read the options (executor, isa, threads) and the
+// lists of operands.
 inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
   problem.lhs.is_trans = config.lhs_is_trans();
   problem.rhs.is_trans = config.rhs_is_trans();
@@ -62,7 +65,7 @@ inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProbl
   problem.lhs.layout = static_cast<Layout>(config.lhs_layout());
   problem.rhs.layout = static_cast<Layout>(config.rhs_layout());
   problem.out.layout = static_cast<Layout>(config.out_layout());
-  // AUTO names no rule, so the result is null.
+  // Bf16SumsOf returns null for AUTO, because no rule has this name.
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));
   problem.precision = static_cast<Precision>(config.precision());
   if (config.has_activation()) problem.activation = static_cast<Activation>(config.activation());

@@ -34,7 +34,7 @@ constexpr absl::string_view kAuto = "AUTO";
 
 absl::string_view ViewOf(std::string_view text) { return {text.data(), text.size()}; }
 
-// Returns the name of an attribute's type, for errors.
+// Returns the name of the type that an attribute has, for errors.
 absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view name) {
   if (attributes.contains<bool>(name)) return "bool";
   if (attributes.contains<int64_t>(name)) return "int64";
@@ -45,7 +45,7 @@ absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view n
   return "neither bool, int64 nor string";
 }
 
-// Reads an attribute. Checks the type first, because XLA's error for a wrong type is INTERNAL.
+// Reads an attribute into `value`. Checks its type first, because XLA's error for a wrong type would be INTERNAL.
 template <typename T>
 absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type, T& value) {
   if (!attributes.contains<T>(name)) {
@@ -96,8 +96,8 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
   return absl::OkStatus();
 }
 
-// Makes the tables of Protobuf while the library is loaded. Protobuf would make them at the first use, and stays broken
-// if memory is short then.
+// Makes Protobuf build its tables of a message now, while the library is loaded. Protobuf would build them at the first
+// use, and would stay broken if memory were short then.
 template <typename Config>
 void MakeTablesOf() {
   const Config config;
@@ -120,7 +120,7 @@ constexpr auto kSlots = [] {
   return all;
 }();
 
-// Returns true for a word that is safe in an error message: it cannot end a line or look like another part.
+// Returns true for a word that is safe in an error message: it cannot end a line, and looks like a name.
 bool IsWord(absl::string_view text) {
   if (text.empty() || text.size() > kLongestWord) return false;
   if (!absl::ascii_isalpha(text[0]) && text[0] != '_') return false;
@@ -207,12 +207,13 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
 
 absl::Status NotABuffer(absl::string_view word) { return Invalid(word, ": expected a buffer"); }
 
-// Returns the entries of an attribute as a comma-separated list.
+// Returns names[i] for each i of `indices`, as a comma-separated list.
 std::string ListOf(absl::Span<const absl::string_view> names, const SlotIndices& indices) {
   return absl::StrJoin(indices, ",", [&](std::string* out, size_t i) { absl::StrAppend(out, names[i]); });
 }
 
-// Returns InvalidArgument unless `given` is `least` plus the number of optional operands or results that are named.
+// Returns InvalidArgument unless a call has the right number of operands or results: `least` required ones, and one for
+// each index of `named`.
 absl::Status CheckCount(absl::string_view what, size_t given, size_t least, absl::string_view attribute,
                         absl::Span<const absl::string_view> names, const SlotIndices& named) {
   if (given < least) return Invalid("Wrong number of ", what, ": ", given, ", must be at least ", least);
@@ -297,7 +298,7 @@ void AdviseHugePages(void* data, size_t bytes) {
   constexpr size_t kHugePage = 2 << 20;
   const size_t before = -reinterpret_cast<uintptr_t>(data) % kHugePage;
   if (bytes < before + kHugePage) return;
-  // A failure costs only speed.
+  // If madvise fails, the only loss is speed.
   madvise(static_cast<char*>(data) + before, (bytes - before) / kHugePage * kHugePage, MADV_HUGEPAGE);
 }
 

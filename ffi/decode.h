@@ -22,10 +22,11 @@ namespace raggemm {
 struct CustomCall {
   absl::string_view name;                                 // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
   absl::Span<const absl::string_view> operands;           // Operands of every call.
-  absl::Span<const absl::string_view> ragged;             // Dims arrays, of shape [0] unless `ragged` names them.
-  absl::Span<const absl::string_view> optional_operands;  // Named by the attribute `operands`, in its order.
+  absl::Span<const absl::string_view> ragged;             // Dims arrays, [0] if `ragged` does not name them.
+  absl::Span<const absl::string_view> optional_operands;  // Operands of some calls (attribute `operands`).
   absl::Span<const absl::string_view> results;            // Results of every call.
-  // Named by the attribute `results`. The vector int64_workspace follows as the last result.
+  // Results that a call has only if its attribute `results` names them. After them, the vector int64_workspace is the
+  // last result of every call.
   absl::Span<const absl::string_view> optional_results;
 
   size_t least_operands() const { return operands.size() + ragged.size(); }
@@ -42,13 +43,13 @@ struct NamedSlots {
 // the allowed names or type, for an unknown attribute, a wrong type or an unknown enum value.
 absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
 
-// Sets executor, isa and threads. InvalidArgument if isa is neither AUTO nor a name of AllIsas, or threads are out of
-// range.
+// Sets the executor, isa and threads of `options`. InvalidArgument if isa is neither AUTO nor a name of AllIsas, or
+// threads are out of range.
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 
-// Appends to `indices` the positions in `names` of a comma-separated list. InvalidArgument, with the attribute and the
-// allowed names, for an unknown or repeated entry.
+// Appends to `indices` the index in `names` of each entry of a comma-separated list. InvalidArgument, with the
+// attribute and the allowed names, for an unknown or repeated entry.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
@@ -63,16 +64,16 @@ class BufferReader {
   BufferReader(const CustomCall& description, const NamedSlots& named, const xla::ffi::RemainingArgs& operands,
                const xla::ffi::RemainingRets& results);
 
-  // Sets the array to the next operand or result. Errors call it `word`.
+  // Sets `array` to the next operand or result of the call. Errors use the name `word` for it.
   void ReadOperand(absl::string_view word, Array& array);
   void ReadResult(absl::string_view word, Array& array);
   // Checks that the next operand, a dims array that the attribute `ragged` does not name, has the shape [0].
   void SkipOperand(absl::string_view word);
   // Returns the workspace, which is the last result, or the first error. InvalidArgument:
   //
-  // - There are too few operands or results, or not as many optional ones as the attribute names.
-  // - An element type has no DType.
-  // - A dims array has elements, but `ragged` does not name it.
+  // - The call has too few operands or results, or not as many optional ones as its attribute names.
+  // - A buffer has an element type that is no DType.
+  // - A dims array does not have the shape [0], but `ragged` does not name it.
   // - The workspace is no vector of int64.
   absl::StatusOr<absl::Span<int64_t>> ReadWorkspace();
 
@@ -88,11 +89,11 @@ class BufferReader {
   absl::Status status_;
 };
 
-// Returns the size of a buffer in bytes, or 0 if it overflows. XLA's own function would overflow, because nothing has
-// checked the buffer yet.
+// Returns the size of a buffer in bytes. Returns 0 if the size overflows or the element type is unknown. An element
+// smaller than a byte counts as one byte. XLA's own function does not check for overflow.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
-// Requests huge pages for the part of [data, data + bytes) that can have them. Leaves the bytes unchanged.
+// Requests huge pages for all whole huge pages in [data, data + bytes). Leaves the contents unchanged.
 //
 // XLA allocates results for each execution. The gradients of all experts are hundreds of megabytes, and with 4 KiB
 // pages their page faults cost more time than the arithmetic. Gradients of one projection of 128 experts (bfloat16,

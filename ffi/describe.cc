@@ -69,7 +69,7 @@ std::string Object(absl::Span<const Field> fields) {
 
 // ---- the tables ----
 
-// Returns the columns of a row of include/raggemm/format.h that callers need.
+// Returns the fields of an element format (include/raggemm/format.h) that callers need.
 std::string FormatRow(const Format& format) {
   static constexpr absl::string_view kRoles[] = {"matrix", "sizes", "quantized", "scale", "panel"};
   return Object({{"name", Text(format.name)},
@@ -138,7 +138,7 @@ std::string Variable(const std::optional<std::string>& value) {
   return value ? Text(absl::CHexEscape(*value)) : "null";
 }
 
-// Returns the errors of the environment for calls under XLA's pool.
+// Returns the errors that the environment variables cause in calls with XLA's pool, as a JSON string. null: no errors.
 std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
@@ -149,8 +149,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Returns the arithmetic, the instruction set and the reasons for one kind of product. `as` names the arithmetic, and
-// `because` is the reason for it.
+// Returns the arithmetic, the instruction set and the reason for both, for products of one type. `as` is the name of
+// the arithmetic, and `because` is the reason for it, or empty.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

@@ -34,8 +34,8 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// An adapter for XLA's intra-op pool, used only while tasks are scheduled. The pool gets a pointer to the closure, so a
-// task that starts late needs nothing else of XLA.
+// An adapter that makes XLA's intra-op pool a TaskPool. XLA's pool gets a pointer to the task itself, so a task that
+// starts late does not use the adapter, which is gone by then.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
@@ -47,7 +47,7 @@ class XlaTaskPool : public TaskPool {
     try {
       pool_.Schedule(std::move(task));
     } catch (const std::bad_alloc&) {
-      if (task) task();  // XLA has not taken the task.
+      if (task) task();  // XLA has not taken the task, so this thread runs it.
     }
   }
 
@@ -69,9 +69,9 @@ auto OnException(Report report) {
   }
 }
 
-// Returns the outcome of a failed call: success if on_error is NaN and `fill` filled out with NaN, else an error. NaN
-// and LOG also write a line to stderr. Success needs no memory. FAILED_PRECONDITION stays an error with NaN: the
-// machine lacks something, so other data would not help.
+// Returns the outcome of a failed call: success if on_error is NaN and `fill` filled out with NaN, else an error. If
+// on_error is NaN or LOG, also writes a line to stderr. Success needs no memory. FAILED_PRECONDITION is an error even
+// if on_error is NaN: the machine lacks something, so other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
   try {
@@ -83,14 +83,14 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
                    succeeds ? "; the result is NaN" : "");
       if (succeeds) return ffi::Error::Success();
     }
-    // XLA's codes have the same numbers.
+    // The codes of XLA and of absl::Status have the same numbers.
     return {static_cast<ffi::ErrorCode>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
     return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // Short enough for std::string to allocate nothing.
   }
 }
 
-// Calls of raggemm_record_plans(1) that no raggemm_record_plans(0) has ended yet.
+// The number of calls of raggemm_record_plans(1) that no raggemm_record_plans(0) has ended yet.
 constinit std::atomic<int32_t> plan_recorders{0};
 constinit std::mutex records_mutex;
 
@@ -111,10 +111,10 @@ void RecordPlan(const absl::StatusOr<std::string>& plan) {
 
 // The handlers of all custom calls. XLA's macros at the end of this file turn them into C functions.
 //
-// Instantiate decodes the attributes to check them, and Execute decodes them again. ffi::State could keep them, but not
-// with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of XLA_FFI_State_Set_Args and
-// XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built with the headers of FFI 0.2,
-// so handlers with a state would end the process.
+// Instantiate decodes the attributes to check them, and Execute decodes them again. ffi::State could keep the decoded
+// attributes, but not with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of
+// XLA_FFI_State_Set_Args and XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built
+// with the headers of FFI 0.2, so handlers with a state would end the process.
 //
 // No exception leaves a handler. XLA's headers, which wrap the handlers, allocate memory only at registration and when
 // they reject a frame that XLA never makes.
@@ -133,7 +133,7 @@ template <IsCustomCall Call>
 ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary attributes) {
   std::optional<Call> call;
-  OnError::Value on_error = OnError::RAISE;  // Until the call is decoded.
+  OnError::Value on_error = OnError::RAISE;  // For errors of decoding.
   const auto fail = [&](absl::StatusCode code, absl::string_view message) {
     return Failed(code, message, on_error, [&] { return FillOutWithNaN(call->problem, call->workspace); });
   };
@@ -155,7 +155,8 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::R
 auto InstantiateBinding() { return ffi::Ffi::BindInstantiate().Attrs(); }
 auto ExecuteBinding() { return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs(); }
 
-// Returns the text of make_text or of its exception, allocated by malloc. Returns null if memory runs out.
+// Returns the text that make_text returns, or the message of the exception that it throws. malloc allocates the result.
+// Returns null if memory runs out.
 template <typename MakeText>
 char* TextForC(MakeText make_text) {
   try {
@@ -165,8 +166,8 @@ char* TextForC(MakeText make_text) {
   }
 }
 
-// Returns the plan of an execute frame, or the text of its error. Decodes the frame itself, because a handler cannot
-// return text.
+// Returns the plan of a call as text, or the text of its error. `frame` is the call's execute frame. Decodes the frame
+// without XLA's macros, because a handler made by them cannot return text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
   const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),
@@ -203,7 +204,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
   *per_group = size.per_group;
 }
 
-// C structs have no default values, so these functions take each extent.
+// These functions take each extent as an argument, because C structs have no default values.
 // NOLINTBEGIN(readability-function-size)
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
                                      int64_t sums_tokens, int64_t has_slots) {
@@ -239,7 +240,7 @@ void raggemm_record_plans(int32_t on) {
     recorders.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // A raggemm_record_plans(0) too many must not end the recordings of others.
+  // raggemm_record_plans(0) has no effect if nothing is recorded. A negative count would keep the next recording off.
   int32_t count = recorders.load(std::memory_order_relaxed);
   while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
   }

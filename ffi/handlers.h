@@ -2,9 +2,9 @@
 // raggemm_free. The result is null if memory ran out.
 //
 // XLA makes the frames of custom calls, so the handlers check no more of a frame than XLA's headers do. Attributes,
-// types, shapes, sizes and buffers come from the program. Wrong ones are INVALID_ARGUMENT, with the reason. out may be
-// the same buffer as c. Any other overlap with out or the workspace is an error. Operands that are only read may
-// overlap.
+// types, shapes, sizes and buffers come from the program. If they are wrong, the error is INVALID_ARGUMENT, with the
+// reason. out may be the same buffer as c. Any other overlap with out or the workspace is an error. Operands that are
+// only read may overlap.
 #ifndef RAGGEMM_FFI_HANDLERS_H_
 #define RAGGEMM_FFI_HANDLERS_H_
 
@@ -12,7 +12,7 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// The rest of the library is hidden.
+// All other symbols of the library are hidden.
 #pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
@@ -27,12 +27,12 @@ extern "C" {
 //
 // The instantiate handler checks the attributes when the program is compiled. It keeps no state.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
-// The execute handler computes out. After an error out is untouched, unless the attribute on_error is NaN. The
-// workspace may have changed.
+// The execute handler computes out. After an error out is untouched, unless the attribute on_error is NaN. The contents
+// of the workspace may have changed.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame);
 
-// Sets the two numbers of the workspace's length: *constant + *per_group * P*R*G elements. `dims_arrays` is the number
-// of dims arrays that are set, up to six.
+// Sets two numbers from which the length of the workspace of raggemm_grouped_gemm_v1 follows: *constant + *per_group *
+// P*R*G elements. `dims_arrays` is the number of dims arrays that are set, up to six.
 void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 
 // The custom call raggemm_moe_mlp_v1 (include/raggemm/moe_mlp.h) binds, in order:
@@ -46,9 +46,9 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
 
-// Returns the length of the workspace, or -1 if no array can be that long. The extents are T tokens, H features, I
-// intermediate features, M sorted rows and G group sizes. sums_tokens is 0 if out is f32, else 1. has_slots is 1 if
-// row_slots is an operand, else 0.
+// Returns the length of the workspace of raggemm_moe_mlp_v1, or -1 if no array can be that long. The extents are T
+// tokens, H features, I intermediate features, M sorted rows and G group sizes. sums_tokens is 0 if out is f32, else 1.
+// has_slots is 1 if row_slots is an operand, else 0.
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
                                      int64_t sums_tokens, int64_t has_slots);
 
@@ -61,21 +61,23 @@ int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t int
 //   attributes  MoeMlpConfig of proto/config.proto
 XLA_FFI_Error* raggemm_moe_mlp_backward_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_backward_v1_execute(XLA_FFI_CallFrame* frame);
-// Returns the length of the workspace, or -1. sums_tokens is 0 if the gradient of x is f32 or not wanted, else 1.
-// sums_weights is 0 if all wanted gradients of weights and biases are f32, else 1. element_bytes is
-// MoeMlpExtents::element_bytes.
+// Returns the length of the workspace of raggemm_moe_mlp_backward_v1, or -1 if no array can be that long. sums_tokens
+// is 0 if the gradient of x is f32 or not wanted, else 1. sums_weights is 0 if all wanted gradients of weights and
+// biases are f32, else 1. element_bytes is MoeMlpExtents::element_bytes.
 int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
                                               int64_t groups, int64_t element_bytes, int64_t sums_tokens,
                                               int64_t sums_weights);
 
-// Returns the plan of a raggemm_grouped_gemm_v1 call as text, or the text of its error. `frame` is an execute frame.
+// Returns the plan of a call of raggemm_grouped_gemm_v1 as text, or the text of the call's error. `frame` is the frame
+// that the execute handler would get.
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
-// Records the plans of all calls on all threads, from raggemm_record_plans(1) to its raggemm_record_plans(0). Pairs may
-// be nested. While nobody records, a call pays one relaxed atomic load.
+// Starts a recording of plans if `on` is 1, and ends one if `on` is 0. While at least one recording is on, the plans of
+// all calls on all threads are kept. Without a recording, a call pays one relaxed atomic load.
 void raggemm_record_plans(int32_t on);
 // Returns the recorded plans in the order of the calls, as raggemm_plan_text returns them, separated by blank lines.
-// Then forgets them. For raggemm_moe_mlp_v1, they are the plans of the products in the first piece of rows.
+// Then forgets them. A call of raggemm_moe_mlp_v1 has the plans of the products for its first piece of rows. A call of
+// raggemm_moe_mlp_backward_v1 has none.
 char* raggemm_take_plans(void);
 
 // Returns the facts about the library on this machine, as a JSON object:
@@ -95,7 +97,7 @@ char* raggemm_take_plans(void);
 //   error              errors of the environment, or null
 char* raggemm_describe_json(void);
 
-// Returns tables of the library as a JSON object. Measures nothing:
+// Returns tables of the library as a JSON object, without probing this machine:
 //
 //   formats      rows of include/raggemm/format.h: name, numpy, bits, role, is_scale, expands_to
 //   operands     optional operands of raggemm_grouped_gemm_v1 (include/raggemm/operands.h): name, axes

@@ -36,7 +36,7 @@ absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path) {
   parser.RecordErrorsTo(&error);
   proto::GroupedGemmCases cases;
   const bool parsed = parser.Parse(&input, &cases);
-  if (file.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", path));  // Directories open, too.
+  if (file.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", path));  // A directory, for example.
   if (!parsed) return absl::InvalidArgumentError(absl::StrCat(path, ":", error.text()));
   return cases;
 }

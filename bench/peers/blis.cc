@@ -1,8 +1,8 @@
 // BLIS in Debian's OpenMP build, for f32 only. The pthread build starts and joins threads in every call.
 //
 // On a CPU with AVX-512 there are two peers, from two copies of the library, because each copy chooses a core type only
-// once. The kernels for AVX2 need not pack, and win below 64 rows. GFLOP/s for 2048x768 on Emerald Rapids, 2 outer
-// threads:
+// once. The kernels for AVX2 need not pack, and are faster with up to 64 rows. GFLOP/s for 2048x768 on Emerald Rapids,
+// 2 outer threads:
 //
 //     rows        4    64   512
 //     AVX-512    11   132   243
@@ -23,8 +23,8 @@ namespace raggemm::bench {
 namespace {
 
 // Initializes BLIS for a core type. BLIS recognizes CPUs with two AVX-512 units by words in their names, and uses the
-// kernels for AVX2 on others. BLIS_ARCH_TYPE is the number of a core type, which bli_arch_string translates. A value
-// from outside is kept.
+// kernels for AVX2 on all other CPUs. So this function sets BLIS_ARCH_TYPE, the number of a core type. bli_arch_string
+// returns the name for a number. If the environment already has BLIS_ARCH_TYPE, that value is kept.
 void Initialize(void (*init)(), const char* (*arch_string)(int), absl::string_view core_type) {
   constexpr char kVariable[] = "BLIS_ARCH_TYPE";
   const bool force = std::getenv(kVariable) == nullptr && HostCpu().Has("avx512");

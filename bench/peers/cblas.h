@@ -9,26 +9,26 @@
 
 namespace raggemm::bench {
 
-// Values of the enums in any cblas.h.
+// Values of enumerators, the same in the cblas.h of all libraries.
 inline constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
 
 // The type of cblas_sgemm and its variants for other element types: C = alpha * op(A) x op(B) + beta * C.
 using CblasGemm = void(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const void* a, int lda,
                        const void* b, int ldb, float beta, void* c, int ldc);
-// The type of cblas_sgemm_batch. Arrays of matrices have one entry per product, all others one per batch of equal
-// products.
+// The type of cblas_sgemm_batch. The arrays a, b and c have one entry for each product. All other arrays have one entry
+// for each batch of products with the same shape.
 using CblasGemmBatch = void(int order, const int* trans_a, const int* trans_b, const int* m, const int* n, const int* k,
                             const float* alpha, const void* const* a, const int* lda, const void* const* b,
                             const int* ldb, const float* beta, void* const* c, const int* ldc, int batches,
                             const int* batch_sizes);
 
 struct CblasLibrary {
-  // Sets the threads of later calls. Call it in a thread that multiplies.
+  // Sets the number of threads for later calls. Call this function in the thread that makes these calls.
   std::function<void(int threads)> set_threads;
-  // Returns the threads that a call in this thread would use.
+  // Returns the number of threads that a call in this thread would use.
   std::function<int()> threads;
   std::function<std::string()> describe;
-  // Products with an f32 result. Null if the library has none.
+  // Products with an f32 result, by the type of both operands. Null if the library has none.
   CblasGemm *f32 = nullptr, *bf16 = nullptr, *f16 = nullptr;
   CblasGemmBatch* f32_batch = nullptr;
 };

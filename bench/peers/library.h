@@ -11,8 +11,8 @@ namespace raggemm::bench {
 
 class Library {
  public:
-  // Loads a library for the rest of the process, because its threads may live as long. Returns NotFoundError with the
-  // reason, also for an empty path.
+  // Loads a library and never unloads it, because its threads may live as long as the process. Returns NotFoundError
+  // with the reason if the library cannot be loaded or the path is empty.
   static absl::StatusOr<Library> Load(const std::string& path);
 
   // Finds a symbol. If it is missing, sets `function` to null and status() to an error.
@@ -22,7 +22,7 @@ class Library {
   }
 
   const std::string& path() const { return path_; }
-  // Returns NotFoundError with the first missing symbol.
+  // Returns NotFoundError with the first missing symbol, or OK if Find found all symbols so far.
   const absl::Status& status() const { return status_; }
 
  private:

@@ -1,8 +1,9 @@
-// MKL: a loop of products in f32, bf16 and f16, and one call for all.
+// MKL, twice: one peer calls it for each product, in f32, bf16 or f16. The other peer makes one call for all products,
+// in f32.
 //
 // It uses GNU's OpenMP, like everything else here. Intel's OpenMP would be a second team of threads, which spins for
-// 200 ms after each call. cblas_hgemm, f16 to f16, is left out, because it sums in f16. Its error is 17 times the
-// bound for f32 sums, at K = 256 on Emerald Rapids.
+// 200 ms after each call. cblas_hgemm, f16 to f16, is left out, because it sums in f16. With K = 256, its error is 17
+// times the bound for f32 sums (Emerald Rapids).
 #include <link.h>
 
 #include <cstddef>
@@ -25,16 +26,17 @@ namespace {
 constexpr int kLp64 = 0;          // MKL_INTERFACE_LP64
 constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 
-// Keeps MKL from the bf16 dot instruction on Intel's CPUs without AMX, where it has half the rate of fma. MKL then
-// widens and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on Emerald Rapids, 2048x768, 2
-// outer threads:
+// Keeps MKL from using VDPBF16PS on Intel's CPUs without AMX, where this instruction has half the rate of fma. Without
+// the instruction, MKL widens bf16, and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on
+// Emerald Rapids, 2048x768, 2 outer threads:
 //
 //     rows                          1     4    16    64   512   wgrad of 16
 //     MKL without the instruction   3    33   109   229   287   213
 //     MKL with it                  19    46   100   147   167   155
 //     oneDNN with it               14    45   101
 //
-// A process can have MKL in one way only. MKL reads the variable in its first call. A value from outside is kept.
+// A process can use MKL only with or only without the instruction, because MKL reads the variable in its first call. If
+// the environment already has the variable, its value is kept.
 void AvoidSlowDotInstruction() {
   const bool slow = __builtin_cpu_is("intel") && !__builtin_cpu_supports("amx-bf16");
   if (slow && HostCpu().Has("avx512")) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);

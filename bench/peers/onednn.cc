@@ -1,9 +1,10 @@
-// oneDNN: its sgemm, and its matmul primitive on plain row-major operands, prepared once for each shape. Version 3 also
-// multiplies quantized weights, whose scales it applies itself, and bytes with bytes.
+// oneDNN, as several peers: its sgemm, and its matmul primitive on plain row-major operands. The primitive is prepared
+// once for each shape. Version 3 also multiplies quantized weights, whose scales it applies itself, and bytes with
+// bytes.
 //
 // This file is built once for each version whose headers are found. Structs and enums come from the headers, functions
-// from the loaded library. The library uses OpenMP's number of threads. For version 3 the headers are of 3.2 and the
-// library is newer, so this file declares what it uses of 3.4.
+// from the loaded library. The library uses OpenMP's number of threads. The headers of version 3 are those of 3.2, but
+// the library is newer. So this file declares the functions of 3.4 that it calls.
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
@@ -30,7 +31,8 @@
 namespace raggemm::bench {
 namespace {
 
-// A function of the library, found by its name, with the type of the variable that it is assigned to.
+// A function of the library, found by its name. The variable to which a Symbol is assigned decides the type of the
+// function.
 struct Symbol {
   Library& library;
   const char* name;
@@ -62,7 +64,7 @@ dnnl_data_type_t DataType(DType dtype) {
   return dnnl_data_type_undef;
 }
 
-// Version 3 hides memory descriptors behind pointers, and has no operation descriptors.
+// oneDNN 3 hides memory descriptors behind pointers, and has no operation descriptors. oneDNN 2 has both as structs.
 #if DNNL_VERSION_MAJOR == 2
 const dnnl_memory_desc_t* Given(const dnnl_memory_desc_t& desc) { return &desc; }
 
@@ -159,15 +161,17 @@ struct Functions {
   decltype(dnnl_primitive_execute)* primitive_execute = Symbol{library, "dnnl_primitive_execute"};
 };
 
-// The primitive of one shape and number of threads. Each thread binds operands to its own memory objects.
+// The matmul primitive for one shape and number of threads. Each thread has its own memory objects for the operands.
 class Matmul {
  public:
   Matmul(const Functions& f, dnnl_engine_t engine) : f_(f), engine_(engine) {}
 
-  // Prepares the primitive. Returns UnimplementedError if oneDNN has only the reference implementation.
+  // Prepares the primitive. Returns UnimplementedError if oneDNN has only its slow reference implementation for these
+  // operands.
   absl::Status Prepare(const GemmSeries& series, const Product& p) {
-    // oneDNN has one scale for all of lhs, so scales of rows are a multiplication by [m,1] afterwards. For [m,n] only
-    // the reference implements it, for [1,m,n] the kernels do (3.6.2).
+    // oneDNN supports only one scale for all of lhs. So scales of rows are applied afterwards, as a multiplication of
+    // the result by [m,1]. With results of shape [m,n], only the reference implementation supports that. With [1,m,n],
+    // the fast kernels do, too (3.6.2).
     const int rank = series.lhs_scale.empty() ? 2 : 3;
     absl::Status status = Describe(DNNL_ARG_SRC, series.lhs_dtype, rank, {p.m, p.k, p.lda, p.a_transposed});
     status.Update(Describe(DNNL_ARG_WEIGHTS, series.rhs_dtype, rank, {p.k, p.n, p.ldb, p.b_transposed}));
@@ -194,7 +198,7 @@ class Matmul {
 
   size_t scratch_bytes() const { return scratch_bytes_; }
 
-  // Makes memory objects for each thread.
+  // Makes memory objects for `threads` threads, if there are fewer.
   void BindThreads(size_t threads) {
     while (arguments_.size() < threads) {
       std::vector<dnnl_exec_arg_t>& arguments = arguments_.emplace_back();
@@ -229,7 +233,7 @@ class Matmul {
     bool is_transposed = false;
   };
 
-  // Adds an operand. With rank 3 its shape is [1,rows,columns].
+  // Adds an operand to operands_. With rank 3, its shape is [1,rows,columns].
   absl::Status Describe(int argument, DType dtype, int rank, const Matrix& matrix) {
     const int64_t dims[] = {1, matrix.rows, matrix.columns};
     const int64_t steps[] = {matrix.rows * matrix.columns, matrix.is_transposed ? 1 : matrix.step,
@@ -264,13 +268,14 @@ class Matmul {
 
   const Functions& f_;
   dnnl_engine_t engine_;
-  std::vector<Operand> operands_;  // lhs, rhs, out, scales of lhs and rhs if any, scratch.
+  std::vector<Operand> operands_;  // lhs, rhs, out, scales of lhs and of rhs if there are any, scratch memory.
   dnnl_primitive_t primitive_ = nullptr;
   size_t scratch_bytes_ = 0;
-  std::vector<std::vector<dnnl_exec_arg_t>> arguments_;  // One list per thread, in the order of operands_.
+  // One list of arguments for each thread, in the order of operands_.
+  std::vector<std::vector<dnnl_exec_arg_t>> arguments_;
 };
 
-// All primitives that were prepared so far. Lives until the process ends.
+// The library with all primitives that were prepared so far. The object lives until the process ends.
 class OneDnn {
  public:
   explicit OneDnn(const Functions& f) : f_(f) { f_.engine_create(&engine_, dnnl_cpu, 0); }
@@ -331,7 +336,8 @@ class OneDnn {
   using Types = std::array<DType, 4>;
   using Key = std::tuple<Mode, Types, bool, int64_t, int64_t, int64_t, int64_t, int>;
 
-  // Finds or makes the primitive of each group. A primitive keeps OpenMP's number of threads from when it is made.
+  // Finds or makes the primitive of each group. A primitive always uses the OpenMP number of threads that was set when
+  // it was made.
   absl::Status Prepare(const GemmSeries& series, int library_threads, std::vector<Matmul*>& matmuls) {
     for (size_t group = 0; group < series.rows.size(); ++group) {
       const Types types = {series.lhs_dtype, series.rhs_dtype, series.out_dtype, series.rhs_scale_dtype};

@@ -14,20 +14,21 @@
 namespace raggemm::bench {
 namespace {
 
-// Returns the core type for this CPU. OpenBLAS goes by the model number, and uses SSE kernels if the CPU is newer than
-// the library. Core types beyond SkylakeX have the same f32 kernels: there was no difference on Emerald Rapids, from 1
-// to 2048 rows.
+// Returns the core type for this CPU. OpenBLAS itself chooses by the model number, and uses SSE kernels if the CPU is
+// newer than the library. Newer core types than SkylakeX have the same f32 kernels. On Emerald Rapids they were equally
+// fast with 1 to 2048 rows.
 const char* CoreType() {
   if (HostCpu().Has("avx512")) return "SkylakeX";
   if (HostCpu().Has("avx2")) return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
   return nullptr;
 }
 
-// Sets variables that the libraries read when they are loaded. Values from outside are kept.
+// Sets variables that the libraries read when they are loaded. Values that the environment already has are kept.
 void SetEnvironment() {
   if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
   // Idle threads of the pthread build spin for 2^21 clock ticks, about 1 ms, so that they stay awake from product to
-  // product. The default of 117 ms reaches into the next measurement, and is no faster (4 to 512 rows, K 2048).
+  // product. With the default of 117 ms they would disturb the next measurement, and calls are no faster (4 to 512
+  // rows, K = 2048).
   setenv("OPENBLAS_THREAD_TIMEOUT", "21", 0);
 }
 

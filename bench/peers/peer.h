@@ -1,5 +1,6 @@
-// The interface of a competitor. Each peer is one small file, peers/<library>.cc, behind the struct Peer. dlopen loads
-// its library from the path that CMake found. No library is required.
+// The interface of a peer, a library with which the benchmark compares raggemm. Each peer is one small file,
+// peers/<library>.cc, behind the struct Peer. dlopen loads its library from the path that CMake found. No library is
+// required.
 #ifndef RAGGEMM_BENCH_PEERS_PEER_H_
 #define RAGGEMM_BENCH_PEERS_PEER_H_
 
@@ -16,8 +17,8 @@ namespace raggemm::bench {
 
 enum class Mode : uint8_t { kForward, kForwardTransposed, kWgrad };
 
-// One product per active group, in the order of the groups. Matrices are row-major and contiguous. With m = rows of a
-// group:
+// A series of matrix products, one for each group with rows, in the order of the groups. Matrices are row-major and
+// contiguous. m is the number of rows of a group:
 //
 //   kForward             out [m,n] = lhs [m,k] x rhs [k,n]
 //   kForwardTransposed   out [m,n] = lhs [m,k] x rhs [n,k]^T
@@ -26,22 +27,24 @@ struct GemmSeries {
   Mode mode = Mode::kForward;
   DType lhs_dtype = DType::kF32, rhs_dtype = DType::kF32, out_dtype = DType::kF32;
   int64_t k = 0, n = 0;
-  absl::Span<const int64_t> rows;  // m of each group, positive.
+  absl::Span<const int64_t> rows;  // The m of each group, which is positive.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
-  // Scales of quantized operands: f32 [m] for the rows of lhs, [k / block, n] for rhs. Empty if there are none.
+  // Scales of quantized operands, for each group: f32 [m] for the rows of lhs, and [k / block, n] for rhs. Empty if
+  // there are no scales.
   absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;
 };
 
-// kOwn: one group after the other, each on the library's own threads. kOuter: threads over the groups, largest first,
-// each with the library on one thread. With one thread the two are the same.
+// The threads of a peer. kOwn: the groups are computed one after the other, each on the library's own threads. kOuter:
+// several threads take groups, the largest first, and each of them runs the library on one thread. With one thread,
+// kOwn and kOuter are the same.
 enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
   const char* name;
-  // True if one call of the library computes the whole series on its own threads. There is no kOuter then.
+  // True if one call of the library computes the whole series on its own threads. The peer then supports only kOwn.
   bool one_call = false;
   // True if the peer takes quantized operands only.
   bool quantized = false;
@@ -49,11 +52,11 @@ struct Peer {
   // library would use a reference implementation.
   std::function<bool(const GemmSeries& series)> supports;
   // Computes a series. The first call for a shape prepares kernels and descriptors and keeps them, so that later calls
-  // only multiply. Calls alternate thread counts and PeerThreads. OpenMP's number of threads is restored. Only one
-  // peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or
-  // has fewer threads than asked for.
+  // only multiply. Successive calls may have different `threads` and `threading`. OpenMP's number of threads is
+  // restored. Only one peer runs at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if
+  // the library fails or has fewer threads than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
-  // Returns version, core type in use and path, in one line.
+  // Returns the version of the library, the core type that it uses, and its path, in one line.
   std::function<std::string()> describe;
 };
 

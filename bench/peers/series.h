@@ -1,4 +1,4 @@
-// The groups of a series as matrix products, computed one by one or by several threads at once.
+// Runs the products of a series, one after the other or on several threads at once.
 #ifndef RAGGEMM_BENCH_PEERS_SERIES_H_
 #define RAGGEMM_BENCH_PEERS_SERIES_H_
 
@@ -22,10 +22,11 @@ struct Product {
 };
 Product ProductOf(const GemmSeries& series, size_t group);
 
-// Returns the groups by falling number of rows, and equal ones in their order.
+// Returns the indices of the groups, sorted by falling number of rows. Groups with the same number of rows keep their
+// order.
 std::vector<size_t> LargestFirst(const GemmSeries& series);
 
-// Returns the number of threads for the library.
+// Returns the number of threads that the library uses for a product: `threads` with kOwn, 1 with kOuter.
 int LibraryThreads(PeerThreads threading, int threads);
 
 // Sets OpenMP's default number of threads in the calling thread, and restores it at the end.

@@ -16,7 +16,8 @@ namespace raggemm {
 //     kQuickGelu  x * sigmoid(1.702 x)
 //     kSwigluOai  v * sigmoid(1.702 v) * (u + 1), with v = min(gate, 7), and u = up clamped to [-7, 7]
 //
-// NaN gives NaN. -infinity gives NaN, too, because it is multiplied by 0. Only kRelu gives 0.
+// If x is NaN, the result is NaN. If x is -infinity, kRelu gives 0 and all others give NaN, because they multiply
+// -infinity by 0.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kSwigluOai };
 
 inline constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};

@@ -12,31 +12,32 @@ namespace raggemm {
 // A numeric rule. It fixes every bit of a sum of products.
 //
 // The contraction of a group is cut into accumulation chains. Each chain starts at +0. The total starts as a copy of
-// the first chain, or at +0 if chains have several lanes. The other chains are added to it in order.
+// the first chain, or at +0 if chains have several lanes. The remaining chains are added to the total in order.
 //
-// The `lanes` partial sums of a chain take its products in turns, and are added at its end. A lane takes `pair`
-// products at once, the last of them first. Sums of integers are exact modulo 2^32, so their order does not matter.
+// A chain has `lanes` partial sums, which take its products in turns. At the end of the chain they are added. A lane
+// takes `pair` consecutive products at once, and adds the last of them first. Sums of integers are exact modulo 2^32,
+// so their order does not matter.
 //
-// With adds_pairs, the two products of a pair are added to each other, and then to the chain. Pairs come in the order
-// of k. Products are exact. Both sums are rounded to odd: an inexact sum becomes the neighbor with an odd last digit. A
-// sum of magnitude 0x1p128 or more becomes an infinity.
+// With adds_pairs, the two products of a pair are added to each other, and their sum is added to the chain. Pairs come
+// in the order of k. Products are exact. Both sums are rounded to odd: an inexact sum becomes the neighboring float
+// with an odd last digit. A sum of magnitude 0x1p128 or more becomes an infinity.
 struct Arithmetic {
   const char* name;
   DType product;  // Type of lhs and rhs when they are multiplied. s8 includes u8.
   DType sum;      // Type of chains and totals.
   int64_t chain;  // Largest number of steps of k in a chain, unless f32 is split (Splitting).
-  int64_t lanes;  // Partial sums of a chain.
-  int64_t pair;   // Products that a lane takes at once.
-  int64_t whole;  // Steps of +0 with +0 fill each chain up to a multiple of this.
+  int64_t lanes;  // Number of partial sums of a chain.
+  int64_t pair;   // Number of products that a lane takes at once.
+  int64_t whole;  // The length of each chain is filled up to a multiple of this, with steps that multiply +0 by +0.
   // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
   // denormal after rounding. The epilogue keeps denormals.
   bool flushes;
   int64_t split_block;    // Steps of k in a block of split f32. 0: the rule cannot sum split f32.
   bool adds_pairs;        // True: pairs are added first (see above).
-  const char* bf16_sums;  // Name of the rule for bf16 with bf16. Null: it is for other types.
+  const char* bf16_sums;  // Name of the rule in options called bf16_sums. Null: not a rule for bf16 with bf16.
 };
 
-// Indices of kArithmetics.
+// The rules, in the order of kArithmetics.
 enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
 
 // Chains of 256 steps bound the error by 256 + K/256 roundings, a single chain by K. Chains of 128 steps have 0.72
@@ -46,17 +47,17 @@ inline constexpr Arithmetic kArithmetics[] = {
     // name, product, sum, chain, lanes, pair, whole, flushes, split_block, adds_pairs, bf16_sums
     {"f32", DType::kF32, DType::kF32, 256, 1, 1, 1, false, 0, false, "fma"},
     {"f64", DType::kF64, DType::kF64, 256, 1, 1, 1, false, 0, false, nullptr},
-    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain. Its last 64 products are
-    // those of the first parts, which are the largest.
+    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain. The chain ends with the
+    // 64 products of first parts, which are the largest products.
     {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, 2, true, 64, false, "pairs"},
-    // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 fills a whole tile.
+    // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 fills an AMX tile.
     {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, 32, true, 32, false, "tiles"},
     {"s32", DType::kS8, DType::kS32, 256, 1, 1, 1, false, 0, false, nullptr},
-    // bf16 with bf16 as BFMMLA computes it: two pairs at once, which are four steps of k.
+    // bf16 with bf16 as BFMMLA computes it: one instruction takes two pairs, which are four steps of k.
     {"mmla", DType::kBF16, DType::kF32, 256, 1, 2, 4, true, 0, true, "mmla"},
 };
 
-// A precision of f32 with f32: each f32 product is computed from bf16 products. x is split into the bf16 parts
+// A precision of f32 with f32: each f32 product is computed from bf16 products. Each f32 number x is split into parts
 //
 //     x0 = bf16(x),  x1 = bf16(x - x0),  x2 = bf16(x - x0 - x1)        rounded to nearest even
 //
@@ -66,19 +67,19 @@ inline constexpr Arithmetic kArithmetics[] = {
 // block is one chain.
 struct Splitting {
   const char* name;
-  int64_t parts;     // Parts of each number.
-  int64_t products;  // bf16 products for each f32 product.
-  // Parts that each product multiplies. The smallest products come first.
+  int64_t parts;     // Number of bf16 parts of each f32 number.
+  int64_t products;  // Number of bf16 products for each f32 product.
+  // For each bf16 product, the indices of the parts of lhs and rhs that it multiplies. Small products come first.
   struct {
     uint8_t lhs, rhs;
   } order[6];
   double error;  // Largest relative error of one f32 product, caused by omitted parts and products.
 };
 
-// Indices of kSplittings.
+// The precisions, in the order of kSplittings.
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };
 
-// tests/oracle/reference.cc proves the errors.
+// The last column is proved in a comment of tests/oracle/reference.cc.
 inline constexpr Splitting kSplittings[] = {
     {"default", 1, 1, {{0, 0}}, 0},
     {"bf16_x3", 2, 3, {{1, 0}, {0, 1}, {0, 0}}, 0x1.02p-15},

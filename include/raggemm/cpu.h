@@ -17,61 +17,63 @@
 
 namespace raggemm {
 
-// A CPU. The defaults suit an unknown one.
+// The facts about one CPU. The default values suit an unknown CPU.
 struct Cpu {
-  const char* name = "unknown";               // Row of MeasuredCpus with these numbers.
-  std::array<bool, kMostIsas> isas = {true};  // True for each ISA that the CPU has.
-  // Reason why HostCpu lacks each ISA. Null if it has the ISA, and for all other CPUs.
+  const char* name = "unknown";               // Name of the row of MeasuredCpus that the numbers come from.
+  std::array<bool, kMostIsas> isas = {true};  // For each ISA: true if the CPU has it.
+  // For each ISA: reason why the CPU lacks it, or null if the CPU has it. Only HostCpu has reasons.
   std::array<const char*, kMostIsas> missing = {};
   // Speed of the kernels of each ISA for each arithmetic, in GFLOP/s, with operands in the caches. 0: not measured. The
-  // best ISA may be slower than another one: AVX-512 can lower the clock rate, and pairs of bf16 can take four times as
-  // long as an fma. All ISAs give the same bits, so PreferredIsa may take the fastest.
+  // best ISA may be slower than another one: AVX-512 can lower the clock rate, and an instruction for pairs of bf16 can
+  // take four times as long as an fma. All ISAs give the same bits, so PreferredIsa may take the fastest one.
   std::array<std::array<float, std::size(kArithmetics)>, kMostIsas> probed_gflops = {};
 
-  double fmas_per_cycle = 32;           // In f32, with the widest vectors.
-  double memory_bytes_per_cycle = 5.5;  // Read from memory by one core.
-  double l2_bytes_per_cycle = 32;       // Read from L2 by register tiles after the first.
-  // Overhead of a kernel call: setting arguments, and loading and storing chains in scratch.
+  double fmas_per_cycle = 32;           // f32 fmas of a core per cycle: 32 are two vectors of 16 elements.
+  double memory_bytes_per_cycle = 5.5;  // Bytes per cycle that one core reads from memory.
+  double l2_bytes_per_cycle = 32;       // Bytes of rhs per cycle that a kernel reads from L2.
+  // Overhead of a kernel call in cycles: setting arguments, and loading and storing chains in scratch.
   double cycles_per_call = 120;
-  int64_t l1_bytes = 32 << 10;   // Data cache of a core.
-  int64_t l2_bytes = 512 << 10;  // L2 cache of a core.
-  // Largest size of the block in use and the prefetched block together. It is limited by the data TLB: 384 KiB are 96
-  // pages of 4 KiB. The first data TLB has 96 entries on Emerald Rapids and 72 on Zen 4. On Zen 4, 4 rows of f32 are a
-  // quarter slower with 56 pages.
+  int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
+  int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache.
+  // Memory for two blocks of rhs, the one in use and the prefetched one. RowsShape::share says which share of it a
+  // block may fill. The data TLB limits the memory: 384 KiB are 96 pages of 4 KiB. The first data TLB has 96 entries on
+  // Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter slower on Zen 4.
   int64_t block_bytes = 384 << 10;
-  bool streaming_stores_pay = true;  // True: stores past the caches are faster for results not read soon.
-  // Limit for prefetching the next block of rhs panel by panel. It applies to the time of arithmetic divided by that of
-  // memory. Above it, prefetches go row by row. The default is row by row, which is the smaller risk: it costs 8 % on
-  // Emerald Rapids (16 rows of f32), but panels cost up to 40 % on Zen 3 (8 rows of f32).
+  bool streaming_stores_pay = true;  // True if stores that bypass the caches are faster for results not read soon.
+  // Limit of a ratio: the time that a tile computes, divided by the time of reading rhs from memory. Below it, the next
+  // block of rhs is prefetched panel by panel, else row by row. With the default 0 it is always row by row. This is the
+  // smaller risk: it costs 8 % on Emerald Rapids (16 rows of f32), but panels cost up to 40 % on Zen 3 (8 rows of f32).
   double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
-  // Returns false if no ISA has this name.
+  // Returns true if the CPU has the ISA with this name. Returns false if no ISA has this name.
   bool Has(absl::string_view isa) const;
   float ProbedGflops(Isa isa, const Arithmetic& arithmetic) const {
     return probed_gflops[static_cast<size_t>(isa)][static_cast<size_t>(&arithmetic - kArithmetics)];
   }
 };
 
-// Returns the CPU of this machine. The first call probes it, which takes a millisecond. Its numbers are those of its
-// row of MeasuredCpus. If it has no row, they are derived from its caches and vectors.
+// Returns the CPU of this machine. The first call measures its kernels and cache sizes, which takes a millisecond. All
+// other numbers come from the CPU's row of MeasuredCpus. Without a row, fmas_per_cycle and l2_bytes_per_cycle follow
+// from the length of its vectors, and the rest are the default values of Cpu.
 const Cpu& HostCpu();
-// Returns the brand string of the CPU. Empty if it has none.
+// Returns the brand string of this machine's CPU. Empty if the CPU has none.
 std::string HostCpuBrand();
-// Returns the CPUs with measured numbers, without probed_gflops.
+// Returns the CPUs with measured numbers. Their probed_gflops are 0.
 absl::Span<const Cpu> MeasuredCpus();
 
-// Returns the best ISA of a CPU for an arithmetic, or another ISA that is clearly faster by Cpu::probed_gflops.
+// Returns the default ISA of a CPU for an arithmetic. It is the first ISA of AllIsas that the CPU has and that has
+// kernels for the arithmetic, or a later one that is clearly faster by Cpu::probed_gflops.
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic);
-// Returns a name such as "avx512".
+// Returns the name of an ISA, such as "avx512".
 absl::string_view NameOf(Isa isa);
-// Returns the reason why this CPU or its operating system lacks an ISA. Empty if it has the ISA.
+// Returns the reason why this CPU or its operating system lacks an ISA. Empty if the ISA can be used.
 absl::string_view MissingFor(Isa isa);
-// Returns the ISA with this name, ignoring case.
+// Returns the ISA with this name, ignoring case. Null if there is none.
 std::optional<Isa> IsaOf(absl::string_view name);
-// Returns the ISAs of this architecture, the best one first.
+// Returns all ISAs of this architecture, the best one first. The CPU may lack some.
 absl::Span<const Isa> AllIsas();
-// Returns names such as "f32_14x32_avx512": arithmetic, largest register tile, ISA.
+// Returns the names of an ISA's kernels, such as "f32_14x32_avx512": arithmetic, largest register tile, ISA.
 std::vector<std::string> KernelNames(Isa isa);
 
 // Returns all numbers of a CPU in one line.

@@ -20,7 +20,8 @@ inline int64_t ElementCount(const Array& array) {
 
 inline int64_t BytesOf(const Array& array) { return BytesOf(array.dtype, ElementCount(array)); }
 
-// Calls use(zero), with an unsigned integer as wide as an element, or a byte for sub-byte types.
+// Calls use(zero) and returns its result. `zero` is an unsigned integer as wide as an element of type dtype, or a byte
+// if elements are smaller than a byte. It only tells `use` the type.
 template <typename Use>
 decltype(auto) WithBits(DType dtype, Use&& use) {
   static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
@@ -33,10 +34,10 @@ decltype(auto) WithBits(DType dtype, Use&& use) {
   return use(uint64_t{});
 }
 
-// Returns the bit at which an element begins in its byte. It is 0 unless elements are smaller than a byte.
+// Returns the index of an element's lowest bit within its byte: 0 unless elements are smaller than a byte.
 inline int FirstBitOf(DType dtype, int64_t index) { return static_cast<int>(index * FormatOf(dtype).bits % 8); }
 
-// Returns the bits of an element, without other elements of the same byte.
+// Returns the bits of an element, without the bits of other elements in the same byte.
 inline uint64_t BitsOf(const Array& array, int64_t index) {
   const uint64_t whole = WithBits(array.dtype, [&](auto bits) -> uint64_t {
     std::memcpy(&bits, static_cast<const char*>(array.data) + StepOf(array.dtype, index), sizeof(bits));
@@ -48,7 +49,7 @@ inline uint64_t BitsOf(const Array& array, int64_t index) {
 
 inline int64_t ToInteger(const Array& array, int64_t index) {
   const Format& format = FormatOf(array.dtype);
-  const int unused = format.digits < format.bits ? 64 - format.bits : 0;  // Bits above the sign.
+  const int unused = format.digits < format.bits ? 64 - format.bits : 0;  // Bits above the sign bit. 0 if unsigned.
   return static_cast<int64_t>(BitsOf(array, index) << unused) >> unused;
 }
 

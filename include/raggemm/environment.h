@@ -1,4 +1,5 @@
-// Environment variables. They are the defaults of fields that Options leave open.
+// Reads the environment variables of the library. They decide what a call leaves open: the ISA, the number of threads,
+// the executor, and the rule for sums of bf16 products.
 #ifndef RAGGEMM_ENVIRONMENT_H_
 #define RAGGEMM_ENVIRONMENT_H_
 
@@ -14,25 +15,28 @@
 
 namespace raggemm {
 
-// The values of the variables. Null if a variable is not set or empty. Values may be in upper or lower case.
+// The values of the environment variables. Null if a variable is not set or empty. Values may be in upper or lower
+// case.
 struct Environment {
-  std::optional<std::string> isa = std::nullopt;        // RAGGEMM_ISA: AUTO or a name of AllIsas.
+  std::optional<std::string> isa = std::nullopt;        // RAGGEMM_ISA: AUTO or the name of an ISA.
   std::optional<std::string> threads = std::nullopt;    // RAGGEMM_THREADS: 0 (all) to kMaxThreads.
   std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL or SERIAL.
   std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS, FMA or MMLA.
 };
-// Returns the environment of the process. The first call reads it, at the latest for the first plan.
+// Returns the environment of the process. The first call reads the variables, and later changes have no effect. The
+// first plan calls this function at the latest.
 const Environment& ProcessEnvironment();
 
-// The next four functions return the default of a value that the caller leaves open. It comes from the variable, else
-// from the machine. FailedPrecondition: the value of the variable is unknown, or not available on this CPU or to this
-// caller. The message has the variable, its value and all usable values.
+// Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. FailedPrecondition, also
+// from the next three functions: the value of the variable is unknown, or not available on this CPU or to this caller.
+// The message has the variable, its value and all usable values.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
-// Never returns kAuto.
+// Returns the executor of a call that names none: RAGGEMM_EXECUTOR, else the pool if there is one, else OpenMP. Never
+// returns kAuto.
 absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);
-// Returns 0 for all threads.
+// Returns RAGGEMM_THREADS, or 0 if the variable is not set. 0 stands for all threads of the executor.
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);
-// Returns null if the CPU decides.
+// Returns the rule of RAGGEMM_BF16_SUMS. Null if the variable names none, so that the CPU decides.
 absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);
 
 // A numeric rule, and the reason for its choice.
@@ -40,15 +44,16 @@ struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;
 };
-// Returns the rule for bf16 with bf16, or for split f32, if the problem names none. It comes from the variable, else
-// from the best unit of `cpu` for these products. Without a unit, it is the fastest rule of the architecture.
-// FailedPrecondition: as above, or the variable names a rule that cannot sum split f32.
+// Returns the rule for bf16 with bf16, or for split f32 if `splits`, for a problem that names none. It is the rule of
+// RAGGEMM_BF16_SUMS, else the rule of the best ISA of `cpu` that has instructions for products of bf16. If `cpu` has no
+// such ISA, it is the rule that is fastest without them. FailedPrecondition: the value of the variable is unknown, or
+// names a rule that cannot sum split f32.
 absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu,
                                                        bool splits = false);
 
-// Returns the rule for bf16 with bf16 that has this name, ignoring case.
+// Returns the rule for bf16 with bf16 that has this name, ignoring case. Null if there is none.
 std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
-// Returns the precision that has this name, ignoring case.
+// Returns the precision that has this name, ignoring case. Null if there is none.
 std::optional<Precision> PrecisionOf(absl::string_view name);
 
 }  // namespace raggemm

@@ -24,7 +24,7 @@ namespace raggemm {
 //     kSizes      group sizes, offsets and indices
 //     kQuantized  lhs and rhs, with or without scales and zero points
 //     kScale      scales only
-//     kPanel      none; kernels pack bytes in this format
+//     kPanel      no operand; some kernels widen bytes to this format in packed panels
 enum class Role : uint8_t { kMatrix, kSizes, kQuantized, kScale, kPanel };
 
 // Codes that are not finite numbers:

@@ -25,26 +25,27 @@
 // Integers: products of integers of at most 8 bits are summed in s32, exactly modulo 2^32. If out is s32, then so are
 // r, c, bias, alpha and beta.
 //
-// Quantized operands: an element represents (element - zero) * scale. It becomes bf16 if the other operand is bf16 or
-// quantized and out is not f64, else f32. Both conversions are exact. Products are then summed as those of that type,
-// or in f64 if an operand or out is f64. Two integer operands are converted, too, if they have zero points, if scales
-// multiply elements, if out is f64, or if an s32 sum that becomes a float could overflow. For s8 with s8, it could from
-// K = 2^17 on.
+// Quantized operands: an element represents (element - zero) * scale. The stored element is converted to bf16 if the
+// other operand is bf16 or quantized and out is not f64, else to f32. Both conversions are exact. The products are then
+// summed like products of bf16 or f32 operands, or in f64 if an operand or out is f64. Two integer operands are not
+// converted, and their products are summed in s32, with four exceptions. They are converted if one has zero points, if
+// scales multiply elements, if out is f64, or if an s32 sum that becomes a float could overflow. With s8 and s8, a sum
+// could overflow from K = 2^17 on.
 //
 // Scales multiply sums or elements:
 //
-//   sums      Scales that are constant along k. Also f32, bf16 or f16 scales that are shared by blocks of k of a
-//             multiple of 32 steps. Each block is summed by the rule, as if it were alone. If scales are constant along
-//             k, the whole contraction is one block. The total starts at +0. For each block it becomes, in the compute
-//             type,
+//   sums      Scales that are constant along k. Also f32, bf16 or f16 scales, if each is shared by a block of k whose
+//             length is a multiple of 32 steps. Each block is summed by the rule, as if it were alone. If scales are
+//             constant along k, the whole contraction is one block. The total starts at +0. For each block the total
+//             becomes, in the compute type,
 //
 //                 total = fma(lhs_scale * rhs_scale, sum of the block, total)
 //
-//             Sums in s32 are rounded to the compute type before.
+//             A sum of a block in s32 is first rounded to the compute type.
 //
 //   elements  All other scales. (element - zero) * scale is computed in f32. If bf16 is multiplied, the result is then
-//             rounded to bf16. This changes nothing if the scale is a power of two, or if element and scale have at
-//             most eight digits together.
+//             rounded to bf16. This rounding changes nothing if the scale is a power of two, or if element and scale
+//             have at most eight significant bits together.
 //
 // bf16 with bf16: GroupedGemmProblem::bf16_sums names one of four rules, unless out is f64. Each gives the same bits on
 // every CPU:
@@ -64,9 +65,10 @@
 // products. Splitting in arithmetic.h has the parts and the order of the products. Numbers and parts below the smallest
 // normal number are zeros with their sign.
 //
-// Infinities, NaN, and x from |x| = 0x1.ffp127 on, for which bf16(x) is infinite, have one part. It takes part in the
-// product of the first parts only. In the other products x is a zero with its sign. So infinities and NaN give the same
-// results as with bf16 operands, and no other product turns an infinity into a NaN.
+// Some numbers x have only a first part: infinities, NaN, and every x with |x| >= 0x1.ffp127, because bf16(x) is then
+// infinite. This part is used only in the product of the first parts. In the other products a zero with the sign of x
+// takes its place. So infinities and NaN give the same results as with bf16 operands, and the other products turn no
+// infinity into a NaN.
 #ifndef RAGGEMM_GROUPED_GEMM_H_
 #define RAGGEMM_GROUPED_GEMM_H_
 
@@ -86,8 +88,8 @@ struct WorkspaceCoefficients {
   int64_t constant;
   int64_t per_group;
 };
-// Returns the workspace size for a number of dims arrays from 0 to 6. Exported programs depend on the results, so they
-// must never change.
+// Returns the workspace size for a problem in which `dims_arrays` dims arrays are set, from 0 to 6. Exported programs
+// depend on the results, so the results must never change.
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 
 // Checks the problem, reads the sizes into `workspace`, and chooses kernels, blocks and schedule. Writes nothing else.
@@ -95,8 +97,8 @@ WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 // an executor is not available, or an environment variable has an unusable value.
 absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 
-// Computes out. ResourceExhausted: no memory for pack buffers or tile counters. FailedPrecondition: the plan is for an
-// ISA that this CPU lacks. After an error out is untouched.
+// Computes out by a plan. ResourceExhausted: no memory for pack buffers or tile counters. FailedPrecondition: the plan
+// is for an ISA that this CPU lacks. After an error out is untouched.
 absl::Status Run(const Plan& plan);
 
 // Fills out with NaN on this thread, for callers that must go on after an error. InvalidArgument, with nothing written:
@@ -104,10 +106,10 @@ absl::Status Run(const Plan& plan);
 // overlap out if it starts where out does.
 absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
-// Plans and computes, with the errors of MakePlan and Run. Allocates nothing if buffers of earlier calls are large
-// enough.
+// Plans a call and computes out, with the errors of MakePlan and Run. Allocates nothing if the pack buffers of earlier
+// calls are large enough.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Does the same with a workspace that it allocates.
+// Plans a call and computes out like GroupedGemm with a workspace, but allocates the workspace itself.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options = {});
 
 // Returns a plan as text, one fact per line: mode, extents, ISA, kernels, blocks, tiles, ranges of the threads.

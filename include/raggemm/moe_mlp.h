@@ -50,7 +50,7 @@
 
 namespace raggemm {
 
-// The columns of gate and up if w_up holds both. Its shape is then [G_local,H,2I].
+// The order of the columns of w_up if w_up holds the weights of both gate and up. Its shape is then [G_local,H,2I].
 enum class Merged : uint8_t {
   kNone,         // w_up holds up only.
   kHalves,       // The first half of the columns belongs to the gate.
@@ -63,44 +63,46 @@ enum class WeightOn : uint8_t { kOutput, kInput };
 // The operands of an expert MLP. Matrices are f16, bf16 or f32. Weights may also be quantized, with scales and zero
 // points like those of rhs in problem.h.
 struct MoeMlpProblem {
-  Array x;  // [T,H]
+  Array x;  // [T,H]. The tokens.
   // [M], a format of sizes. Token of each row, in [0, T) for rows of processed groups.
   Array row_tokens;
-  // [G], a format of sizes. Rows of each group. Rows beyond the sum belong to no group.
+  // [G], a format of sizes. Number of rows of each group. Rows after those of the last group belong to no group.
   Array group_sizes;
-  Array w_up;  // [G_local,H,I], transposed [G_local,I,H]. Merged: 2I instead of I.
-  // [G_local,I,H], transposed [G_local,H,I]. Its type is the type of a. If it is quantized, a has the type of x.
+  Array w_up;  // [G_local,H,I], or [G_local,I,H] if up_is_trans. If merged, 2I instead of I.
+  // [G_local,I,H], or [G_local,H,I] if down_is_trans. a has the type of w_down, or of x if w_down is quantized.
   Array w_down;
-  Array out;  // [T,H]. Overlaps nothing else.
+  Array out;  // [T,H]. Must not overlap any other array of the call.
 
-  std::optional<Array> row_weights;   // [M] f32. Default: 1.
-  std::optional<Array> w_gate;        // Shape of w_up, transposed if w_up is.
-  std::optional<Array> b_up, b_gate;  // [G_local,I]. b_up of merged weights: [G_local,2I].
+  std::optional<Array> row_weights;   // [M], f32. Weight of each row. Default: 1.
+  std::optional<Array> w_gate;        // [G_local,H,I], or [G_local,I,H] if up_is_trans.
+  std::optional<Array> b_up, b_gate;  // [G_local,I]. If merged, b_up is [G_local,2I].
   std::optional<Array> b_down;        // [G_local,H]
-  std::optional<Array> group_offset;  // GroupedGemmProblem::group_offset. Rows of other groups are ignored.
+  // First processed group, like GroupedGemmProblem::group_offset. Rows of groups that are not processed are ignored.
+  std::optional<Array> group_offset;
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
   // [M], a format of sizes. The rows of a token are added in the order of these numbers, and rows with the same number
   // in ascending order. MoeMlpBackward checks the numbers, but always adds in ascending order.
   std::optional<Array> row_slots;
-  // u [M,I], merged [M,2I], and v [M,I], in f32. MoeMlp writes them if they are given, with 0 in rows of no processed
-  // group. MoeMlpBackward reads them. If they are not given, it computes them again, with the same bits.
+  // `up` has u, as [M,I], or u and v as [M,2I] if merged. `gate` has v, as [M,I]. Both are f32. MoeMlp writes them if
+  // they are given, with 0 in rows of no processed group. MoeMlpBackward reads them. If they are not given,
+  // MoeMlpBackward computes u and v again, with the same bits.
   std::optional<Array> up, gate;
 
   bool up_is_trans = false;  // w_up and w_gate are stored transposed.
   bool down_is_trans = false;
-  Layout up_layout = Layout::kStrided;  // For w_up and w_gate. kStrided or kColumnBlocks.
+  Layout up_layout = Layout::kStrided;  // Layout of w_up and w_gate: kStrided or kColumnBlocks.
   Layout down_layout = Layout::kStrided;
   Merged merged = Merged::kNone;
   WeightOn weight_on = WeightOn::kOutput;
   Activation activation = Activation::kSilu;
-  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // GroupedGemmProblem::bf16_sums.
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // Like GroupedGemmProblem::bf16_sums.
 };
 
 struct MlpSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpProblem::*operand;
 };
-// The optional operands, in the order of calls.
+// The optional operands of MoeMlp, and after them its optional results, in the order of the custom call.
 inline constexpr MlpSlot kMlpSlots[] = {
     {"row_weights", &MoeMlpProblem::row_weights},
     {"w_gate", &MoeMlpProblem::w_gate},
@@ -118,33 +120,34 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };
-// The number of slots that are inputs of MoeMlp. The slots after them, up and gate, are results.
+// The number of rows of kMlpSlots that are inputs of MoeMlp. The rows after them, up and gate, are results.
 inline constexpr size_t kMlpInputs = [] {
   size_t slot = 0;
   while (kMlpSlots[slot].operand != &MoeMlpProblem::up) ++slot;
   return slot;
 }();
 
-// The extents that decide the size of a workspace. The defaults suffice for every call without row_slots.
+// The numbers that decide the size of a workspace. The default values suffice for every call without row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
-  // Gradients only: bytes of an element of the widest type among x and the weights that are not quantized.
+  // Used for gradients only: size of an element in bytes, for the widest type among x and the weights that are not
+  // quantized.
   int64_t element_bytes = 4;
-  // True if the workspace holds f32 sums of tokens. It may be false if out is f32. Gradients: if the gradient of x is
-  // f32 or not wanted.
+  // True if the workspace holds f32 sums of tokens. May be false if out is f32. For gradients: may be false if the
+  // gradient of x is f32 or not wanted.
   bool sums_tokens = true;
-  // Gradients only: true if the workspace holds f32 sums of weights. It may be false if every gradient of weights and
-  // biases is f32 or not wanted.
+  // Used for gradients only: true if the workspace holds f32 gradients of weights and biases. May be false if each of
+  // these gradients is f32 or not wanted.
   bool sums_weights = true;
-  bool has_slots = false;  // row_slots are given. Gradients ignore it.
+  bool has_slots = false;  // True if row_slots are given. Has no effect on gradients.
 };
-// Returns the length of the workspace in int64 elements, or -1 if it overflows or an extent is negative.
+// Returns the length of the workspace of MoeMlp in int64 elements, or -1 if it overflows or an extent is negative.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
 // Checks the problem and computes out, with the errors of MakePlan and Run. After InvalidArgument and
 // FailedPrecondition out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Does the same with a workspace that it allocates.
+// Computes out like MoeMlp with a workspace, but allocates the workspace itself.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
 // Returns the plan of MoeMlp as text: extents, pieces, and the plans of the products of the first piece. Writes only to
@@ -152,11 +155,11 @@ absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
-// Fills all results with NaN, like FillOutWithNaN of grouped_gemm.h.
+// Fills all results of MoeMlp with NaN, like FillOutWithNaN of grouped_gemm.h.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);
 
-// The gradients of sum(out * out_gradient), each with the shape and type of its operand. Those that are given are
-// written. With
+// The gradients of sum(out * out_gradient). Each has the shape and type of its operand. MoeMlpBackward writes the
+// gradients that are given. With
 //
 //     e = out_gradient[row_tokens]            rounded to the type of a
 //     f = row_weights * e                     rounded to the type of a
@@ -195,15 +198,18 @@ inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
 };
 
 struct MoeMlpBackwardProblem {
-  // The operands of the forward call. `out` is the input out_gradient [T,H]. Weights must not be in column blocks.
+  // The operands of the forward call, but `out` is out_gradient [T,H], an input. Weights must not be in column blocks.
   MoeMlpProblem forward;
   MoeMlpGradients gradients;
 };
 
-// The same functions for gradients. The gradient of row_weights is 0 in rows of no processed group.
+// Returns the length of the workspace of MoeMlpBackward in int64 elements, or -1 like MoeMlpWorkspaceSize.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
+// Checks the problem and computes the gradients that are given, with the errors of MoeMlp. The gradient of row_weights
+// is 0 in rows of no processed group.
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace);
+// Fills all given gradients with NaN, like FillOutWithNaN of grouped_gemm.h.
 absl::Status FillOutWithNaN(const MoeMlpBackwardProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm

@@ -1,4 +1,5 @@
-// Tables of the operands of a grouped GEMM, in the order of calls: names, members of the problem, types and shapes.
+// Tables of the operands of a grouped GEMM, in the order in which the custom call takes them: names, members of the
+// problem, types and shapes.
 #ifndef RAGGEMM_OPERANDS_H_
 #define RAGGEMM_OPERANDS_H_
 
@@ -42,12 +43,12 @@ inline constexpr DimsSlot kDimsSlots[] = {
 // Types that an optional operand may have.
 enum class Types : uint8_t {
   kOfOut,        // Type of out.
-  kCompute,      // Compute type.
-  kUpToCompute,  // Matrix types no wider than the compute type.
-  kSizes,        // Types of sizes.
-  kScales,       // Types of scales.
-  kOfLhs,        // Type of lhs.
-  kOfRhs         // Type of rhs.
+  kCompute,      // The compute type (problem.h).
+  kUpToCompute,  // Matrix types no wider than the compute type, or s32 if the compute type is s32.
+  kSizes,        // Formats of sizes (Role::kSizes).
+  kScales,       // Formats of scales (IsScale).
+  kOfLhs,        // Type of lhs, which must be a quantized integer.
+  kOfRhs         // Type of rhs, which must be a quantized integer.
 };
 
 // Axes along which the values of an optional operand differ. An operand has a set of them. Rows and columns:
@@ -56,11 +57,11 @@ enum class Types : uint8_t {
 //     kByRow              one value for each row of out (row_index)
 //     kByColumn           N values for each group, if all groups have the same N (bias)
 //
-// kByReplica applies only if replicas have separate results.
+// kByReplica has no effect with ragged K, because its replicas have one common result.
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }
-// Modes in which all groups have the same N.
+// Set of the modes in which all groups have the same N.
 inline constexpr uint8_t kWithOneN =
     SetOf(RaggedMode::kRaggedM) | SetOf(RaggedMode::kRaggedK) | SetOf(RaggedMode::kUniform);
 inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | SetOf(RaggedMode::kAllRagged);
@@ -68,8 +69,8 @@ inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | 
 struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
-  uint8_t axes;   // Set of Axis.
-  uint8_t modes;  // SetOf the modes that take the operand.
+  uint8_t axes;   // Bits of Axis. 0 for scales and zero points, whose shape decides.
+  uint8_t modes;  // Bits of the modes that take the operand (SetOf).
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {
@@ -114,7 +115,7 @@ inline constexpr QuantSlot kQuantSlots[] = {
      &OperandNames::rhs_scale, &OperandNames::rhs_zero},
 };
 
-// Returns the compute type (problem.h).
+// Returns the type in which the epilogue computes, the compute type of problem.h.
 inline DType ComputeType(const GroupedGemmProblem& problem) {
   if (problem.out.dtype == DType::kS32) return DType::kS32;
   for (const MatrixSlot& slot : kMatrixSlots) {

@@ -16,8 +16,8 @@
 namespace raggemm {
 
 // A thread pool of the caller, such as XLA's intra-op pool. Schedule may run the task at once on the calling thread, or
-// later on any thread. It must not wait for tasks on other threads. A started task may wait for its caller. The caller
-// never waits for a task that has not started.
+// later on any thread. Schedule must not wait for tasks on other threads. A task that has started may wait for the
+// library call that scheduled it. The call never waits for a task that has not started.
 class TaskPool {
  public:
   virtual ~TaskPool() = default;
@@ -26,27 +26,28 @@ class TaskPool {
 };
 
 enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
-// Returns "auto", "openmp", "pool" or "serial".
+// Returns the name of an executor: "auto", "openmp", "pool" or "serial".
 absl::string_view NameOf(Executor executor);
 
 inline constexpr int64_t kMaxThreads = 256;
-// Returns the threads of OpenMP: OMP_NUM_THREADS, else the CPUs that the process may use.
+// Returns the number of OpenMP threads: OMP_NUM_THREADS, else the number of CPUs that the process may use. It is 1 in a
+// forked child and in builds without OpenMP.
 int64_t OpenMpThreads();
 
 // The options of a call. Environment variables decide open fields (environment.h): RAGGEMM_EXECUTOR, RAGGEMM_ISA and
 // RAGGEMM_THREADS. If the variable is not set, the default below applies.
 struct Options {
   Executor executor = Executor::kAuto;    // Default: the pool if there is one, else OpenMP.
-  std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. It is an error if `cpu` lacks the ISA.
-  int64_t threads = 0;                    // At most kMaxThreads. Default: 0, all threads of the executor.
-  TaskPool* pool = nullptr;               // Not owned. Must outlive the call.
+  std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. An ISA that `cpu` lacks is an error.
+  int64_t threads = 0;                    // At most kMaxThreads. 0: all of the executor, or fewer for little work.
+  TaskPool* pool = nullptr;               // Pool of Executor::kPool. Not owned. Must outlive the call.
   Cpu cpu = HostCpu();
 };
 
 struct Schedule;  // kernels/plan/schedule.h
 
-// A planned call: checked operands, instruction set, and tiles in order. It is immutable, and points to the operands
-// and the workspace of its call. ToString (grouped_gemm.h) prints it.
+// A planned call: checked operands, instruction set, and tiles in order. A plan is immutable. It points to the operands
+// and the workspace of its call. ToString (grouped_gemm.h) returns it as text.
 class Plan {
  public:
   explicit Plan(std::shared_ptr<const Schedule> schedule) : schedule_(std::move(schedule)) {}
@@ -56,7 +57,7 @@ class Plan {
   std::shared_ptr<const Schedule> schedule_;
 };
 
-// The pack buffers that the process keeps for later calls.
+// The number of pack buffers that the process keeps for later calls, and their total size.
 struct KeptBuffers {
   int64_t count, bytes;
 };

@@ -57,7 +57,8 @@ using RaggedDims = std::optional<Array>;
 //                                  b0 b1 b2          b0 b1 | b2 --
 //   in memory                      a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
 enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
-// Limits of B. All packed panel widths divide 32. The widest kernels read 256 columns at once.
+// Limits of B, the number of columns of a column block (Layout). All widths of packed panels divide 32. The widest
+// kernels read 256 columns at once.
 inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
 
 // One matrix operand. An array of any rank is collapsed to the matrix
@@ -91,13 +92,13 @@ struct BufferDescriptor : Array {
 // one segment for each problem. Group axes have P*G entries. Ragged K sums the replicas of a problem in order, and
 // needs R > 0. All ragged needs R = 1, and problem p starts at element p * length / P.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
-// Returns a name such as "ragged M".
+// Returns the name of a mode, such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
 
 // The names of the operands in messages. The texts must outlive MakePlan.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
-  // Dims arrays: lhs.first_dims and so on.
+  // Names of the dims arrays lhs.first_dims, lhs.last_dims and so on.
   absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
                     out_first = "out_first", out_last = "out_last";
   absl::string_view c = "c", bias = "bias", alpha = "alpha", beta = "beta", group_offset = "group_offset";
@@ -107,37 +108,38 @@ struct OperandNames {
 
 // A grouped GEMM. Elements of out in no processed group become zero, or the values of c if c is given.
 struct GroupedGemmProblem {
-  // A format of matrices, or a quantized format (format.h). Elements smaller than a byte are adjacent, with the first
-  // one in the low bits. Rows and groups must then begin at a whole byte.
+  // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte are
+  // adjacent, with the first one in the low bits. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
-  BufferDescriptor rhs;  // The same formats as lhs.
-  // The result. A format of matrices, or s32 if lhs and rhs are integers without scales and zeros. out may be exactly
-  // the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap each other.
+  BufferDescriptor rhs;  // The right operand. May have the same formats as lhs, and need not have that of lhs.
+  // The result, in a format of matrices, or in s32 if lhs and rhs are integers without scales and zero points. out may
+  // be exactly the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap each other.
   BufferDescriptor out;
 
   // The optional operands follow. operands.h has a table of them. The compute type is s32 if out is s32, else f64 if
   // lhs, rhs or out is f64, else f32.
 
-  // Shape and type of out. Never read in groups with beta = 0.
+  // The added matrix, with the shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
-  // [rows, N]. One row for each processed group (rows = P*G_local), or for each group of each replica (rows =
-  // P*R*G_local, not with ragged K). Ragged N and all ragged have no bias.
+  // The added rows, [rows,N]: one row for each processed group (rows = P*G_local), or for each processed group of each
+  // replica (rows = P*R*G_local, not with ragged K). Ragged N and all ragged have no bias.
   std::optional<Array> bias;
-  // Compute type. A scalar [], or one value for each row that bias may have. Default: 1.
+  // The factor of the product, in the compute type: one value [], or one value for each row that a bias may have.
+  // Default: 1.
   std::optional<Array> alpha;
-  // Like alpha. Only with c. Default: 1.
+  // The factor of c, with the type and shapes of alpha. Only with c. Default: 1.
   std::optional<Array> beta;
 
   // First processed group, for expert parallelism. Shape [], [1] or [P,R], in a format of sizes. The sizes are those of
   // all G groups. rhs (ragged M) or out (ragged K) has only G_local <= G groups, from group_offset on. In the other
-  // modes all values must be 0, and uniform takes any shape.
+  // modes all values must be 0. With uniform, the array may have any shape.
   std::optional<Array> group_offset;
 
   // Scales and zero points of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn. Zero points are
   // only for integers, and have the format of the operand. The shape decides which elements share a value:
   //
   //   []            all elements
-  //   [rows]        each group, or each group of each replica; as many as bias has
+  //   [rows]        each processed group, or each processed group of each replica, as for bias
   //   [D0,D1]       blocks of the stored matrix. D0 and D1 divide its extents. For a ragged axis, D is 1 or the extent.
   //   [D,D0,D1]     the same with a group axis in front. D is 1 or the number of groups.
   //
@@ -149,7 +151,7 @@ struct GroupedGemmProblem {
   // Activation of the result r: activation(r), or activation(gate) * r with a gate, in f32 and rounded once. moe_mlp.h
   // has its bits and errors. The compute type must be f32. Elements of no processed group are not activated.
   std::optional<Activation> activation = std::nullopt;
-  // Shape and layout of out; f16, bf16 or f32. Only with an activation.
+  // The gate of the activation, with the shape and layout of out, in f16, bf16 or f32. Only with an activation.
   std::optional<Array> gate;
 
   // Row numbers, in a format of sizes: row m of lhs is row row_index[m] of the stored matrix. The stored matrix is

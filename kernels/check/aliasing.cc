@@ -17,7 +17,7 @@
 namespace raggemm {
 namespace {
 
-// The addresses of an array.
+// The memory of an array, with the array's name in messages.
 struct Range {
   absl::string_view name;
   uintptr_t begin = 0;
@@ -50,7 +50,7 @@ bool Overlap(const Range& a, const Range& b) {
   return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
-// Returns all operands but out, in the order of calls.
+// All operands but out, in the order of the custom call.
 using Inputs = absl::InlinedVector<NamedArray, 2 + std::size(kDimsSlots) + std::size(kOperandSlots)>;
 Inputs InputsOf(const GroupedGemmProblem& problem) {
   const OperandNames& names = problem.names;
@@ -68,7 +68,7 @@ absl::StatusOr<Range> RangeOf(absl::Span<const int64_t> workspace) {
   return RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {elements}});
 }
 
-// Returns InvalidArgument if an input overlaps out. Only c may, if both begin at the same address.
+// Returns InvalidArgument if an input overlaps out. Only c may overlap out, if both begin at the same address.
 absl::Status CheckApart(const Array* c, const NamedArray& input, const Range& range, const Range& out) {
   const bool is_c = input.array == c;
   if (!Overlap(range, out) || (is_c && range.begin == out.begin)) return absl::OkStatus();
@@ -111,7 +111,7 @@ absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> 
   }
   for (const NamedArray& input : inputs) {
     const absl::StatusOr<Range> range = RangeOf(input.name, *input.array);
-    if (!range.ok()) continue;  // The address is invalid, so there is nothing to protect.
+    if (!range.ok()) continue;  // An input with invalid memory needs no protection.
     if (absl::Status s = CheckApart(c, input, *range, *out); !s.ok()) return s;
   }
   WithBits(format.dtype, [&](auto bits) {

@@ -12,21 +12,23 @@
 
 namespace raggemm {
 
-// The group sizes of one axis of an operand: a dims array, read into the workspace. Null if the array is not set.
+// The group sizes along one axis of an operand: a dims array, read into the workspace. Both pointers are null if the
+// array is not set.
 struct GroupExtents {
-  const int64_t* sizes = nullptr;  // [P,R,G]
-  // Start of each group within its segment. If both axes are ragged, first.starts are offsets in elements instead.
+  const int64_t* sizes = nullptr;  // [P,R,G] Size of each group.
+  // [P,R,G] Start of each group within its segment, along the axis. If both axes of the operand are ragged,
+  // Operand::first.starts are offsets in elements instead.
   const int64_t* starts = nullptr;
 };
 
-// An optional array. Null if it is not given.
+// An optional array. `data` is null if the array is not given.
 struct Elements {
   const char* data = nullptr;
   DType dtype = DType::kF32;
 };
 
 // An optional operand: alpha, beta, bias, scales or zero points. It has one row for the call, for each group, or for
-// each group of each replica. Null if it is not given.
+// each group of each replica. `data` is null if the operand is not given.
 struct GroupValues {
   enum class Per : uint8_t { kCall, kGroup, kReplica };
   const char* data = nullptr;
@@ -40,13 +42,14 @@ struct QuantParams {
   GroupValues values;
   bool per_block = false;
   int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
-  // Size of the array of values. Its rows repeat if there are fewer than rows of blocks.
+  // Size of the array of values, one for each block. If it has fewer rows than there are rows of blocks, its rows
+  // repeat.
   int64_t rows = 0, cols = 0;
   bool applies_to_elements = false;  // True: scales multiply elements. False: they multiply sums.
   bool is_given() const { return values.data != nullptr; }
 };
 
-// A matrix operand: rows x cols stored elements for each segment, group or problem.
+// A matrix operand. It has rows x cols stored elements for each segment, group or problem (`repeat`).
 struct Operand {
   enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
   char* data = nullptr;
@@ -55,38 +58,40 @@ struct Operand {
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
-  int64_t rows = 0;  // Stored rows, before is_trans. Full extent of a ragged axis.
+  // Number of stored rows and columns, before transposing. Along a ragged axis, it is the extent of all groups
+  // together.
+  int64_t rows = 0;
   int64_t cols = 0;
-  int64_t block_cols = 0;  // Columns of a column block. 0: not in column blocks.
+  int64_t block_cols = 0;  // Number of columns of a column block. 0: the operand is not in column blocks.
   GroupExtents first, last;
   QuantParams scale, zero;
-  Elements row_index;  // lhs only: the row of lhs for each row of out. Null: the same row.
+  Elements row_index;  // Only for lhs: the row of lhs for each row of out. Null: the same row.
 };
 
 // The types of products and sums.
 struct Products {
-  DType compute = DType::kF32;                           // Type of the epilogue (ComputeType).
-  bool sums_integers = false;                            // True if products of integers are summed in s32.
+  DType compute = DType::kF32;                           // Type in which the epilogue computes.
+  bool sums_integers = false;                            // True if operands are integers that are summed in s32.
   DType lhs = DType::kF32, rhs = DType::kF32;            // Product types of both operands.
-  Precision precision = Precision::kDefault;             // For f32 with f32.
-  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // Rule that the problem names.
+  Precision precision = Precision::kDefault;             // Precision of products of f32 with f32.
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // GroupedGemmProblem::bf16_sums.
 };
 
 // A call with checked operands.
 struct Checked {
   RaggedMode mode = RaggedMode::kUniform;
   int64_t problems = 1, replicas = 1, groups = 0;  // P, R, G
-  int64_t local_groups = 0;
+  int64_t local_groups = 0;                        // G_local: processed groups of each problem.
   Products products;
   Operand lhs, rhs, out;
   const char* c = nullptr;
   GroupValues alpha, beta, bias;
   std::optional<Activation> activation;
-  Elements gate;  // In the layout of out.
+  Elements gate;  // Gate of the activation, in the layout of out.
   // True if scales multiply sums, or if s32 sums become floats.
   bool scales_sums = false;
-  int64_t sum_steps = 0;                 // Steps of k in each sum that scales multiply. 0: all steps.
-  const int64_t* first_group = nullptr;  // [P,R] First processed group of each segment.
+  int64_t sum_steps = 0;                 // Steps of k in each sum that scales multiply. 0: all of k.
+  const int64_t* first_group = nullptr;  // [P,R] Index of the first processed group.
 };
 
 }  // namespace raggemm

@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the allowed types of an optional operand, for messages. Empty if its type is right.
+// Returns a text about the types that an optional operand may have. Empty if the operand has one of them.
 std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmProblem& problem, DType compute) {
   const absl::string_view out = NameOf(problem.out.dtype), sums = NameOf(compute);
   switch (slot.types) {
@@ -41,7 +41,7 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
   return FormatOf(x.dtype).role == Role::kSizes ? "" : NamesOf(Role::kSizes);
 }
 
-// Returns the allowed types of lhs, rhs or out, for messages. Empty if its type is right.
+// Returns a text about the types that lhs, rhs or out may have. Empty if the operand has one of them.
 std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, const Products& products) {
   const bool is_out = slot.operand == &GroupedGemmProblem::out;
   const DType dtype = (problem.*slot.operand).dtype;

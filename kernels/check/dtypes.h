@@ -8,10 +8,11 @@
 
 namespace raggemm {
 
-// Returns InvalidArgument if an enum member of the problem is none of its enumerators.
+// Returns InvalidArgument if an enum field of the problem holds a number that is none of its enumerators.
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
-// Returns InvalidArgument if the types of operands are wrong, alone or together.
+// Returns InvalidArgument if an operand has a type that it may not have, or a type that does not go with the types of
+// other operands.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// Builds the errors of checks, and checks enumerators: an enum member can hold any number of its type.
+// Builds the errors of checks. Checks enum fields, because they can hold numbers that are none of their enumerators.
 #ifndef RAGGEMM_KERNELS_CHECK_ERRORS_H_
 #define RAGGEMM_KERNELS_CHECK_ERRORS_H_
 
@@ -25,7 +25,7 @@ absl::Status Invalid(const Args&... args) {
 // Returns a shape as text, such as "[2,3]".
 inline std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
 
-// Returns InvalidArgument unless value is one of `count` enumerators that start at 0.
+// Returns InvalidArgument unless `value` is less than `count`, the number of enumerators, which start at 0.
 template <typename Enum>
 absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
   static_assert(std::is_unsigned_v<std::underlying_type_t<Enum>>);
@@ -35,7 +35,7 @@ absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
 }
 
 inline absl::Status CheckFormat(absl::string_view name, const Array& x) {
-  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // The usual case builds no text.
+  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // Saves building the text below.
   return CheckEnumerator(absl::StrCat(name, ": dtype"), x.dtype, kDTypes);
 }
 

@@ -12,8 +12,9 @@ namespace raggemm {
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// The op(operand) of one group. Element (i, j) is IndexOf(i, j) elements after `data`. One of the steps is 1. In column
-// blocks, a row continues in the next block, block_skip + 1 elements after the last element of its part in this block.
+// The op(operand) of one group. Element (i, j) is IndexOf(i, j) elements after `data`. row_step or col_step is 1. With
+// column blocks, each row is cut at the ends of blocks. It continues in the next block, block_skip + 1 elements after
+// its last element in this block.
 struct Matrix {
   int64_t IndexOf(int64_t row, int64_t col) const {
     return row * row_step + col * col_step + (col >> block_bits) * block_skip;
@@ -21,7 +22,9 @@ struct Matrix {
   char* data;
   int64_t rows, cols;
   int64_t row_step, col_step;
-  int block_bits = 0;  // log2 of the columns of a block. A shift is fast, and IndexOf runs for each panel.
+  // log2 of the number of columns of a column block, or 0 without column blocks. IndexOf runs for each panel, and a
+  // shift is faster than a division.
+  int block_bits = 0;
   int64_t block_skip = 0;
 };
 
@@ -32,20 +35,22 @@ inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t 
 // A group GEMM: the product of one group of one replica, or with ragged K its sum over all replicas.
 struct GroupGemm {
   int64_t problem;
-  int64_t group;  // Index among the processed groups.
+  int64_t group;  // Index among the processed groups of the problem.
   int64_t replica;
 };
 
-// Returns the number of group GEMMs. They are ordered by problem, group and replica, so weights are read once.
+// Returns the number of group GEMMs. They are ordered by problem, group and replica. So those that share weights follow
+// each other, and the weights are read once.
 int64_t CountGemms(const Checked& checked);
+// Returns the group GEMM with index `gemm` in the order of CountGemms.
 GroupGemm GemmAt(const Checked& checked, int64_t gemm);
-// Moves on to the next group GEMM, also from the last one.
+// Moves `gemm` on to the next group GEMM in the order of CountGemms. After the last one, `gemm` names none.
 void NextGemm(const Checked& checked, GroupGemm& gemm);
 
-// Returns the matrix of an operand in a group GEMM.
+// Returns the matrix that an operand has in a group GEMM.
 Matrix LocateMatrix(const Checked& checked, const Operand& operand, const GroupGemm& gemm);
 
-// Returns the row of a group GEMM in alpha, beta, bias, scales or zero points.
+// Returns the index of the row of alpha, beta, bias, scales or zero points that belongs to a group GEMM.
 int64_t RowOf(const Checked& checked, GroupValues::Per per, const GroupGemm& gemm);
 
 }  // namespace raggemm

@@ -20,14 +20,15 @@ namespace {
 
 using Repeat = Operand::Repeat;
 
-// Returns the mode that the dims arrays decide. InvalidArgument if they fit none.
+// Returns the ragged mode that follows from the dims arrays that are set. InvalidArgument if they fit no mode.
 absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const DimsArrays arrays(problem);
   const bool lf = arrays.at[kLhsFirst].is_set(), ll = arrays.at[kLhsLast].is_set();
   const bool rf = arrays.at[kRhsFirst].is_set(), rl = arrays.at[kRhsLast].is_set();
   const bool of = arrays.at[kOutFirst].is_set(), ol = arrays.at[kOutLast].is_set();
   const bool lt = problem.lhs.is_trans, rt = problem.rhs.is_trans;
-  // True if one array of the operand is set, and it divides this axis of op(operand).
+  // lhs_m is true if only one dims array of lhs is set, and this array divides the axis M of op(lhs). lhs_k, rhs_k and
+  // rhs_n say the same about their operands and axes.
   const bool lhs_m = lt ? ll && !lf : lf && !ll, lhs_k = lt ? lf && !ll : ll && !lf;
   const bool rhs_k = rt ? rl && !rf : rf && !rl, rhs_n = rt ? rf && !rl : rl && !rf;
   const bool lhs_none = !lf && !ll, rhs_none = !rf && !rl, out_none = !of && !ol;
@@ -73,7 +74,8 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  // Two of them are multiplied later. So the product must not overflow even if the third one is 0.
+  // Later code also multiplies only two of P, R and G. So the product of any two must not overflow, even if the third
+  // one is 0.
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
@@ -82,14 +84,14 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
   if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
-  // Without replicas the workspace has no slot for a group, but out has a result for it.
+  // Without replicas, the workspace has no room for sizes of groups, but out has a matrix for each group.
   if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
   return absl::OkStatus();
 }
 
-// An operand collapsed to a matrix, without its group axis.
+// The extents of an operand that is collapsed to a matrix, and of its group axis.
 struct Collapsed {
   int64_t rows = 1;
   int64_t cols = 1;
@@ -122,8 +124,8 @@ struct Extents {
   int64_t rows, cols;
 };
 
-// Fills an operand from its shape, and returns its extents. InvalidArgument if segments or problems do not divide its
-// rows.
+// Fills `operand` from the array x, and returns its extents. InvalidArgument if the rows of x do not divide evenly into
+// segments or problems.
 absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
                                        const Checked& checked, Operand& operand) {
   const bool grouped = repeat == Repeat::kGroup;
@@ -151,7 +153,8 @@ absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_e
   return Invalid(a, " has ", axis, " = ", a_extent, ", but ", b, " has ", axis, " = ", b_extent);
 }
 
-// Checks the length P * G_local of a group axis, and sets G_local. It must be G except with ragged M and ragged K.
+// Checks the length P * G_local of a group axis, and sets G_local. G_local may be less than G with ragged M and ragged
+// K, and must be G otherwise.
 absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, Checked& checked) {
   const int64_t axis = x.dims[0];
   const bool may_be_local = checked.mode == RaggedMode::kRaggedM || checked.mode == RaggedMode::kRaggedK;
@@ -164,7 +167,8 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, C
                  " for each of ", checked.problems, " problems");
 }
 
-// Returns the repetition of lhs with ragged N. The number of its rows tells shared [P*R*M,K] from grouped [P*G,M,K].
+// Returns for lhs with ragged N whether it has a matrix for each segment, [P*R*M,K], or for each group, [P*G,M,K]. The
+// number of its rows decides.
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
@@ -174,7 +178,7 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
-// Fills an operand of all ragged, a 1-D array with an equal part for each problem.
+// Fills an operand of the mode all ragged: a 1-D array with the same number of elements for each problem.
 absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
                            Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
@@ -210,7 +214,8 @@ absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked
   return absl::OkStatus();
 }
 
-// Checks an rhs in column blocks and sets its extents, with the columns of out. ResolveOperand took it for [G, T*K, B].
+// Checks an rhs in column blocks, [G,T,K,B], and sets its extents to K rows and the columns of out. Before,
+// ResolveOperand has set them as for [G, T*K, B].
 absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, Operand& operand,
                                  Extents& extents) {
   const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;
@@ -220,7 +225,7 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
     return Invalid(name, ": shape is ", Shape(x.dims), ", in column blocks it must be [G,T,K,B], not transposed, B a ",
                    "power of two from ", kLeastBlockColumns, " to ", kMostBlockColumns);
   }
-  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Rounding up to a block does not overflow.
+  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Limited so that rounding up cannot overflow.
   if (cols > kMostColumns) return Invalid(name, ": has column blocks for ", cols, " columns, at most ", kMostColumns);
   if (x.dims[1] != CeilDiv(cols, block)) {
     return Invalid(name, ": has ", x.dims[1], " column blocks of ", block, ", must have ", CeilDiv(cols, block),
@@ -256,7 +261,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   struct Roles {
     Repeat lhs, rhs, out;
   };
-  static constexpr Roles kRoles[] = {// By RaggedMode. Ragged N may also have kGroup for lhs.
+  static constexpr Roles kRoles[] = {// In the order of RaggedMode. lhs of ragged N may also be kGroup.
                                      {kSegment, kGroup, kSegment},
                                      {kSegment, kSegment, kGroup},
                                      {kSegment, Repeat::kProblem, kSegment},
@@ -292,7 +297,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
-// Checks the shape of alpha, beta or bias, and returns its values.
+// Returns the values of alpha, beta or bias. InvalidArgument if the operand has a wrong shape.
 absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandSlot& slot, const Array& x,
                                           const Checked& checked) {
   if (slot.axes & kByColumn) {

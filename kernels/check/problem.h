@@ -20,7 +20,7 @@ struct DimsArray {
   bool is_set() const { return dims->has_value(); }
 };
 inline constexpr int kDimsArrays = std::size(kDimsSlots);
-// Indices of kDimsSlots.
+// The dims arrays, in the order of kDimsSlots.
 enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
 struct DimsArrays {
   explicit DimsArrays(const GroupedGemmProblem& problem);
@@ -28,12 +28,12 @@ struct DimsArrays {
   DimsArray at[kDimsArrays];
 };
 
-// Checks everything but data: types, mode, extents, and shapes of optional operands. Fills a Checked, except for the
-// fields of ReadSizes.
+// Checks everything but the data of arrays: types, mode, extents, and shapes of optional operands. Returns a Checked
+// without group sizes and offsets, which ReadSizes fills in.
 absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem);
 
-// Returns the values of x. Checks that `rows`, its number of rows, is that of the processed groups, of one or all
-// replicas.
+// Returns the values of an operand x that has `rows` rows. InvalidArgument unless it has one row for each processed
+// group, or one row for each processed group of each replica.
 absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, int64_t rows, const Checked& checked);
 
 }  // namespace raggemm

@@ -15,11 +15,11 @@
 namespace raggemm {
 namespace {
 
-// Least number of steps of k that share a scale of sums. KC blocks and blocks of rhs have a multiple of it, so each sum
-// begins with a new block.
+// Scales can multiply sums only if each scale is shared by a multiple of this number of steps of k. KC blocks and
+// blocks of rhs have a multiple of this number of steps, too, so each sum begins with a new block.
 constexpr int64_t kLeastSumSteps = 32;
 
-// The role of k in a stored matrix.
+// The axis k of a stored matrix: whether it is the rows or the columns, and whether groups divide it.
 struct Axes {
   bool k_is_rows;
   bool k_is_ragged;
@@ -30,24 +30,25 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
   return {k_is_rows, (k_is_rows ? x.first_dims : x.last_dims).has_value()};
 }
 
-// Returns the rows of a stored matrix, without the group axis, or its columns. The result is arbitrary for wrong
-// shapes.
+// Returns the number of rows of a stored matrix if `rows`, else the number of its columns. The group axis does not
+// count. The result is arbitrary for wrong shapes.
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
-  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // Only out has the columns.
+  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // Only out tells N.
   uint64_t extent = 1;
   for (int64_t axis = rows ? has_group_axis : boundary; axis < (rows ? boundary : rank); ++axis) extent *= x.dims[axis];
   return static_cast<int64_t>(extent);
 }
 
-// Returns the number of steps of k that share a scale of sums. 0: all steps. Null: scales multiply elements.
+// Returns the number of steps of k that share a scale, for scales that multiply sums. 0: all steps share it. Null: the
+// scales multiply elements.
 std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Array& scale) {
   const size_t rank = scale.dims.size();
   if (rank < 2) return 0;
   const Axes axes = AxesOf(x, is_lhs);
   const int64_t values = scale.dims[axes.k_is_rows ? rank - 2 : rank - 1];
-  // Replicas are stacked along the rows and summed, so scales that differ by row differ along the sum.
+  // With ragged K, replicas are stacked along the rows and summed. So scales that differ by row differ within a sum.
   const bool differs_by_replica = axes.k_is_ragged && x.last_dims && x.last_dims->dims.size() == 3 &&
                                   x.last_dims->dims[1] != 1 && scale.dims[rank - 2] != 1;
   if (differs_by_replica) return std::nullopt;
@@ -58,12 +59,12 @@ std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Ar
   return steps;
 }
 
-// Returns true if scales multiply sums, or are not given.
+// Returns true if the scales of an operand multiply sums, or if it has no scales.
 bool ScalesSums(const BufferDescriptor& x, bool is_lhs, const std::optional<Array>& scale) {
   return !scale || SumSteps(x, is_lhs, *scale).has_value();
 }
 
-// Checks the shape of scales or zero points of blocks, and returns everything but their values.
+// Checks the shape of scales or zero points with one value per block. Returns them, but without QuantParams::values.
 absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDescriptor& x, const Array& param,
                                           const Operand& operand, const Checked& checked) {
   const bool has_group_axis = operand.repeat == Operand::Repeat::kGroup;
@@ -119,7 +120,8 @@ absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const Buff
   return resolved;
 }
 
-// Returns InvalidArgument if a row or a group could begin within a byte, because only bytes have addresses.
+// Returns InvalidArgument if a row or a group of an operand could begin within a byte, because only bytes have
+// addresses.
 absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, const Operand& operand,
                              const Checked& checked) {
   const int per_byte = ElementsPerByte(x.dtype);
@@ -147,7 +149,7 @@ bool SumsIntegers(const GroupedGemmProblem& problem) {
     const bool is_uniform = !problem.lhs.first_dims && !problem.lhs.last_dims && !problem.rhs.last_dims;
     if (is_lhs) steps = StoredExtent(x, is_uniform, AxesOf(x, is_lhs).k_is_rows);
   }
-  // Sums for an out of s32 wrap around, as in XLA. Sums for a float must not.
+  // Sums wrap around if out is s32, as in XLA. Sums that become floats must not wrap around.
   const bool fits = steps < int64_t{1} << (31 - digits);
   return problem.out.dtype == DType::kS32 || (problem.out.dtype != DType::kF64 && fits);
 }

@@ -9,7 +9,7 @@
 namespace raggemm {
 
 // Returns the types of products and sums, by the rules for quantized operands in grouped_gemm.h. If integers are
-// summed, a quantized element becomes a byte.
+// summed, the product type of a quantized operand is s8 or u8.
 Products ProductsOf(const GroupedGemmProblem& problem);
 
 // Checks scales and zero points, and adds them to the operands of `checked`.

@@ -14,7 +14,7 @@
 namespace raggemm {
 namespace {
 
-// Returns "group 3", or "group 3 of problem 1, replica 0" if there are several.
+// Returns "group 3", or "group 3 of problem 1, replica 0" if there are several problems or replicas.
 std::string GroupName(const Checked& checked, int64_t index) {
   const int64_t segment = index / checked.groups;
   std::string name = absl::StrCat("group ", index % checked.groups);
@@ -24,11 +24,11 @@ std::string GroupName(const Checked& checked, int64_t index) {
 
 // An axis that groups divide.
 struct RaggedAxis {
-  int64_t extent;             // Negative: no limit.
-  absl::string_view of = "";  // For errors: the operand with this extent, unless it is that of the dims array.
+  int64_t extent;             // Length of the axis in a segment. Negative: the sum of the sizes has no limit.
+  absl::string_view of = "";  // Operand with this extent, for errors. Empty: the operand of the dims array.
 };
 
-// Reads the sizes of one dims array, checks them, and adds up the starts.
+// Reads the group sizes of one dims array, checks them, and computes the start of each group by adding them up.
 absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const Checked& checked, Workspace& workspace,
                          GroupExtents& result) {
   const int64_t extent = axis.extent;
@@ -55,9 +55,10 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
   return absl::OkStatus();
 }
 
-// Replaces the starts by offsets in elements, for all ragged. Checks that groups lie within the array.
+// Replaces first.starts of an operand of the mode all ragged by offsets in elements. Checks that all groups lie within
+// the operand.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // In the workspace.
+  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // The workspace has them.
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
     if (i % checked.groups == 0) start = 0;
@@ -95,7 +96,8 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// Checks that both operands with a ragged axis (M, N or K) have the same sizes.
+// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes. With ragged N, checks the
+// replicas, too.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};
@@ -114,7 +116,7 @@ absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   return CheckReplicasAgree(checked, arrays.at[kOutLast], checked.out.last.sizes);
 }
 
-// Checks that all offsets are 0, for uniform. There may be any number of them.
+// Checks that all values of group_offset are 0, as the mode uniform requires. The array may have any length.
 absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   if (!problem.group_offset) return absl::OkStatus();
   for (int64_t i = 0; i < ElementCount(*problem.group_offset); ++i) {
@@ -155,13 +157,13 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
       return Invalid(name, ": value ", value, " at index ", segment, " differs from ", offsets[first], " at ", first,
                      "; with ragged K all replicas of a problem share it");
     }
-    if (checked.groups == 0) continue;  // There is no slot.
+    if (checked.groups == 0) continue;  // The workspace then has no room for offsets.
     for (int64_t i = segment; i < (single ? segments : segment + 1); ++i) offsets[i] = value;
   }
   return absl::OkStatus();
 }
 
-// Checks row_index in all rows of processed groups.
+// Checks the values of row_index for all rows of processed groups.
 absl::Status CheckRowIndex(const GroupedGemmProblem& problem, const Checked& checked) {
   if (!problem.row_index || checked.local_groups == 0) return absl::OkStatus();
   for (int64_t segment = 0; segment < checked.problems * checked.replicas; ++segment) {

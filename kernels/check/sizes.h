@@ -1,4 +1,4 @@
-// Reads and checks values that decide addresses: group sizes, offsets and row indices.
+// Reads and checks the values from which addresses are computed: group sizes, group offsets and row indices.
 #ifndef RAGGEMM_KERNELS_CHECK_SIZES_H_
 #define RAGGEMM_KERNELS_CHECK_SIZES_H_
 
@@ -9,7 +9,7 @@
 
 namespace raggemm {
 
-// Reads dims arrays and offsets into the workspace. Checks them and row_index.
+// Reads the dims arrays and group_offset into the workspace, and checks their values. Checks the values of row_index.
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked);
 
 }  // namespace raggemm

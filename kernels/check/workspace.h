@@ -19,7 +19,7 @@ namespace raggemm {
 // Hands out the slots of a workspace in order.
 class Workspace {
  public:
-  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says. CheckBuffers checks its address.
+  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says. CheckBuffers checks the address.
   static absl::Status Check(absl::Span<int64_t> memory, int dims_arrays, int64_t groups);
 
   explicit Workspace(absl::Span<int64_t> memory);

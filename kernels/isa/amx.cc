@@ -1,12 +1,12 @@
-// AMX: tiles of bf16 and of bytes, packed with AVX-512. The instructions are in assembly, because GCC's intrinsics take
-// no tile number from a template.
+// Kernels for AMX, which multiply tiles of bf16 or of bytes. AVX-512 packs the tiles. The instructions of AMX are in
+// assembly, because GCC's intrinsics do not accept a template argument as the number of a tile.
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {
 namespace {
 
-// Operand of LDTILECFG.
+// The operand of LDTILECFG: the shape of each tile.
 struct TileConfig {
   uint8_t palette, start_row, reserved[14];
   uint16_t bytes_per_row[16];
@@ -49,8 +49,8 @@ struct AmxTiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // Loads the previous configuration, in case the caller of this thread uses tiles. If there was none, releases the
-  // tiles, so that context switches do not save them.
+  // Loads the configuration that SetUp saved, in case the caller of this thread uses tiles. If no tiles were configured
+  // then, releases the tiles, so that context switches do not save them.
   static void Restore(const void* saved) {
     const TileConfig& config = *static_cast<const TileConfig*>(saved);
     if (config.palette == 0) {

@@ -1,5 +1,5 @@
-// Kernels of a matrix unit that multiplies tiles of bf16 or bytes, like AMX. It has eight tiles of 16 lines of 64
-// bytes. Their numbers in a register tile:
+// Kernels of a matrix unit that multiplies tiles of bf16 or bytes, like AMX. The unit has eight tiles, numbered 0 to 7.
+// A tile has 16 lines of 64 bytes. A kernel uses the tiles as follows:
 //
 //     totals 16x16          lhs: 16 rows, a line each    rhs: 16 words of k, for 16 columns each
 //     +---+---+             +---+                        +---+---+
@@ -17,7 +17,7 @@
 //                                            the arithmetic `tiles`, or bytes of any signedness in s32
 //   SetUp(saved) Restore(saved)              KernelRow::set_up and KernelRow::restore
 //
-// The class V has the packers. Its traits are those of word_gemm.h. A vector is a line.
+// The class V has the packers. Its traits are those of word_gemm.h. A vector of V is as long as a line.
 #ifndef RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 
@@ -31,15 +31,16 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kLine = 64, kTileRows = 16;
-// Bytes of a row of totals, and of a word of each column of a panel.
+// Bytes of a row of totals in a register tile, and of a row of a packed panel of rhs, which has one word for each
+// column.
 inline constexpr int64_t kPanelLine = 2 * kLine;
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
-// Steps of k in a line.
+// Steps of k in a line of lhs.
 template <class V>
 inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));
 
-// Packs the next `slices` slices. The last one may be padding.
+// Packs the next `slices` slices of a panel. The last slice may consist of padding only.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
   const int64_t steps = slices * ahead.slice;
   PackArgs args = ahead.left;
@@ -53,7 +54,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;
 }
 
-// Loads or stores the totals of kRowTiles x 2 tiles.
+// Loads (kLoads) or stores the totals of a register tile, which are in kRowTiles x 2 tiles.
 template <class Tiles, int kRowTiles, bool kLoads>
 RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   const auto move = [&]<int kTile>() RAGGEMM_INLINE {
@@ -72,7 +73,7 @@ RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   }
 }
 
-// Adds one line of k.
+// Adds the products of kTileSteps steps of k, one line of each row of lhs, to the totals.
 template <class Tiles, class A, class B, int kRowTiles>
 RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   Tiles::template Load<6>(b, kPanelLine);
@@ -112,7 +113,8 @@ void AmxGemm(const MicrokernelArgs& args) {
     DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
     a += kRowTiles * kTileRows * kLine;
     b += kTileRows * kPanelLine;
-    // The core prefetches and packs during the products of tiles, which take 32 cycles for 16 rows.
+    // The core prefetches and packs while the unit multiplies. A step takes the unit 32 cycles if the register tile has
+    // 16 rows.
     PrefetchDue(prefetch, steps, lines_due);
     slices_due += slices;
     if (slices_due < steps) continue;
@@ -135,14 +137,14 @@ void AmxGemm(const MicrokernelArgs& args) {
   }
 }
 
-// Computes a register tile of bytes. `Other` is the element type of lhs if it is not that of rhs.
+// Computes a register tile of bytes. `Other` is the element type of lhs if lhs and rhs have different formats.
 template <class V, class Tiles, class Other, int kRowTiles>
 void AmxByteGemm(const MicrokernelArgs& args) {
   if (args.same_format) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
   AmxGemm<V, Tiles, Other, kRowTiles>(args);
 }
 
-// Packs lhs as [lines of k][rows, in whole tiles][bytes of a line], from rows that are contiguous along k.
+// Packs lhs from rows that are contiguous along k. The layout is [lines of k][rows, in whole tiles][bytes of a line].
 template <class V>
 void PackLinesAlongK(const PackArgs& args) {
   for (int64_t i = 0; i < args.width; ++i) {
@@ -155,7 +157,8 @@ void PackLinesAlongK(const PackArgs& args) {
   }
 }
 
-// Packs a transposed lhs in the same layout. It builds words of k and transposes them.
+// Packs lhs in the layout of PackLinesAlongK, from columns that are contiguous. Builds the words of 16 rows and
+// transposes them.
 template <class V>
 void PackLinesAcrossK(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kHalf = V::kGroup / 2;
@@ -195,7 +198,8 @@ constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
   row.lhs = {element, kTileSteps<V>};
   row.rhs = {element, V::kGroup};
   row.adds_totals = true;
-  row.products_per_fma = 8 * V::kGroup;  // Bytes: twice the value of bf16, as documented. Not measured.
+  // For bytes this is twice the value for bf16, as Intel documents. It was not measured.
+  row.products_per_fma = 8 * V::kGroup;
   row.ahead_slice = kTileSteps<V>;
   row.set_up = Tiles::SetUp;
   row.restore = Tiles::Restore;
@@ -215,7 +219,7 @@ constexpr KernelRow MakeAmxRow() {
   return row;
 }
 
-// Makes the row for bytes. V<int8_t> is for signed rhs, and V<uint8_t> for unsigned.
+// Makes the kernel row for bytes. V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
 template <template <class> class V, class Tiles>
 constexpr KernelRow MakeAmxByteRow() {
   using Signed = V<int8_t>;

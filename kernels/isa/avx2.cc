@@ -1,4 +1,4 @@
-// AVX2, FMA, F16C: 16 registers of 8 f32 or 4 f64.
+// Kernels for AVX2, FMA and F16C, which have 16 registers of 8 f32 or 4 f64.
 #include <immintrin.h>
 
 #include "kernels/isa/avx2_s32.h"
@@ -13,7 +13,7 @@ struct Avx2F32 {
   using Vec = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kPanelVectors = 2;
-  // 6x16 tiles reach 97 % of the fma peak on Zen 3. 4x24 tiles with packed panels reach 65 %.
+  // 6x16 tiles reach 97 % of the fma peak on Zen 3. 4x24 tiles with packed panels reach only 65 %.
   static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
 
@@ -57,8 +57,8 @@ struct Avx2F32 {
     return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_srli_epi32(outside, 1)), x);
   }
 
-  // Transposes 8x8 elements with half as many shuffles as perfect shuffles need: 63 instead of 58 GFLOP/s for 8 rows by
-  // a transposed bf16 rhs (Zen 3, two cores).
+  // Transposes 8x8 elements with half of the shuffles that Low and High would need. 8 rows by a transposed bf16 rhs run
+  // at 63 instead of 58 GFLOP/s (Zen 3, two cores).
   static void TransposeBlock(Vec (&r)[8]) {
     Vec t[8], u[8];
     RAGGEMM_UNROLL for (int i = 0; i < 8; i += 2) {
@@ -77,7 +77,8 @@ struct Avx2F32 {
     }
   }
 
-  // Decodes 16 codes at once. GFLOP/s for rhs of 2048x768 on two cores of Zen 3:
+  // Decodes 16 codes at once, into two vectors. GFLOP/s of kernels that decode 8 or 16 codes at once, for rhs of
+  // 2048x768 on two cores of Zen 3:
   //
   //     format      8 codes: 1 row, 16 rows    16 codes: 1 row, 16 rows
   //     f8e4m3fn    11, 49                     21, 70
@@ -85,8 +86,9 @@ struct Avx2F32 {
   //     MXFP4       17, 59                     19, 64
   //     s4          25, 75                     24, 77
   //
-  // Floats of one byte become f16 first. f16 has the exponent of f8e5m2, and a bias that exceeds that of f8e4m3fn by 8.
-  // The conversion from f16 never flushes denormals.
+  // Floats of one byte are first converted to f16. The exponents of f16 are those of f8e5m2. The exponent bias of f16
+  // exceeds that of f8e4m3fn by 8, so these results are multiplied by 256. The conversion from f16 never flushes
+  // denormals.
   template <int kIndex>
   requires(kQuantized[kIndex].bits == 8 && !kQuantized[kIndex].is_integer) static void DecodeTwo(const uint8_t* p,
                                                                                                  Vec (&x)[2]) {
@@ -97,7 +99,7 @@ struct Avx2F32 {
     __m256i halves = _mm256_shuffle_epi8(bytes, to_high);
     if constexpr (!kIsIeee) {
       halves = _mm256_and_si256(_mm256_srai_epi16(halves, 1), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
-      // The addition carries only for a NaN, into the top bit of the exponent.
+      // Adding 0x80 carries into the top bit of the exponent only if the element is a NaN.
       const __m256i carry = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
       halves = _mm256_or_si256(halves, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)));
     }
@@ -107,7 +109,7 @@ struct Avx2F32 {
       RAGGEMM_UNROLL for (Vec& v : x) v = _mm256_mul_ps(v, _mm256_set1_ps(256));
     }
   }
-  // Looks up the two upper bytes of each f32 in tables, for codes of four bits.
+  // Decodes 16 codes of four bits. Tables have the two upper bytes of the f32 for each code.
   template <int kIndex>
   requires(kQuantized[kIndex].bits == 4) static void DecodeTwo(const uint8_t* p, Vec (&x)[2]) {
     alignas(16) static constexpr auto kTables = [] {
@@ -126,7 +128,8 @@ struct Avx2F32 {
     };
     int64_t packed;
     __builtin_memcpy(&packed, p, sizeof(packed));
-    // Lane l gets the bytes of codes 4 * l to 4 * l + 3 of both vectors: two bytes of x[0], then two bytes of x[1].
+    // 128-bit lane l gets the bytes of codes 4 * l to 4 * l + 3 of both vectors: two bytes of x[0], then two bytes of
+    // x[1].
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5,  //
                                            2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7);
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), order), low = _mm256_set1_epi8(15);
@@ -213,7 +216,7 @@ struct Avx2F64 {
   }
 };
 
-// Traits for bytes that are widened to pairs of s16.
+// Traits for words of bytes. Bytes are widened to s16, and a word is a pair of s16.
 template <class E>
 struct Avx2Bytes : Avx2S32 {
   using Source = const E*;
@@ -227,7 +230,8 @@ struct Avx2Bytes : Avx2S32 {
     return _mm256_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // One asm keeps GCC 12 from multiplying for all sums before it adds, which spills.
+  // Both instructions are in one asm statement. Otherwise GCC 12 computes the products for all sums before it adds
+  // them, and registers spill to memory.
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(a), "x"(b));

@@ -53,7 +53,7 @@ struct Avx2S32 {
   }
   static void Transpose(Words (&r)[kWidth]) { Interleave<Avx2S32>(r); }
 
-  // Loads the first n of 16 bytes, then zeros.
+  // Loads the first n of 16 bytes, and zeros for the other bytes.
   template <class E>
   static __m128i LoadBytes(const E* p, int64_t n) {
     if (n >= 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -1,4 +1,4 @@
-// AVX-512 F, BW, DQ, VL: 32 registers of 16 f32 or 8 f64, and masks.
+// Kernels for AVX-512 F, BW, DQ and VL, which have 32 registers of 16 f32 or 8 f64, and masks.
 
 #include "kernels/isa/avx512_f32.h"
 #include "kernels/isa/avx512_words.h"
@@ -54,13 +54,13 @@ struct Avx512F64 {
   }
 };
 
-// Traits for bytes that are widened to pairs of s16.
+// Traits for words of bytes. Bytes are widened to s16, and a word is a pair of s16.
 template <class E>
 struct Avx512Bytes : Avx512S32 {
   using Source = const E*;
   static constexpr int kGroup = 2;
   static constexpr bool kFlips = false;
-  static constexpr int kRows = 12;  // 13 and 14 rows leave no register for building words from rows.
+  static constexpr int kRows = 12;  // With 13 or 14 rows, no register is left for building words from rows of rhs.
   static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 2, 2, 2, 2, 2, 2, 2};
 
   static Words LoadUpTo(const E* p, int64_t n) {
@@ -68,7 +68,8 @@ struct Avx512Bytes : Avx512S32 {
     return _mm512_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // One asm keeps GCC 12 from multiplying for all sums before it adds, which spills.
+  // Both instructions are in one asm statement. Otherwise GCC 12 computes the products for all sums before it adds
+  // them, and registers spill to memory.
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));

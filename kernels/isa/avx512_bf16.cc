@@ -1,4 +1,4 @@
-// AVX-512 BF16: products of bf16 pairs, two for each sum at once.
+// Kernels for AVX-512 BF16: VDPBF16PS adds two products of bf16 to each sum.
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {

@@ -2,7 +2,7 @@
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 
-// GCC 12 warns about the undefined source of unmasked intrinsics in its own header (GCC bug 105593).
+// Without this, GCC 12 warns that its own header uses undefined values in unmasked intrinsics (GCC bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -51,14 +51,14 @@ struct Avx512F32 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
   }
 
-  // Transposes 16x16 elements. Zen 4 executes twice as many of these shuffles in a cycle as perfect shuffles. GFLOP/s
-  // for words of bf16 and rhs of 2048x768 on two cores of Zen 4:
+  // Transposes 16x16 elements. Zen 4 executes twice as many of these shuffles in a cycle as of the perfect shuffles Low
+  // and High. GFLOP/s for words of bf16 and a transposed rhs of 2048x768 on two cores of Zen 4:
   //
-  //     rows    perfect    these
-  //     4       93         99
-  //     16      243        250
+  //     rows    perfect shuffles    this function
+  //     4       93                  99
+  //     16      243                 250
   //
-  // f32 waits for memory, and would lose 3 %.
+  // Only words are transposed by this function. Transposing f32 by it would cost 3 %.
   static void TransposeInLanes(Vec (&r)[16]) {
     const auto pd = [](Vec x) { return _mm512_castps_pd(x); };
     Vec t[16], u[16];
@@ -66,7 +66,7 @@ struct Avx512F32 {
       t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
       t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
-    // Lane l of u[i + c] holds column 4 * l + c of rows i to i + 3.
+    // 128-bit lane l of u[i + c] holds column 4 * l + c of rows i to i + 3.
     RAGGEMM_UNROLL for (int i = 0; i < 16; i += 4) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
         u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(t[i + j]), pd(t[i + j + 2])));

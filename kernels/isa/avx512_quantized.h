@@ -1,14 +1,17 @@
 // Converts quantized elements to pairs of bf16 by table lookup (AVX-512 with VBMI), for packers and streaming GEMVs.
 // The elements come from two rows, b of step k and c of step k + 1.
 //
-// 4 bits, in packers: the words b0 c0, b1 c1, ... are each copied to four lanes, shifted by 0, 8, 4 and 12 bits. The
-// low bits of a lane are then its code, which selects one of 16 bf16.
+// Elements of 4 bits in packers: byte j of b and byte j of c form a 16-bit word, which has four codes. Each word is
+// copied to four 16-bit lanes, and the lanes are shifted right by 0, 8, 4 and 12 bits. The low four bits of a lane are
+// then a code, which selects one of 16 bf16.
 //
-// 4 bits, in streaming GEMVs of kNv vectors, which may take columns in any order: the codes fill kNv / 4 vectors. Each
-// 32-bit lane has four codes of row b in its low half and four of row c in its high half. Shifted by 0, 4, 8 and 12
-// bits, lane l of vector i has the codes of columns kNv * l + 4 * i + 0, 1, 2 and 3.
+// Elements of 4 bits in streaming GEMVs that compute kNv vectors of columns: sums may have any order of columns, so
+// shuffles are saved. The codes fill kNv / 4 vectors. Each 32-bit lane has four codes of row b in its low half and four
+// of row c in its high half. Shifted by 0, 4, 8 and 12 bits, lane l of vector i has the codes of columns kNv * l + 4 *
+// i + 0, 1, 2 and 3.
 //
-// 8 bits: the bytes b0 c0 b1 c1 ... are interleaved. 7 bits of each select the low and the high byte of its bf16.
+// Elements of 8 bits: the codes of both rows are interleaved as b0 c0 b1 c1 ... Seven bits of a code select the low
+// byte and the high byte of its bf16 from two tables.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
 
@@ -48,7 +51,8 @@ struct Avx512ByteCodes : V {
       tables.low[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 16);
       tables.high[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 24);
     }
-    // Index of each interleaved code. The codes of the second row begin at 64.
+    // from_rows interleaves the codes of two rows: entry i says which code becomes byte i of the result. Entries below
+    // 64 mean codes of the first row, and entries from 64 on mean codes of the second row.
     for (int i = 0; i < 64; ++i) {
       tables.from_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
     }
@@ -62,22 +66,22 @@ struct Avx512ByteCodes : V {
     const Words at = kFormat.is_integer && kFormat.is_signed ? _mm512_abs_epi8(codes) : codes;
     Words low = _mm512_permutex2var_epi8(TableAt(kTables.low), at, TableAt(kTables.low + 64));
     Words high = _mm512_permutex2var_epi8(TableAt(kTables.high), at, TableAt(kTables.high + 64));
-    // The tables have no entries from 128 on. 128 is 0x4300 in bf16.
+    // The tables have entries for the integers 0 to 127 only. The bf16 of 128 + m is 0x4300 + m for m below 128.
     if constexpr (kFormat.is_integer) {
       const __mmask64 large = _mm512_movepi8_mask(at);
       high = _mm512_mask_mov_epi8(high, large, _mm512_set1_epi8(0x43));
       if constexpr (!kFormat.is_signed) low = _mm512_mask_sub_epi8(low, large, at, _mm512_set1_epi8(-128));
     }
     if constexpr (kFormat.is_signed) {
-      constexpr int kOrAnd = 0xf8;  // Truth table of a | b & c.
+      constexpr int kOrAnd = 0xf8;  // Truth table of the function a | (b & c).
       high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kOrAnd);
     }
     return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
   }
 };
 
-// Traits for quantized elements of 4 bits. Table entries of floats are too large by 2^kBias. Applying a scale, even 1,
-// corrects this.
+// Traits for quantized elements of 4 bits. For floats, the entries of the table are 2^kBias times the values of the
+// codes. Applying a block scale, even the scale 1, also divides by 2^kBias.
 template <class V, int kIndex>
 struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -96,8 +100,8 @@ struct Avx512NibbleCodes : V {
   static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
     return _mm512_castsi128_si512(LoadCodes(p, rows > 0 ? n : 0));
   }
-  // Loads the codes of kNv columns for each 32-bit lane, in the order at the top of this file. Row c counts as 0 unless
-  // `both`.
+  // Loads the codes of rows b (`first`) and c (`second`). Each 32-bit lane gets the codes of kNv columns, in the order
+  // at the top of this file. If `both` is false, there is no row c, and its codes are 0.
   template <int kNv>
   RAGGEMM_INLINE static void LoadLanes(Source first, Source second, bool both, Words (&lanes)[kNv / 4]) {
     if constexpr (kNv == 4) {
@@ -134,15 +138,16 @@ struct Avx512NibbleCodes : V {
     constexpr uint16_t kShifts[] = {0, 8, 4, 12};
     Tables tables{};
     for (uint32_t i = 0; i < 32; ++i) {
-      tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;  // The fifth bit of an index is from another code.
+      // A look-up uses five bits. The fifth bit belongs to another code, so entries 16 to 31 repeat entries 0 to 15.
+      tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
-      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // Words of the second row begin at 32.
+      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // Entries from 32 on mean words of the second row.
     }
     return tables;
   }();
 
-  // Loads the first n of 32 codes, then zeros. A byte has two codes.
+  // Loads the first n of 32 codes, and zeros for the other codes. A byte has two codes.
   static __m128i LoadCodes(Source p, int64_t n) {
     if (n >= 32) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at));
     return _mm_maskz_loadu_epi8(static_cast<__mmask16>(n <= 0 ? 0 : (1U << n / 2) - 1), p.at);
@@ -155,14 +160,15 @@ struct Avx512NibbleCodes : V {
   }
 };
 
-// Traits for quantized floats of 4 bits with block scales. If a product may not be a normal number, the elements are
-// multiplied one by one.
+// Traits for quantized floats of 4 bits with block scales. Scales are powers of two, so they usually change only the
+// exponents of elements. If an element times its scale may not be a normal number, elements and scales are multiplied
+// one by one.
 template <class V, int kIndex>
 struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   using Base = Avx512NibbleCodes<V, kIndex>;
   using Words = __m512i;
 
-  // Scales of kScaleSteps steps, for 32 columns or for one.
+  // The scales of kScaleSteps steps of k, for 32 columns (Read) or for one column (ReadOne).
   class Scales {
    public:
     RAGGEMM_INLINE void Read(const BlockScales& from, int64_t k, int64_t column, int64_t n) {
@@ -175,7 +181,7 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     }
     RAGGEMM_INLINE Words Low(Words first, Words second) const { return Scaled(Base::LowWords(first, second), 0); }
     RAGGEMM_INLINE Words High(Words first, Words second) const { return Scaled(Base::HighWords(first, second), 1); }
-    // Applies the scales of columns 0 to 15 (half 0) or 16 to 31 (half 1).
+    // Multiplies words by the scales of columns 0 to 15 (half 0) or 16 to 31 (half 1).
     RAGGEMM_INLINE Words Scaled(Words words, int half) const {
       if (are_normal_) [[likely]]
         return SubtractExponents(words, exponents_[half]);
@@ -197,7 +203,7 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     bool are_normal_;
   };
 
-  // Scales of kScaleSteps steps, for the columns of LaneSteps.
+  // The scales of kScaleSteps steps of k, for the 16 * kNv columns of LaneSteps.
   template <int kNv>
   class LaneScales {
    public:
@@ -235,14 +241,17 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
  private:
   static constexpr char kOne = 127;
 
-  // Returns true if all products are normal numbers. With codes below 2 they may be denormal: 0.5 * 2^-125 is the
-  // smallest normal number. Codes above 127 + kBias need larger exponents, which SubtractExponents cannot make.
+  // Returns true if the products of all elements with these scales are normal numbers or zeros. Code c is the scale
+  // 2^(c - 127). With codes below 2, products may be denormal: the smallest element is 0.5, and 0.5 * 2^-125 is the
+  // smallest normal number. Codes above 127 + kBias need larger exponents than those in the table, but
+  // SubtractExponents can only lower exponents.
   static bool AreNormal(Words codes) {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
             _mm512_cmpgt_epu8_mask(codes, _mm512_set1_epi8(kMost))) == 0;
   }
-  // Subtracts from the exponents of all elements but zeros. GFLOP/s for rhs of 2048x768 on two cores of Zen 4:
+  // Subtracts `exponents` from the exponents of all elements except zeros. GFLOP/s for rhs of 2048x768 on two cores of
+  // Zen 4:
   //
   //     handling of zeros                                       1 row    16 rows
   //     mask (here)                                             76       323
@@ -252,15 +261,15 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
     return _mm512_mask_sub_epi16(words, nonzero, words, exponents);
   }
-  // Returns the exponents to subtract from both elements of each lane. The code of the scale is in byte `byte` of the
-  // lane.
+  // Returns the exponents to subtract from both elements of each 32-bit lane. The code of a lane's scale is in byte
+  // number `byte` of the lane of `codes`.
   static Words ExponentsOf(Words codes, int byte) {
     const Words bytes = _mm512_set4_epi32(0x0cff0cff, 0x08ff08ff, 0x04ff04ff, 0x00ff00ff);
     const Words differences = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
     return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // Multiplies elements one by one. Lane i has the scale codes[i * step].
+  // Multiplies elements by their scales one by one. Both elements of 32-bit lane i have the scale codes[i * step].
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);
@@ -289,8 +298,9 @@ constexpr auto LaneScalesFor() {
   }
 }
 
-// The inner loop of a streaming GEMV that takes columns out of order. `Next` adds a pair of steps, with two shuffles
-// for 64 codes instead of six. One row by int4 in L2 reads 22 instead of 16 GB/s (Zen 4, one core).
+// The inner loop of a streaming GEMV whose sums have the columns out of order. `Next` adds two steps of k. It needs two
+// shuffles for 64 codes, and the loop in the order of columns (WordSteps) needs six. With one row of lhs and int4 rhs
+// in L2, this loop reads 22 GB/s and WordSteps 16 GB/s (Zen 4, one core).
 template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
@@ -322,7 +332,7 @@ struct LaneSteps {
     const Words y = V::Pinned(scales.Scaled(V::template ColumnOf<kColumn>(lanes), v));
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::DotBroadcast(a + i, y, sums[i][v]);
   }
-  // Puts the sums in the order of columns.
+  // Puts the sums of each row in the order of columns.
   RAGGEMM_INLINE static void Arrange(Tile& sums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) Interleave<V>(sums[i]);
   }
@@ -344,8 +354,8 @@ constexpr auto QuantizedTraits() {
   }
 }
 
-// Adds streaming GEMVs. Eight or more independent sums hide the latency of a product. At most 24 leave registers for
-// the lookup of codes.
+// Adds streaming GEMVs of 1 to kMr rows. Each one keeps 8 to 24 vectors of sums in registers. Fewer independent sums
+// would not hide the latency of the products, and more would leave no registers for the look-up of codes.
 template <class V, int kMr>
 constexpr void AddGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
@@ -362,8 +372,8 @@ constexpr void AddGemvs(FormatKernels& kernels) {
   }
 }
 
-// Adds rhs packers for each quantized format of four bits or more. With kAll, for rows whose kernels multiply words, it
-// also adds lhs packers, streaming GEMVs and kernels that store the panel.
+// Adds rhs packers for each quantized format of four bits or more. kAll is true for kernel rows that multiply words.
+// They also get lhs packers, streaming GEMVs, and kernels that store the panel.
 template <class V, bool kAll, int kIndex = 0>
 constexpr void AddQuantized(KernelRow& row) {
   if constexpr (kIndex < kQuantizedFormats) {
@@ -374,13 +384,14 @@ constexpr void AddQuantized(KernelRow& row) {
       if constexpr (kAll) {
         kernels.lhs = kernels.rhs;
         AddGemvs<Traits, kGemvRows>(kernels);
-        // The kernel of the first register tile looks up codes while it computes sums. GFLOP/s of panels that are
-        // packed first and of these kernels, for rhs of 2048x768 on two cores of Zen 4:
+        // The kernel of a tile's first register tile decodes rhs, multiplies it, and stores the packed panel for the
+        // next register tiles, all in one pass. Without such a kernel, each panel is packed before it is multiplied.
+        // GFLOP/s of both ways for rhs of 2048x768 on two cores of Zen 4:
         //
-        //     format    16 rows: packed, these    32 rows: packed, these
-        //     MXFP4     208, 287                  258, 314
-        //     fp8       261, 316                  300, 316
-        //     int4      239, 286                  242, 273
+        //     format    16 rows: packed before, one pass    32 rows: packed before, one pass
+        //     MXFP4     208, 287                            258, 314
+        //     fp8       261, 316                            300, 316
+        //     int4      239, 286                            242, 273
         AddStoring<Traits, Traits::kRows>(kernels);
       }
     }

@@ -1,4 +1,4 @@
-// AVX-512 VNNI: four products of bytes for each sum at once.
+// Kernels for AVX-512 VNNI: VPDPBUSD adds four products of bytes to each sum.
 #include "kernels/isa/avx512_words.h"
 
 namespace raggemm {
@@ -8,11 +8,11 @@ template <class E>
 struct Avx512Vnni : Avx512Quads<E> {
   using typename Avx512S32::Vec, typename Avx512S32::Words;
   static constexpr bool kFlips = true, kFlipsSameFormat = true;
-  static constexpr int kRows = 12;  // Two more registers hold the excess of flipped bits.
+  static constexpr int kRows = 12;  // More rows leave no registers for the excess of flipped bits.
   static constexpr int kWide[kRows + 1] = {0, 8, 6, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 
   static Words Flip(Words a, Words b) { return _mm512_xor_si512(a, b); }
-  // VPDPBUSD takes the unsigned operand first.
+  // The first source of VPDPBUSD has unsigned bytes, the second one signed bytes.
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));

@@ -14,7 +14,7 @@ struct Avx512Words {
   static Words LoadWords(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static void StoreWords(uint32_t* p, Words x) { _mm512_storeu_si512(p, x); }
   static Words BroadcastWord(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
-  // Loads the first n of 32 bytes, then zeros.
+  // Loads the first n of 32 bytes, and zeros for the other bytes.
   static __m256i LoadBytes(const void* p, int64_t n) {
     if (n >= 32) return _mm256_loadu_si256(static_cast<const __m256i*>(p));
     return _mm256_maskz_loadu_epi8(n <= 0 ? 0 : (__mmask32{1} << n) - 1, p);
@@ -33,7 +33,8 @@ struct Avx512Words {
   }
 
  private:
-  // Returns the permutation that gives first[i], second[i], first[i + 1], second[i + 1] and so on.
+  // Returns the index vector with which a permutation of two vectors gives first[i], second[i], first[i + 1], second[i
+  // + 1] and so on.
   static Words Index(int i) {
     const Words low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,  //
                                        39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);

@@ -1,4 +1,4 @@
-// AVX-VNNI: four products of bytes for each sum at once, without AVX-512.
+// Kernels for AVX-VNNI: VPDPBUSD adds four products of bytes to each sum, without AVX-512.
 #include "kernels/isa/avx2_s32.h"
 
 namespace raggemm {
@@ -21,8 +21,8 @@ struct AvxVnni : Avx2S32 {
     const Words second = _mm256_cvtepu8_epi16(LoadBytes(p + stride, rows > 1 ? n : 0));
     return _mm256_or_si256(first, _mm256_slli_epi16(second, 8));
   }
-  // VPDPBUSD takes the unsigned operand first. The {vex} prefix selects the AVX-VNNI encoding, so that the compiler
-  // needs no support for AVX-VNNI.
+  // The first source of VPDPBUSD has unsigned bytes, the second one signed bytes. The {vex} prefix selects the AVX-VNNI
+  // encoding, so that the compiler needs no support for AVX-VNNI.
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));

@@ -1,4 +1,5 @@
-// Epilogues: operations on a sum before it is stored. The traits V are those of tile_gemm.h.
+// Epilogues, which apply alpha, c, bias and rounding to sums before they are stored. The traits V are those of
+// tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 #define RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 
@@ -35,7 +36,7 @@ void StoreEpilogue(const EpilogueArgs& args) {
 template <class V, class From>
 void AddScaled(const ScaledArgs& args) {
   using T = typename V::Scalar;
-  // Copies all arguments, so that the compiler keeps them in registers.
+  // Copies all arguments to local variables, so that the compiler keeps them in registers.
   const auto [rows, columns, sums, totals, stride, row_scales, column_scales, first] = args;
   for (int64_t j = 0; j < columns; j += V::kWidth) {
     const typename V::Vec column = V::Load(column_scales + j);

@@ -1,5 +1,5 @@
-// Kernel rows whose packed elements are as wide as their sums. This file decides which kernels they have for each
-// format.
+// Makes the kernel rows whose packed elements have the type of their sums. This file decides which kernels these rows
+// have for each element format.
 #ifndef RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 #define RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 
@@ -14,17 +14,19 @@
 namespace raggemm {
 namespace {
 
-// Rows of the tallest register tile. kTiles has half the rows, because it keeps two sums for each element.
+// Rows of the tallest register tile. The arithmetic kTiles has half as many rows, because it keeps two sums for each
+// element.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
-// Vectors of the widest register tile with kMr rows. For kPairs GCC loads both steps first, and spills if a wide tile
-// fills the registers, like one of 3 x 4 vectors with AVX2.
+// Vectors of the widest register tile with kMr rows. For kTiles, two sums for each element count like twice as many
+// rows. For kPairs, GCC loads the elements of both steps first, and registers spill if sums fill them. So register
+// tiles of three rows with AVX2 have two vectors instead of four.
 template <class V, ArithmeticId kId, int kMr>
 inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
                                                                                                    : kMr];
 
-// The traits of the sums: V, or V::Flushing if the arithmetic flushes denormals and the CPU's float mode does not.
+// The traits of the sums: V, or V::Flushing if the arithmetic flushes denormals and the CPU has no float mode for that.
 template <class V, ArithmeticId kId>
 struct SumTraits {
   using Type = V;
@@ -45,12 +47,13 @@ constexpr Microkernel* TileKernel() {
   }
 }
 
-// True if kernels also read rhs in its stored layout. Narrower elements with sums in f64 are always packed. Few
-// problems mix them, and their direct kernels would take a tenth of the compile time.
+// True if there are kernels that read rhs of type E in its stored layout. If sums are in f64, narrower elements are
+// always packed. Few problems mix these types, and kernels for them would take a tenth of the compile time.
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
-// True if there are dot kernels for a transposed rhs. GFLOP/s for f32 on two cores of Zen 4 with 33 GB/s:
+// True if there are dot kernels for a transposed rhs of type E: for f32 with AVX-512. GFLOP/s for f32 on two cores of
+// Zen 4, which read 33 GB/s from memory:
 //
 //     rows, rhs, instruction set     packed panels    dot kernel
 //     1, 2048x768, AVX-512           14.0             14.7
@@ -59,7 +62,7 @@ inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DTy
 //     1, 2048x768, AVX2              15.5             14.8
 //     4, 2048x768, AVX2              58               53
 //
-// Both are equally fast for words of bf16.
+// For words of bf16, packed panels and dot kernels are equally fast.
 template <class V, class E, ArithmeticId kId>
 inline constexpr bool kHasDotTiles =
     kId == ArithmeticId::kF32&& V::kWidth == 16 && std::is_same_v<E, typename V::Scalar>;
@@ -72,7 +75,7 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Only the first of several register tiles stores the panel. It has more than half of the most rows.
+      // Only the first of several register tiles stores the panel. It always has more than half of kTallest rows.
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {
@@ -96,8 +99,8 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Adds kernels that decode quantized weights while they multiply. They exist for the usual formats of weights. All
-// other formats are packed first.
+// Adds kernels that decode quantized weights while they multiply. These kernels exist only for the usual formats of
+// weights. All other quantized formats are packed before kernels multiply them.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {

@@ -1,19 +1,20 @@
 // The contract between the tile runner (run.cc) and the code of one instruction set (isa/).
 //
-// T is the type of the sums: float, double or int32_t. Kernels read packed panels, or rhs in its stored layout, which
-// differs only in strides.
+// T is the type of the sums: float, double or int32_t. Kernels read lhs as packed panels. They read rhs as packed
+// panels, or in its stored layout, row by row.
 //
 //     packed lhs, mr = 3         packed rhs, nr = 4         chain, total: mr x nr
 //     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3         row 0: 0 1 2 3
 //     k = 1      3 4 5           k = 1      4 5 6 7         row 1: 4 5 6 7
 //     k = 2      6 7 8           ...                        ...              (digits: position in memory)
 //
-// The elements of a panel are of type T, or words of several steps of k: two bf16, two s16 or four bytes. Zeros fill up
-// the last word:
+// The elements of a panel are of type T, or words. A word has the elements of several steps of k: two bf16, two s16 or
+// four bytes. Zeros fill up the last word. Words of two steps:
 //
 //     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33
 //
-// AMX has another layout of lhs: lines of 64 bytes of one row. Words of MMLA have 8 bytes (mmla_gemm.h).
+// AMX has another layout of lhs: lines, which have 64 bytes of one row (amx_gemm.h). Words of MMLA have 8 bytes
+// (mmla_gemm.h).
 #ifndef RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 #define RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 
@@ -35,77 +36,82 @@ struct Float16 {
 // Size of a cache line. On CPUs with longer lines, some lines are prefetched twice.
 inline constexpr int64_t kLineBytes = 64;
 
-// Lines that a kernel or a packer prefetches into L2, spread evenly over its work. They form runs of equal length. The
-// callee advances `line` and `run_left` for the next callee.
+// The cache lines that a kernel or a packer prefetches into L2, spread evenly over its work. The lines form runs of
+// equal length. The kernel or packer advances `line` and `run_left`, so that the next one continues there.
 struct Prefetch {
   const char* line;
-  int64_t count;     // Lines that this call prefetches.
+  int64_t count;     // Lines that this kernel or packer prefetches.
   int64_t run_left;  // Lines from `line` to the end of its run.
   int64_t run;       // Lines of a whole run.
-  int64_t skip;      // Bytes from the last line of a run to the first line of the next run.
-  // True: a streaming GEMV loads the lines into L1, kNearSteps steps of k at a time. All lines must be readable.
+  int64_t skip;      // Bytes from the start of the last line of a run to the start of the first line of the next run.
+  // True: a streaming GEMV loads the lines into L1 instead, and takes only kNearSteps steps of k in each pass. All
+  // lines must be readable memory.
   bool near = false;
 };
 inline constexpr int kNearSteps = 4;
 
-// Scales of type f8e8m0fnu, which are powers of two, each for `steps` steps of k of one column of rhs or row of lhs.
+// Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` successive steps of k in one column of
+// rhs, or in one row of lhs.
 struct BlockScales {
-  const uint8_t* first;  // Scale of the first step and column. Null: all are 1.
-  int64_t k_step;        // Bytes to the next scale along k.
-  int64_t column_step;   // Bytes to the scale of the next column.
+  const uint8_t* first;  // Scale of the first step and column. Null: all scales are 1.
+  int64_t k_step;        // Bytes from a scale to the next scale along k.
+  int64_t column_step;   // Bytes from a scale to the scale of the next column.
   int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
-  int64_t offset;        // Position of the first step among those of its scale. A multiple of kScaleSteps.
+  // Position of the first step among the `steps` that share its scale. A multiple of kScaleSteps.
+  int64_t offset;
 };
 inline constexpr int64_t kScaleSteps = 32;
 
-// The start of an accumulation chain in a kernel call.
+// How a kernel call begins its accumulation chains.
 enum class Begin : uint8_t {
-  kZero,    // The chain begins at +0.
-  kResume,  // The chain continues from `chain`.
+  kZero,    // The chains begin at +0.
+  kResume,  // The chains continue from the values in MicrokernelArgs::chain.
 };
-// The end of a chain in a kernel call.
+// How a kernel call ends its accumulation chains.
 enum class End : uint8_t {
-  kKeepChain,  // `chain` keeps the chain for the next call.
-  kStore,      // The chain goes to `out`.
-  kAddTotal,   // total + chain goes to `out`.
+  kKeepChain,  // The call stores the chains in MicrokernelArgs::chain, for the next call.
+  kStore,      // The call stores the chains as results in MicrokernelArgs::out.
+  kAddTotal,   // The call adds the chains to the totals, and stores the sums as results in MicrokernelArgs::out.
 };
 
-// rhs, packed or in its stored layout.
+// The rhs of a kernel call: a packed panel, or elements in their stored layout.
 struct RhsView {
   const void* data;         // Row kk starts at data + kk * stride, in the element type that the kernel reads.
-  int64_t stride;           // Elements. For packed rhs the width of the panel.
-  BlockScales scales = {};  // Only in the stored layout.
+  int64_t stride;           // In elements. For a packed panel, its width.
+  BlockScales scales = {};  // Only for the stored layout.
 };
 
-// The results of a register tile.
+// The memory for the results of a register tile.
 struct OutView {
-  void* data;                // Elements of type T. May be `total`.
-  int64_t stride;            // Elements.
-  bool nontemporal = false;  // True: stores bypass the caches. `data` and `stride` are multiples of a vector.
+  void* data;      // Elements of type T. May be the memory of `total`.
+  int64_t stride;  // From row to row, in elements.
+  // True: stores bypass the caches. `data` and `stride` are then multiples of the vector size.
+  bool nontemporal = false;
 };
 
-// Work that a kernel does while it computes sums.
+// Other work that a kernel does while it computes sums.
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
   PackAhead* pack = nullptr;  // Only for kernels that pack ahead.
 };
 
-// Arguments of a micro-kernel, which computes a register tile over k steps. Each step sets the chain of element (i, j)
-// to fma(a[kk][i], b[kk][j], chain), in the order of the arithmetic. Kernels with KernelRow::adds_totals keep the total
-// in `chain` and add all chains to it. Their `end` is never kAddTotal.
+// Arguments of a micro-kernel, which computes the sums of a register tile over `k` steps of k. Step kk sets the chain
+// of element (i, j) to fma(a[kk][i], b[kk][j], chain). The arithmetic prescribes the order of the steps. Kernels with
+// KernelRow::adds_totals keep the total in `chain` and add all chains to it. Their `end` is never kAddTotal.
 struct MicrokernelArgs {
-  int64_t k;      // A multiple of KernelRow::k_step, except for the last steps of a panel.
-  const void* a;  // A packed panel [k][mr] with a vector of slack.
+  int64_t k;      // Number of steps of k. A multiple of KernelRow::k_step, unless the panel ends with them.
+  const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind the panel is readable.
   RhsView b;
-  int64_t columns;    // GEMV kernels only: columns, and row stride of chain and total.
-  void* panel;        // Output of kernels that also store the packed panel: [k][nr].
-  void* chain;        // T [mr][nr]. GEMV kernels leave garbage here at the end.
-  const void* total;  // T [mr][nr]
+  int64_t columns;  // GEMV kernels only: number of columns, and row stride of `chain` and `total`.
+  void* panel;      // Only for kernels that also store a packed panel of rhs: memory for it, [k][nr].
+  // Chains that wait between calls, T [mr][nr]. A GEMV kernel leaves garbage here after the last step.
+  void* chain;
+  const void* total;  // Totals that End::kAddTotal adds, T [mr][nr].
   OutView out;
   Begin begin;
   End end;
-  bool same_format = false;  // True if lhs and rhs have the same element format.
+  bool same_format = false;  // True if lhs and rhs have the same element format. Only kernels for bytes use this.
   SideWork side;
 };
 using Microkernel = void(const MicrokernelArgs&);
@@ -114,32 +120,34 @@ using Microkernel = void(const MicrokernelArgs&);
 // words store the word of step kk at dst[kk / k_group * dst_stride + j]. Packers::rows finds src(kk, j) at src[kk *
 // src_stride + j], Packers::transposed at src[j * src_stride + kk].
 //
-// Packers store whole vectors, so each row may overwrite the start of the next one. They therefore write the rows in
-// order, and the last of several vectors first. The last row ends with zeros up to a whole vector, for which dst has
-// slack. Words and lines are zero from the last step up to k_padded.
+// Packers store whole vectors, so the end of a row may overwrite the start of the next row of dst. They therefore write
+// the rows in order. Packers that write column by column begin with the last vector of columns. The last row ends with
+// zeros up to a whole vector, and dst has room for them. Words and lines have zeros for steps from k up to k_padded.
 struct PackArgs {
   const void* src;
-  int64_t src_stride;  // Elements.
+  int64_t src_stride;  // In elements of src.
   int64_t k;
-  int64_t k_padded;  // A multiple of KernelRow::k_step.
+  int64_t k_padded;  // At least k. A multiple of KernelRow::k_step.
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // Elements of T, words or lines.
+  int64_t dst_stride;  // In elements of dst, which are of type T, words or lines.
   Prefetch* prefetch;  // Only for Packers::transposed.
-  // True if the packer packs lhs, and if lhs has the format of rhs. VPDPBUSD multiplies a signed by an unsigned byte,
-  // and SDOT two signed bytes. If operands do not fit, the packer flips the top bit of each byte of lhs (word_gemm.h).
+  // is_lhs is true if the packer packs lhs, and same_format if lhs and rhs have the same format. VPDPBUSD multiplies a
+  // signed by an unsigned byte, and SDOT two signed bytes. If the formats do not fit the instruction, the packer of lhs
+  // flips the top bit of each byte (word_gemm.h).
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Used by packers of f4e2m1fn.
 };
 using Pack = void(const PackArgs&);
 
-// Packing of the next panel while a kernel computes sums, in slices spread evenly over its steps.
+// The next panel of rhs, which a kernel packs while it computes sums. It packs slices, which are spread evenly over its
+// steps of k.
 struct PackAhead {
   Pack* pack;
-  PackArgs left;               // The rest to pack.
+  PackArgs left;               // Arguments of the packer for the rest of the panel, which is not packed yet.
   int64_t slice;               // Steps of k in a slice.
-  int64_t src_step, dst_step;  // Bytes from a slice to the next.
-  int64_t count;               // Slices that this call packs.
+  int64_t src_step, dst_step;  // Bytes from one slice to the next.
+  int64_t count;               // Slices that this kernel call packs.
 };
 
 // Arguments of an epilogue, which computes for each element
@@ -149,18 +157,18 @@ struct PackAhead {
 //     r = r + bias
 //     out = round(r)
 //
-// A null pointer skips its operation.
+// A null alpha, c or bias skips its operation. A null beta counts as 1.
 struct EpilogueArgs {
   int64_t rows;
   int64_t columns;
-  const void* total;     // T [rows][total_stride]
-  int64_t total_stride;  // Elements.
-  void* out;             // Elements of out's type.
-  int64_t out_stride;    // Elements.
-  const void* c;         // Same type and stride as out. May be out itself.
+  const void* total;     // Totals, T [rows][total_stride].
+  int64_t total_stride;  // From row to row, in elements.
+  void* out;             // Elements of the type of out.
+  int64_t out_stride;    // From row to row, in elements.
+  const void* c;         // Elements with the type and the stride of out. May be out itself.
   const void* alpha;     // T, one value.
   const void* beta;      // T, one value.
-  const void* bias;      // T [columns]
+  const void* bias;      // One bias for each column, T [columns].
 };
 using Epilogue = void(const EpilogueArgs&);
 
@@ -168,8 +176,8 @@ using Epilogue = void(const EpilogueArgs&);
 //
 //     totals[i][j] = fma(row_scales[i] * column_scales[j], sums[i][j], first ? +0 : totals[i][j])
 //
-// All operations are in T, on whole vectors of columns. `sums` have type T, or s32, which is rounded to T first. They
-// may be the totals.
+// All operations are in T, on whole vectors of columns. `sums` have type T or s32. s32 sums are rounded to T first.
+// `sums` and `totals` may be the same array.
 struct ScaledArgs {
   int64_t rows;
   int64_t columns;
@@ -182,8 +190,8 @@ struct ScaledArgs {
 };
 using ScaleSums = void(const ScaledArgs&);
 
-// Arguments of an activation of f32 values: out[i] = round(activation(gate[i]) * up[i]). If `up` is null, this factor
-// is missing. If `interleaved`, gate[2 * i] and gate[2 * i + 1] stand for gate[i] and up[i].
+// Arguments of an activation of f32 values: out[i] = round(activation(gate[i]) * up[i]). If `up` is null, there is no
+// factor up[i]. If `interleaved` is true, `gate` has both: gate[2 * i] is the gate, and gate[2 * i + 1] is up.
 struct ActivationArgs {
   int64_t count;
   const float* gate;
@@ -193,7 +201,8 @@ struct ActivationArgs {
 };
 using Activate = void(const ActivationArgs&);
 
-// Arguments of the weighted sum of expert rows. For one i after the other:
+// Arguments of a function that adds weighted rows to the sums of their tokens. For each row i in ascending order, and
+// each column j, it sets:
 //
 //     sums[tokens[i]][j] = fma(weights[i], from[i][j], sums[tokens[i]][j])
 struct CombineArgs {
@@ -207,10 +216,11 @@ struct CombineArgs {
 };
 using Combine = void(const CombineArgs&);
 
-// Arguments of the gradient of an activation for one row. The gradients of gate and up have their layout in `forward`.
+// Arguments of the gradient of an activation for one row. The gradients of gate and up have the layout that gate and up
+// have in `forward`.
 struct ActivationGradientArgs {
   ActivationArgs forward;
-  const float* a;  // Gradient of weight * activation(gate) * up.
+  const float* a;  // Gradient of the products weight * activation(gate) * up.
   float weight;
   void* gate;  // Output: the gradient of gate, or of gate and up if they are interleaved.
   void* up;    // Output: the gradient of up. Null if `forward` has no `up` or is interleaved.
@@ -221,7 +231,7 @@ using ActivateGradient = void(const ActivationGradientArgs&);
 struct WidenArgs {
   int64_t count;
   const void* from;
-  float* to;  // Has room for whole vectors.
+  float* to;  // Has room for a whole number of vectors.
 };
 using Widen = void(const WidenArgs&);
 
@@ -243,8 +253,8 @@ struct DotArgs {
 };
 using Dot = float(const DotArgs&);
 
-inline constexpr int kGemvRows = 8;  // Most rows of a streaming GEMV.
-inline constexpr int kDotRows = 4;   // Most rows of a dot kernel.
+inline constexpr int kGemvRows = 8;  // Largest number of rows in a streaming GEMV.
+inline constexpr int kDotRows = 4;   // Largest number of rows in a dot kernel (dot.h).
 inline constexpr int kMaxRows = 32;  // Rows of the tallest register tile of any instruction set.
 
 // Steps of a KC block, the steps of k that are packed at once. A panel of 256 x 32 f32 fills two thirds of a 48 KiB L1.
@@ -256,14 +266,15 @@ static_assert([] {
   }
   return true;
 }());
-// Steps of a KC block of bytes, unless they are dequantized or kernels add totals. Their sums have no chains. GFLOP/s
-// for s8 by s8 on two cores of Zen 4:
+// Steps of a KC block of bytes, unless the bytes are dequantized or kernels add totals. Sums of bytes are exact, so
+// their chains may be longer than kKc. GFLOP/s for s8 by s8 on two cores of Zen 4:
 //
 //     steps                    256    512    1024
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block of split f32. Kernels see three or six times as many steps of bf16.
+// Steps of a KC block of f32 that is split into bf16 parts. For kernels these are three or six times as many steps of
+// bf16.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -273,7 +284,7 @@ static_assert([] {
   return true;
 }());
 
-// Bytes that KernelRow::set_up saves.
+// Bytes of the state that KernelRow::set_up saves.
 inline constexpr int kMatrixUnitState = 64;
 
 // The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
@@ -286,7 +297,7 @@ struct PackedLayout {
 // A kernel that reads rhs in its stored layout.
 struct DirectKernel {
   Microkernel* run;
-  int64_t nr;  // Columns that it computes.
+  int64_t nr;  // Columns that the kernel computes.
 };
 
 // The encoding of a quantized format. It repeats raggemm/format.h, which files of instruction sets cannot include.
@@ -296,8 +307,8 @@ struct QuantizedFormat {
   int bits;
   bool is_integer, is_signed;
   int digits;                      // Bits of precision, with the hidden bit and without the sign.
-  int min_exponent;                // Exponent of the smallest normal number. Floats only.
-  uint32_t first_nonfinite = ~0U;  // Smallest magnitude that is an infinity or a NaN.
+  int min_exponent;                // Exponent of the smallest normal number. Only used for floats.
+  uint32_t first_nonfinite = ~0U;  // Smallest code without the sign bit that is an infinity or a NaN.
   // Returns true if the format has an infinity.
   constexpr bool is_ieee() const { return first_nonfinite < (1U << (bits - 1)) - 1; }
 };
@@ -318,20 +329,21 @@ inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFo
 //     dst[line * dst_step + i] = (src(first + line * src_step + i) - zeros[i]) * scales[i]
 //
 // in f32, then rounds to the type of dst. A normal result in bf16 is exact if the scale is missing or a power of two,
-// or if element and scale have at most four digits each.
+// or if element and scale have at most four binary digits each.
 struct DequantizeArgs {
   const void* src;
-  int64_t first, src_step;  // Elements. Each line begins at a whole byte of src.
+  // Index of the first element, and elements from line to line. Each line begins at a whole byte of src.
+  int64_t first, src_step;
   int64_t lines, count;
   void* dst;
-  int64_t dst_step;  // Elements.
-  // May be null. Dequantizers to bytes take neither.
+  int64_t dst_step;  // From line to line, in elements.
+  // One value for each element of a line, or null. Dequantizers to bytes ignore both.
   const float* zeros;
   const float* scales;
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// Dequantizers by index of kQuantized. to_bytes is for integers only.
+// The dequantizers of an instruction set, in the order of kQuantized. to_bytes has dequantizers for integers only.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -343,35 +355,38 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a kernel row for one element format. Null: the row has none.
+// The functions of a kernel row for one element format. A function is null if the row does not have it.
 struct FormatKernels {
-  // Kernels that read rhs in its stored layout, by [mr][0: wide, 1: as wide as a packed panel].
+  // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
+  // wide as a packed panel.
   DirectKernel direct[kMaxRows + 1][2];
-  // Streaming GEMVs that read rhs in its stored layout, by [mr]. They take any multiple of nr columns.
+  // Streaming GEMVs of mr rows that read rhs in its stored layout. They compute any multiple of nr columns.
   DirectKernel gemv[kMaxRows + 1];
-  // Kernels for a transposed rhs, by [mr]. Its columns are contiguous along k, b.stride elements apart.
+  // Dot kernels (dot.h) of mr rows. rhs is transposed: each of its columns is contiguous along k, and columns are
+  // b.stride elements apart.
   DirectKernel dot[kMaxRows + 1];
-  // Kernels that also store the panel, packed, by [mr].
+  // Kernels of mr rows that read rhs in its stored layout and also store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
-  Microkernel* packed[kMaxRows + 1];  // Kernels that read a packed panel, by [mr].
+  Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
   Packers lhs, rhs;                   // Packers into the layouts of the row's panels.
-  Pack* pack_bias;                    // Converts rows to T.
-  Epilogue* epilogue;                 // Epilogue for an out of this format.
+  Pack* pack_bias;                    // Converts a row of this format to T.
+  Epilogue* epilogue;                 // Epilogue that stores results in this format.
   // Functions of the expert MLP, from f32 to this format or back. Only in rows of arithmetic f32.
-  Activate* activate[kActivationCount];  // By Activation.
+  Activate* activate[kActivationCount];  // Index: Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
   Scale* scale;
   Dot* row_dot;
 };
 
-// Packers from f32 to bf16 parts. For each block of Arithmetic::split_block steps of k they write a packed block for
-// each product of Splitting::order. k_padded counts the steps of one product. `width` is at most kMaxRows.
+// Packers that split f32 into bf16 parts. For each block of Arithmetic::split_block steps of k, they write one packed
+// block for each product of Splitting::order. PackArgs::k_padded counts the steps of one product. PackArgs::width is at
+// most kMaxRows.
 struct SplitPackers {
   Packers lhs, rhs;
 };
 
-// The micro-kernels of one instruction set and arithmetic. All have the same register tiles.
+// The micro-kernels of one instruction set for one arithmetic. The register tiles are the same for all formats.
 struct KernelRow {
   ArithmeticId arithmetic;
   int64_t rows;      // MR: rows of the tallest register tile.
@@ -380,14 +395,14 @@ struct KernelRow {
   int64_t k_step;    // Blocks of k are multiples of k_step, except for the last one.
   int64_t vector;    // Elements of T in a vector.
   PackedLayout lhs, rhs;
-  FormatKernels formats[kDTypes];   // By DType.
-  SplitPackers split[kPrecisions];  // By Precision. Null if the row does not split f32.
-  ScaleSums* add_scaled;            // Null if sums are integers.
-  ScaleSums* add_scaled_integers;   // From s32 to f32 or f64. Null if sums are integers.
+  FormatKernels formats[kDTypes];   // Index: DType.
+  SplitPackers split[kPrecisions];  // Index: Precision. Null if the row cannot split f32.
+  ScaleSums* add_scaled;            // For sums of type T. Null if T is an integer.
+  ScaleSums* add_scaled_integers;   // For s32 sums and totals of type T. Null if T is an integer.
   Combine* combine;                 // Only in rows of arithmetic f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
-  double products_per_fma;  // Multiply-adds in the time of one f32 fma of the instruction set.
+  double products_per_fma;  // Multiply-adds that take as long as one f32 fma of the same instruction set.
   int64_t ahead_slice;      // Steps of k in a slice that kernels pack ahead. 0: they do not pack ahead.
   // Functions that configure a matrix unit around all kernels of a thread, or null. set_up saves the previous
   // configuration in `saved`, and restore loads it.

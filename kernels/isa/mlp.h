@@ -1,5 +1,5 @@
-// Functions of expert MLPs other than products, in f32, with the same bits on all instruction sets. The traits V are
-// those of tile_gemm.h.
+// The steps of expert MLPs except products: activations, their gradients, scaling, dot products and sums of rows. All
+// compute in f32, with the same bits on all instruction sets. The traits V are those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_MLP_H_
 #define RAGGEMM_KERNELS_ISA_MLP_H_
 
@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Loads the first `left` elements of a vector, if any, then zeros.
+// Loads the first `left` elements of a vector, and zeros after them. Loads only zeros if `left` is 0 or negative.
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();

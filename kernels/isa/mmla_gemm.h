@@ -1,6 +1,6 @@
-// Register tiles of the MMLA instructions, which multiply two rows of lhs by two columns of rhs to four sums. Each row
-// or column is a word of 8 bytes: 4 steps of bf16, or 8 steps of bytes. The traits V are those of tile_gemm.h for the
-// sums, and
+// Register tiles of the MMLA instructions, which add the products of two rows of lhs and two columns of rhs to four
+// sums. Each row or column is a word of 8 bytes: 4 steps of bf16, or 8 steps of bytes. The traits V are those of
+// tile_gemm.h for the sums, and
 //
 //   Element                   type of the stored elements
 //   kGroup                    steps of k in a word
@@ -12,7 +12,7 @@
 //   LowElements(x, y) HighElements(x, y)
 //                             halves of the interleaved elements
 //   LowWords(x, y) HighWords(x, y)
-//                             the first words, the last words
+//                             the first words of x and y, their last words
 //   Dot(a, b, sum, same_format)
 //                             sum + the products of two rows and two columns
 //   ToRows(x, y, same_format) from the sums of two columns and of the next two columns to the sums of two rows
@@ -29,7 +29,7 @@
 namespace raggemm {
 namespace {
 
-// Interleaves kGroup rows into the words of their columns, by perfect shuffles:
+// Interleaves kGroup rows into the words of their columns, by perfect shuffles. Letters are rows, and digits columns:
 //
 //   a0 a1 ..  b0 b1 ..  c0 c1 ..  d0 d1 ..   ->   a0 b0 c0 d0 a1 b1 c1 d1   a2 b2 ..
 template <class V>
@@ -44,9 +44,9 @@ RAGGEMM_INLINE inline void Interleave(typename V::Words (&r)[V::kGroup]) {
   }
 }
 
-// The inner loop of MMLA kernels. Each call adds one word of steps. `Begin` changes the layout of the sums from rows
-// (left) to 2 x 2 blocks (right), and `End` changes it back. A line is a vector, and (i, j) is the sum of row i, column
-// j:
+// The inner loop of MMLA kernels. Each call of `Next` adds kGroup steps of k, one word of each row and column. `Begin`
+// changes the layout of the sums from rows (left) to 2 x 2 blocks (right), and `End` changes it back. Each line below
+// is a vector, and (i, j) is the sum of row i and column j:
 //
 //   (i, 0) (i, 1) (i, 2) (i, 3)            (i, 0) (i, 1) (i + 1, 0) (i + 1, 1)
 //   (i + 1, 0) ..              (i + 1, 3)  (i, 2) (i, 3) (i + 1, 2) (i + 1, 3)
@@ -94,7 +94,7 @@ struct MmlaSteps {
     if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * V::kWidth;
   }
 
-  // Gets the words of 2 * kGroup columns, from vector v on.
+  // Loads the words of 2 * kGroup columns of rhs, from vector v of the register tile on.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[kGroup]) {
     if constexpr (kFrom == RhsFrom::kPanel) {
       const auto* words = reinterpret_cast<const uint64_t*>(b) + v * V::kWidth;
@@ -135,7 +135,7 @@ void PackRowsToWords(const PackArgs& args) {
   }
 }
 
-// Packs transposed rows, in which the elements of a word are already adjacent.
+// Packs an operand that is contiguous along k, so that the elements of a word are already adjacent.
 template <class V>
 void PackTransposedToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;
@@ -144,7 +144,8 @@ void PackTransposedToWords(const PackArgs& args) {
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += 2) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
-    // Offset of the second row of a pair, which is garbage in the last pair of an odd width.
+    // Offset of the second row of a pair. If the width is odd, the last pair has the same row twice, and sums of the
+    // second one are not used.
     const int64_t second = j + 1 < args.width ? args.src_stride : 0;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
       PrefetchDue(prefetch, prefetches, due);
@@ -170,7 +171,7 @@ void MmlaGemm(const MicrokernelArgs& args) {
 template <class V, int kMr = 2>
 constexpr void AddMmlaTiles(FormatKernels& kernels) {
   if constexpr (kMr <= V::kRows) {
-    // An odd number of rows uses the kernel of one row more, which is garbage.
+    // An odd number of rows uses the kernel for one more row. The sums of that row are garbage.
     for (int mr = kMr - 1; mr <= kMr; ++mr) {
       kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanel>;
       kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, RhsFrom::kRows>, V::kPanelVectors * V::kWidth};

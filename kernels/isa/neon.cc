@@ -1,4 +1,4 @@
-// NEON of ARMv8: 32 registers of 4 f32 or 2 f64.
+// Kernels for NEON of ARMv8, which has 32 registers of 4 f32 or 2 f64.
 #include <arm_neon.h>
 
 #include "kernels/isa/dequantize.h"

@@ -1,4 +1,4 @@
-// BFMMLA of ARMv8.6: four steps of bf16 for two rows and two columns at once.
+// Kernels for BFMMLA of ARMv8.6, which adds four steps of k of bf16 for two rows and two columns at once.
 #include <arm_neon.h>
 
 #include "kernels/isa/dequantize.h"
@@ -14,8 +14,8 @@ struct NeonBf16 : NeonFlushing, NeonWords<BFloat16> {
   static constexpr int kGroup = 4;
   static constexpr bool kHasSigns = false;
   static constexpr int kPanelVectors = 2;
-  // 10 rows have the 20 sums that Neoverse V1 keeps in flight: 4 per cycle, with a latency of 5 cycles. llvm-mca 19
-  // counts 97 % of the pipes in use. With 8 rows it counts 78 %.
+  // 10 rows have 20 vectors of sums. Neoverse V1 needs that many: it starts 4 products per cycle, and each takes 5
+  // cycles. llvm-mca 19 predicts that 97 % of the pipes are in use. With 8 rows it predicts 78 %.
   static constexpr int kRows = 10;
 
   static Words LowElements(Words a, Words b) { return Of16(vzip1q_u16(As16(a), As16(b))); }

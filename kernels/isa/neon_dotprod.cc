@@ -1,4 +1,4 @@
-// SDOT and UDOT of ARMv8.2: four products of bytes for each sum at once.
+// Kernels for SDOT and UDOT of ARMv8.2, which add four products of bytes to each sum.
 #include <arm_neon.h>
 
 #include "kernels/isa/neon_s32.h"
@@ -13,7 +13,7 @@ struct NeonDotProd : NeonS32 {
   using Words = uint32x4_t;
   static constexpr int kGroup = 4;
   static constexpr bool kFlips = true, kFlipsSameFormat = false;
-  static constexpr int kRows = 10;  // Two more registers hold the excess of flipped bits.
+  static constexpr int kRows = 10;  // More rows leave no registers for the excess of flipped bits.
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 6, 4, 4, 2, 2, 2, 2, 2};
 
   using NeonS32::Pinned;
@@ -67,7 +67,7 @@ struct NeonDotProd : NeonS32 {
   static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 
  private:
-  // Loads the first n of 8 bytes, then zeros.
+  // Loads the first n of 8 bytes, and zeros for the other bytes.
   static uint8x8_t LoadRow(const E* p, int64_t n) {
     if (n >= 8) return vld1_u8(reinterpret_cast<const uint8_t*>(p));
     uint8_t padded[8] = {};

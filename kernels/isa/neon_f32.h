@@ -13,7 +13,8 @@ namespace {
 struct NeonFlushing;
 
 struct NeonF32 {
-  // Traits for arithmetics that flush denormals. The float mode of Arm is no help: it flushes before it rounds.
+  // Traits for arithmetics that flush denormals. They flush after rounding, but the float mode of Arm flushes before
+  // rounding, so it cannot be used.
   using Flushing = NeonFlushing;
   using Scalar = float;
   using Vec = float32x4_t;
@@ -77,7 +78,8 @@ struct NeonF32 {
   }
 };
 
-// FlushingTraits for vectors. Results of the smallest normal magnitude are left to FlushingTraits.
+// Traits for vectors that compute like FlushingTraits (scalar_traits.h). If a result has the smallest normal magnitude,
+// FlushingTraits computes the elements of that vector one by one.
 struct NeonFlushing : NeonF32 {
   static uint32x4_t Magnitude(Vec x) { return vreinterpretq_u32_f32(vabsq_f32(x)); }
   static Vec Flushed(Vec x) {

@@ -1,4 +1,5 @@
-// SMMLA, UMMLA and USMMLA of ARMv8.6: eight steps of bytes for two rows and two columns at once.
+// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6, which add eight steps of k of bytes for two rows and two columns at
+// once.
 #include <arm_neon.h>
 
 #include "kernels/isa/epilogue.h"
@@ -9,8 +10,8 @@
 namespace raggemm {
 namespace {
 
-// Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. USMMLA takes the unsigned
-// operand first, so sums are transposed if that is rhs.
+// Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. The first operand of USMMLA
+// has unsigned bytes. So if rhs is unsigned and lhs is signed, rhs comes first, and the blocks of sums are transposed.
 template <class E>
 struct NeonI8mm : NeonS32, NeonWords<E> {
   using Element = E;

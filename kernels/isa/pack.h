@@ -1,4 +1,5 @@
-// Packers into elements of the type of the sums, and prefetches. The traits V are those of tile_gemm.h.
+// Packers that convert elements to the type of the sums, and functions that prefetch. The traits V are those of
+// tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_PACK_H_
 #define RAGGEMM_KERNELS_ISA_PACK_H_
 
@@ -19,12 +20,14 @@ inline void PrefetchLine(Prefetch& prefetch) {
   prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
 }
 
-// Prefetches one of `calls` equal shares of the lines.
+// Prefetches one of `calls` equal shares of prefetch.count lines. `due` counts fractions of lines, and is 0 before the
+// first call.
 inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
-// Prefetches several lines. With long runs this is cheaper than one by one.
+// Prefetches `lines` lines, or loads them with Prefetch::near. If runs are long, this is cheaper than prefetching line
+// by line.
 RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
@@ -62,7 +65,8 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
-// Load or store the first n elements through an array, for traits without masks for E. Loads add zeros.
+// Load or store the first n elements of a vector through an array. They are for traits without masked loads or stores
+// of E. Loads fill up the vector with zeros.
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
   E padded[V::kWidth] = {};
@@ -94,7 +98,8 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
   }
 }
 
-// Access to elements of type E: their pointer, the steps of k that a streaming GEMV takes at once, their scales.
+// Access to elements of type E. Source is a pointer to them, kGemvSteps the steps of k in a pass of a streaming GEMV,
+// and Scales their block scales. Only quantized elements have block scales.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
@@ -127,8 +132,9 @@ void PackRows(const PackArgs& args) {
   }
 }
 
-// Interleaves n vectors: all first elements, then all second ones, and so on. Each of log2(n) perfect shuffles rotates
-// the bits of (row, column) by one place. With as many vectors as lanes this transposes the block.
+// Interleaves kVectors vectors: first comes element 0 of each vector, then element 1 of each vector, and so on. It
+// takes log2(kVectors) perfect shuffles, and each one rotates the bits of an element's index by one bit. With as many
+// vectors as lanes, this transposes the block.
 template <class V, int kVectors>
 RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   if constexpr (requires { V::TransposeBlock(r); }) return V::TransposeBlock(r);
@@ -143,8 +149,8 @@ RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   }
 }
 
-// Packs rows of src as columns of dst, kWidth rows at once. If pairs of elements can be transposed as one, this halves
-// the shuffles, which dominate the cost.
+// Packs rows of src as columns of dst, kWidth rows at once. If the traits have LoadPairs, a pair of elements is
+// transposed as one element. That halves the number of shuffles, which dominate the cost.
 template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;
@@ -160,7 +166,8 @@ void PackTransposed(const PackArgs& args) {
     scales.ReadOne(args.scales, k, column);
     return scales.Scaled(x, 0);
   };
-  // The last columns come first. Their vector may overwrite columns of the next row, which are written later.
+  // The loop begins with the last columns. Storing them as a whole vector may overwrite the first columns of the next
+  // row of dst, which are written later.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;

@@ -1,4 +1,4 @@
-// Kernels for one element at a time. All other instruction sets must give the same bits.
+// Kernels that compute one element at a time. The kernels of all other instruction sets must give the same bits.
 #include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 #include "kernels/isa/scalar_traits.h"

@@ -1,4 +1,4 @@
-// Traits of one element at a time. Their fma is std::fma of the C library.
+// Traits for kernels that compute one element at a time. Their fma is std::fma of the C library.
 #ifndef RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 #define RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 
@@ -9,7 +9,8 @@ namespace {
 
 inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// The empty asm keeps GCC 12 from vectorizing loops over integers. The vectors would read beyond the last step.
+// The empty asm keeps GCC 12 from vectorizing loops over integers. Vectorized loops would read beyond the last step of
+// k.
 inline int32_t Fma(int32_t a, int32_t b, int32_t c) {
   auto sum = static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b) + static_cast<uint32_t>(c));
   asm("" : "+r"(sum));
@@ -28,7 +29,7 @@ inline int32_t Sum(int32_t a, int32_t b) { return Fma(1, a, b); }
 inline int32_t Product(int32_t a, int32_t b) { return Fma(a, b, 0); }
 
 #ifdef __aarch64__
-using Half = __fp16;  // GCC 12 has no _Float16 for AArch64 in C++.
+using Half = __fp16;  // For AArch64, GCC 12 has no _Float16 in C++.
 #else
 using Half = _Float16;
 #endif
@@ -48,20 +49,21 @@ inline void Round(int32_t x, int32_t* p) { *p = x; }
 
 struct FlushingTraits;
 
-// FlushedToF32 and OddSum compute in f64, without denormals. So the CPU's float mode does not matter.
+// FlushedToF32 and OddSum compute in f64, and no f64 value is denormal there. So the CPU's float mode does not matter.
 
-// Returns x, but zero below the smallest normal f32 and infinity beyond f32, with the sign of x.
+// Returns x. If its magnitude is below the smallest normal f32, returns zero instead. If it is 2^128 or more, returns
+// infinity. Both have the sign of x.
 inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
 }
-// Returns a + b rounded to f32, to odd: truncated, with the last bit set if any digit was lost, also in the addition in
-// f64.
+// Returns a + b, rounded to f32 by rounding to odd: the sum is truncated, and its last bit is set if any digit was
+// lost. That includes digits that the addition in f64 loses.
 inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
   auto bits = __builtin_bit_cast(uint64_t, sum);
-  if (error < 0 || error > 0) {  // False for the NaN error of infinities.
+  if (error < 0 || error > 0) {  // With infinities, `error` is a NaN and both comparisons are false.
     if ((error > 0) != (sum > 0)) --bits;
     bits |= 1;
   }
@@ -72,7 +74,8 @@ inline double OddSum(double a, double b) {
 template <class T>
 struct ScalarTraits {
 #ifndef RAGGEMM_CPU_FLUSHES
-  using Flushing = FlushingTraits;  // Traits for arithmetics that flush denormals.
+  // Traits for arithmetics that flush denormals, on CPUs whose float mode cannot flush after rounding.
+  using Flushing = FlushingTraits;
 #endif
   using Scalar = T;
   using Vec = T;
@@ -111,8 +114,8 @@ struct ScalarTraits {
   }
 };
 
-// Sums that flush denormals as x86 does, on every CPU and in every float mode. Denormal operands count as zeros, and so
-// do results that are denormal after rounding with an unbounded exponent.
+// Traits whose sums flush denormals as x86 does, on every CPU and in every float mode. Denormal operands count as
+// zeros. A result becomes zero if it is denormal after rounding with an unbounded exponent.
 struct FlushingTraits : ScalarTraits<float> {
   static constexpr float kLeast = 0x1p-126F;  // Smallest normal number.
 
@@ -121,9 +124,9 @@ struct FlushingTraits : ScalarTraits<float> {
     a = Flushed(a), b = Flushed(b), c = Flushed(c);
     const Vec sum = raggemm::Fma(a, b, c);
     if (__builtin_fabsf(sum) != kLeast) return Flushed(sum);
-    // Denormals are twice as far apart as numbers with an unbounded exponent. So the fma rounds some results up to
-    // kLeast that should be flushed. Both sides of the comparison are exact: a and b have 8 digits, and c is small,
-    // because the sum is.
+    // Below kLeast, f32 numbers are twice as far apart as they would be with an unbounded exponent. So the fma rounds
+    // some results up to kLeast that should be flushed to zero. Both sides of the comparison are exact: a and b have 8
+    // digits, and c is small, because the sum is.
     constexpr double kRoundsUp = 0x1p-126 - 0x1p-151;
     const double sign = sum < 0 ? -1 : 1, product = static_cast<double>(a) * static_cast<double>(b);
     return sign * product < kRoundsUp - sign * static_cast<double>(c) ? __builtin_copysignf(0, sum) : sum;

@@ -1,7 +1,8 @@
 // Packers that split f32 into bf16 parts (Splitting in raggemm/arithmetic.h). The traits V are those of tile_gemm.h for
 // f32, and
 //
-//   Between(x, least, most)   elements whose magnitude has its bits in this range, else zeros of the same sign
+//   Between(x, least, most)   the elements of x whose magnitude, as a bit pattern, is in this range. All other
+//                             elements become zeros of the same sign
 #ifndef RAGGEMM_KERNELS_ISA_SPLIT_H_
 #define RAGGEMM_KERNELS_ISA_SPLIT_H_
 
@@ -13,22 +14,23 @@
 namespace raggemm {
 namespace {
 
-// Bits of magnitudes. kLargestOfFinitePart is the largest one that rounds to a finite bf16.
+// Bit patterns of f32 magnitudes. kLargestOfFinitePart is the largest magnitude that rounds to a finite bf16.
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFinitePart = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
 // The bf16 parts of some lines of f32 numbers. Array 0 has the first parts, for the product of two first parts. Arrays
-// 1 to kParts are for all other products. They have zeros for infinities and NaNs, because an infinity times small
-// parts of both signs would add up to a NaN.
+// 1, 2, ... have the first parts, second parts and so on, for all other products. They have zeros for infinities and
+// NaNs, because an infinity times small parts of both signs would add up to a NaN.
 template <int64_t kParts, int64_t kElements>
 struct Bf16Parts {
   static constexpr int64_t kArrays = kParts + 1;
   BFloat16* At(int64_t array, int64_t element) { return elements[array] + element; }
-  // The gap of 96 elements keeps arrays from lying 4 KiB apart, where stores hold up loads: 61 instead of 78 GFLOP/s
-  // for bf16_x3 at 512 rows of 2048x768 (Zen 4).
+  // 96 extra elements keep the arrays from lying a multiple of 4 KiB apart. At such distances loads wait for stores:
+  // bf16_x3 reached 61 instead of 78 GFLOP/s with 512 rows of 2048x768 (Zen 4).
   alignas(64) BFloat16 elements[kArrays][kElements + 96];
 };
 
-// Splits n numbers, from element `at` of each array on, with zeros up to n_padded.
+// Splits n numbers into bf16 parts, and stores the parts from element `at` of each array on. Zeros fill up n_padded
+// elements of each array.
 template <class V, int64_t kParts, int64_t kElements>
 inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf16Parts<kParts, kElements>& parts) {
   const float minus_one = -1;
@@ -45,7 +47,7 @@ inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf1
 }
 
 // Packs f32 as bf16 parts, one packed block for each product. kPack is the bf16 packer for the same operand and
-// orientation. kStepBytes is the size of one step of k in one row or column.
+// orientation. kStepBytes is the packed size of one step of k in one row or column.
 template <class V, ArithmeticId kId, Precision kPrecision, bool kIsLhs, bool kTransposed, Pack* kPack,
           int64_t kStepBytes>
 void PackSplit(const PackArgs& args) {
@@ -83,7 +85,7 @@ void PackSplit(const PackArgs& args) {
   if (kTransposed) MoveOn(prefetch, args.prefetch);
 }
 
-// Adds the packers that split f32 to a row, which call its given bf16 packers.
+// Adds packers that split f32 to a kernel row. They call the bf16 packers in the template arguments.
 template <class V, ArithmeticId kId, Pack* kLhsRows, Pack* kLhsTransposed, Pack* kRhsRows, Pack* kRhsTransposed,
           int64_t kStepBytes>
 constexpr void AddSplit(KernelRow& row) {

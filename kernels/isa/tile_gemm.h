@@ -6,7 +6,7 @@
 //   kRows                        rows of the tallest register tile
 //   kWide[mr]                    vectors of the wide register tile with mr rows
 //   Zero() Broadcast(p) Fma(a, b, c) Add(a, b) Mul(a, b)
-//   Low(a, b) High(a, b)         halves of the interleaved elements of a and b
+//   Low(a, b) High(a, b)         first and second half of a0 b0 a1 b1 ...
 //   FmaInRegisters(a, b, c)      Fma that overwrites c and has no memory operand
 //   Pinned(v)                    v in a register: the compiler never loads it again
 //   FmaByLane<i>(a, b, c)        optional: FmaInRegisters with element i of a, which replaces broadcasts
@@ -20,7 +20,8 @@
 //   TransposeBlock(Vec (&)[kWidth])  optional, if it is cheaper than perfect shuffles with Low and High
 //
 // All code is in an unnamed namespace, because it is compiled once for each instruction set. Otherwise the linker could
-// keep one copy of an inline function for all, perhaps the one for AVX-512.
+// keep a single copy of an inline function for all instruction sets. That copy could use AVX-512, which other CPUs
+// cannot execute.
 #ifndef RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 
@@ -39,12 +40,12 @@ namespace {
 
 // How a kernel gets rhs.
 enum class RhsFrom : uint8_t {
-  kRows,         // It reads stored rows.
-  kRowsAndPack,  // It reads stored rows, and stores a packed panel.
-  kPanel,        // It reads a packed panel.
+  kRows,         // The kernel reads rows of rhs in the stored layout.
+  kRowsAndPack,  // The kernel reads rows in the stored layout, and stores them as a packed panel.
+  kPanel,        // The kernel reads a packed panel.
 };
 
-// Calls f with each number from kFirst to kEnd - 1.
+// Calls f with each number from kFirst to kEnd - 1, as a compile-time constant.
 template <int kFirst, int kEnd, class F>
 RAGGEMM_INLINE inline void ForEach(F f) {
   if constexpr (kFirst < kEnd) {
@@ -53,8 +54,8 @@ RAGGEMM_INLINE inline void ForEach(F f) {
   }
 }
 
-// Adds one step of k. Multiplies by the lanes of vectors of lhs. The last lanes may hold elements of the slack behind
-// the panel.
+// Adds one step of k to the sums in `acc`. Loads the elements of lhs as vectors, and multiplies by single lanes of
+// these vectors. The last vector may extend beyond the panel, and its last lanes are then not used.
 template <class V, int kMr, int kNv>
 RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
                                        typename V::Vec (&acc)[kMr][kNv]) {
@@ -67,12 +68,14 @@ RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typena
   }
 }
 
-// Adds one step of k. A tile that is wider than a panel holds the column of lhs in registers and walks along rhs,
-// because a whole row of rhs would spill. All other tiles hold the row of rhs and walk down lhs.
+// Adds one step of k to the sums in `acc`. A register tile that is wider than a panel keeps the column of lhs in
+// registers and walks along the row of rhs, because the whole row would not fit into registers. All other register
+// tiles keep the row of rhs in registers and walk down the column of lhs.
 //
-// The inline assembly of FmaInRegisters and Pinned prevents two pessimizations of GCC 12. GCC folds one load into every
-// fma that uses it: 65 % of peak instead of 96 % for 4x16 tiles of AVX2 with panels in L1 (Zen 3). It also overwrites
-// an operand instead of the sum, which then spills. A single row uses each load once, so folding is welcome there.
+// The inline assembly of FmaInRegisters and Pinned prevents two pessimizations of GCC 12. First, GCC repeats a load in
+// every fma that uses the loaded value. 4x16 tiles of AVX2 with panels in L1 then reach 65 % of peak instead of 96 %
+// (Zen 3). Second, GCC lets an fma overwrite an operand instead of the sum, and sums spill to memory. With a single row
+// each value is used once, so repeated loads do no harm there.
 template <class V, int kMr, int kNv, bool kStores, class LoadColumns>
 RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* panel,
                                 typename V::Vec (&acc)[kMr][kNv]) {
@@ -127,8 +130,8 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
   }
 }
 
-// The inner loop of kernels whose elements are as wide as their sums. `Next` adds the steps of k that the arithmetic
-// adds at once. `Last` adds the last steps, if they are fewer.
+// The inner loop of kernels whose panels have elements of the type of the sums. `Next` adds kGroup steps of k, the
+// number that the arithmetic adds at once. `Last` adds the last steps if fewer than kGroup are left.
 template <class V, class E, int kMr, int kNv, bool kStores, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
@@ -148,7 +151,7 @@ struct FmaSteps {
     ReadScales(args, k, column);
   }
 
-  // Reads the scales of the next kScaleSteps steps.
+  // Reads the block scales of the next kScaleSteps steps of k.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     scales.Read(args.b.scales, k, column, kNr);
   }
@@ -163,7 +166,7 @@ struct FmaSteps {
     };
     Step<V, kMr, kNv, kStores>(a + i * kMr, load, kStores ? panel + i * kNr : nullptr, sums);
   }
-  // Adds `steps` steps in pairs. Missing steps count as +0.
+  // Adds `steps` steps of k in pairs (Arithmetic::adds_pairs). Steps from `steps` up to kGroup count as +0.
   RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
     const typename V::Vec zero = V::Zero();
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -208,7 +211,8 @@ struct FmaSteps {
   typename Elements<V, E>::template Scales<kNv> scales;
 };
 
-// Steps of k between two prefetches, which are unrolled. Otherwise GCC 12 reaches 60 to 70 % of peak with AVX2.
+// Steps of k between two prefetches. Loops are unrolled by this number. Without unrolling, GCC 12 reaches 60 to 70 % of
+// peak with AVX2.
 inline constexpr int kSteps = 4;
 
 template <class V, int kMr, int kNv>
@@ -222,7 +226,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
-// Computes a register tile with the inner loop `Steps`.
+// The micro-kernel of a register tile. `Steps` is its inner loop.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -277,16 +281,18 @@ void TileGemm(const MicrokernelArgs& args) {
   StoreResult<V>(args, acc);
 }
 
-// Computes few rows by all columns of rhs. Each pass takes a few steps of k of all columns, in the order of memory. The
-// chains wait in L1. Bandwidth for one row of f32, as a share of a plain pass over memory at 62 GB/s (Zen 4, two
-// cores):
+// Multiplies a few rows of lhs by all columns of rhs. A pass takes a few steps of k for all columns, in the order of
+// memory. Between passes the chains are in L1. The table has the bandwidth for one row of f32, divided by the 62 GB/s
+// of a plain pass over memory (Zen 4, two cores). Its rows are vectors of columns that are computed at once, and its
+// columns are steps of k in a pass:
 //
 //     vectors     4 steps    8 steps    16 steps
 //     2           0.69       0.90       0.77
 //     4                      0.79
 //     16                     0.60
 //
-// Wider columns lose: their long runs trigger hardware prefetches of lines that are used much later.
+// More than two vectors are slower, because their long runs of adjacent lines trigger hardware prefetches of lines that
+// are needed much later.
 template <class V, class Steps, int kMr, int kNv>
 void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -300,7 +306,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
   const int64_t chunk_lines = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
   const T* total = static_cast<const T*>(args.total);
-  // Nearly all passes neither begin nor end a chain. Only their loop is unrolled.
+  // Nearly all passes are `within` a call: they neither begin nor end it. Only the loop of these passes is unrolled.
   const auto pass = [&](auto within, int64_t k) RAGGEMM_INLINE {
     const int64_t left = within ? pass_steps : args.k - k < pass_steps ? args.k - k : pass_steps;
     const bool start = !within && args.begin == Begin::kZero && k == 0;
@@ -348,8 +354,8 @@ void StreamingGemv(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.side.prefetch);
 }
 
-// Computes a register tile whose chains have two lanes, for even and odd steps. The end of a chain adds both to the
-// total.
+// Computes a register tile whose chains have two lanes: one for even and one for odd steps of k. At the end of a chain,
+// the sum of both lanes is added to the total.
 template <class V, class Steps, int kMr, int kNv>
 void TwoLaneGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -377,7 +383,8 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     }
     if ((left & 2) != 0) two();
     if (left % 2 != 0) steps.Add(0, even);
-    // Products of +0 and +0 fill up the chain. Adding +0 to one lane is enough, whatever the sign of the other.
+    // Products of +0 and +0 fill up a short chain. Adding +0 to one lane is enough, because the sum of both lanes is
+    // then the same, whatever the sign of the other lane.
     if (left < kChain) AddZero<V>(odd);
     const bool start = args.begin == Begin::kZero && k == 0;
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {

@@ -21,8 +21,8 @@
 //                             steps, for 2 * kWidth columns or for one. Low, High and Scaled apply the scales to
 //                             LowWords, HighWords and words.
 //   kFlips                    true if Dot takes only operands of equal signedness, or only of opposite signedness. For
-//                             all others the top bits of lhs are flipped (kFlipped). Then also:
-//   kFlipsSameFormat          true: lhs is flipped if it has the format of rhs. False: if it has the other one.
+//                             all other operands, the top bits of lhs are flipped (kFlipped). Such traits also have:
+//   kFlipsSameFormat          true: lhs is flipped if it has the format of rhs. False: if the formats differ.
 //   Flip(x, y) Sub(x, y)      x ^ y of words, x - y of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
@@ -36,17 +36,17 @@
 namespace raggemm {
 namespace {
 
-// Bits of a packed word of lhs that are flipped: none, or the top bit of each byte. A flip changes a byte by 128, and
-// so a sum by 128 times the column sum of rhs. Kernels compute this excess as the product of the flipped bits with rhs,
-// and subtract it at the end.
+// Bits of a packed word of lhs that are flipped: none (index 0), or the top bit of each byte (index 1). A flip changes
+// a byte by 128, and so a sum by 128 times the sum of its column of rhs. Kernels compute this excess as the product of
+// the flipped bits with rhs, and subtract it at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Steps of k that a streaming GEMV takes at once. More rows need more, because they load and store more sums. The first
-// definition is for elements of four bits. Bandwidth for bf16 from memory, as a share of a plain pass (Zen 4, one
-// core):
+// Steps of k in a pass of a streaming GEMV. More rows need more steps, because each pass loads and stores more sums.
+// The first definition is for elements of four bits, the second one for all others. Bandwidth for bf16 from memory,
+// divided by that of a plain pass over memory (Zen 4, one core):
 //
 //     rows, rhs         8 steps    16 steps
 //     1, 2048x768       0.74       0.69
@@ -93,8 +93,8 @@ constexpr auto ScalesFor() {
 template <class V>
 using ScalesOf = decltype(ScalesFor<V>());
 
-// The inner loop of kernels that multiply words. `Next` adds one word of steps. `Last` adds the last word, with zeros
-// for missing steps.
+// The inner loop of kernels that multiply words. `Next` adds kGroup steps of k, which are one word of each row and
+// column. `Last` adds `steps` steps, which may be fewer. Missing steps count as zeros.
 template <class V, int kMr, int kNv, RhsFrom kFrom>
 struct WordSteps {
   using Vec = typename V::Vec;
@@ -164,7 +164,7 @@ struct WordSteps {
     }
   }
 
-  // Gets the words of two vectors of columns, v and v + 1.
+  // Loads the words of rhs for the vectors v and v + 1 of columns. Also stores them in the panel with kRowsAndPack.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
     if constexpr (kFrom == RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
@@ -197,7 +197,7 @@ struct WordSteps {
   Vec excess[kNv];
 };
 
-// Flips the bits that kernels expect to be flipped (kFlipped).
+// Returns packed words with the bits flipped that kernels expect to be flipped (kFlipped).
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {
@@ -216,7 +216,7 @@ void PackRowWords(const PackArgs& args) {
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
-      // One set of scales is enough: with scales, width <= kColumns.
+      // One set of scales is enough, because operands with scales have width <= kColumns here.
       if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
       const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);
@@ -226,7 +226,7 @@ void PackRowWords(const PackArgs& args) {
   }
 }
 
-// Packs transposed rows, in which the elements of a word are already adjacent.
+// Packs an operand that is contiguous along k, so that the elements of a word are already adjacent.
 template <class V>
 void PackTransposedWords(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kStep = V::kGroup * kWidth;
@@ -234,7 +234,8 @@ void PackTransposedWords(const PackArgs& args) {
   const int64_t prefetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   ScalesOf<V> scales;
-  // The last columns come first. Their vector may overwrite columns of the next row, which are written later.
+  // The loop begins with the last columns. Storing them as a whole vector may overwrite the first columns of the next
+  // row of dst, which are written later.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
@@ -261,8 +262,8 @@ constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
-// Adds the kernels of the first of several register tiles, which also store the panel. It has more than half of the
-// most rows.
+// Adds the kernels that also store a packed panel. They compute the first of several register tiles, which always has
+// more than half of V::kRows rows.
 template <class V, int kMr>
 constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {
@@ -320,7 +321,7 @@ constexpr KernelRow MakePairRow() {
   return row;
 }
 
-// Makes a row for bytes. V<int8_t> is for signed rhs, and V<uint8_t> for unsigned.
+// Makes a kernel row for bytes. V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);

@@ -1,11 +1,13 @@
-// Start reading at MlpBackward::RunAll. It computes the gradients of a chunk's rows, piece by piece, and then sums them
-// into the gradients of weights:
+// Start reading at MlpBackward::RunAll. It works chunk by chunk, and within a chunk piece by piece. It computes the
+// gradients of the rows of all pieces, and then sums those of the chunk into the gradients of weights. Chunks have at
+// most 2048 rows here, and pieces at most 256:
 //
 //     sorted rows   | group 0, group 1 | group 2, its first 2048 rows    | the next 2048 rows | the rest  | group 3 ...
 //     chunk         | 0                | 1                               | 2                  | 3         | 4
 //     pieces        | 0                | 0 to 7                          | 0 to 7             | 0 to 5    | 0
 //
-// Sums of a group with several chunks stay in f32: in the gradients, or in the workspace if the gradients are narrower.
+// If a group has several chunks, its sums stay in f32 until the last chunk: in the gradients, or in the workspace if
+// the gradients are narrower than f32.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -20,7 +22,7 @@
 namespace raggemm {
 namespace {
 
-// A matrix in the workspace with a row for each row of a chunk.
+// A matrix in the workspace that has one row for each row of a chunk.
 struct ChunkRows {
   char* data;
   DType type;
@@ -47,7 +49,7 @@ class MlpBackward {
   absl::Status RunAll() const {
     if (const auto& to = gradients_.row_weights) std::fill_n(static_cast<float*>(to->data), to->dims[0], 0.0F);
     if (gradients_.x) steps_.ClearSums();
-    // Chunks also have the groups without rows, whose gradients are 0.
+    // Groups without rows belong to chunks, too, because the gradients of their weights become 0.
     for (MlpPart chunk = {mlp_.rows, chunk_rows_}; chunk.Next();) {
       const auto [begin, end] = chunk.rows;
       for (int64_t row = begin; row < end; row += kPieceRows) {
@@ -61,7 +63,7 @@ class MlpBackward {
   }
 
  private:
-  // Computes the gradients of a piece that starts at row `first` of its chunk.
+  // Computes the gradients of the rows of a piece. The piece starts at row `first` of its chunk.
   absl::Status RunPiece(const MlpPiece& piece, int64_t first) const {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
     steps_.GatherX(piece.rows, x_.At(first));
@@ -83,7 +85,8 @@ class MlpBackward {
       s = RunProduct({MlpWeights::kGate, gate_.At(first), b_.d, count, /*is_gradient=*/true, /*adds=*/true});
     }
     if (!s.ok()) return s;
-    // The gradient of a weight on the input is a dot product: x by the gradient of the weighted row.
+    // The gradient of a row weight on the input is the dot product of the row of x and the gradient of the weighted
+    // row.
     if (gradients_.row_weights && on_input) {
       AddDots(piece.rows, problem_.x, b_.tokens + begin, b_.d);
     }
@@ -98,7 +101,8 @@ class MlpBackward {
     return weight == nullptr ? 1 : *weight;
   }
 
-  // Gathers the gradient of out for each row: once as w_down multiplies it, and once times the weight of the row.
+  // Copies the gradient of out for each row twice. The copy in out_gradient has no weight, and the transposed w_down
+  // multiplies it. The copy in weighted_ is multiplied by the weight of the row, for the gradient of w_down.
   void GatherOutGradient(const RowRange& rows, int64_t first) const {
     const ChunkRows gathered = {b_.out_gradient, weighted_.type, weighted_.columns};
     const Array all = gathered.First(rows.count());
@@ -109,7 +113,8 @@ class MlpBackward {
     });
   }
 
-  // Computes the gradients of weights on the output. For each row this is a . a_gradient + b_down . out_gradient.
+  // Computes the gradients of row weights on the output. For each row this is the sum of two dot products: of a with
+  // a_gradient, and of b_down with out_gradient.
   absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
     const int64_t count = rows.count();
     if (problem_.b_down) {
@@ -155,14 +160,14 @@ class MlpBackward {
     });
   }
 
-  // Returns the chunk sizes of groups from `first` on.
+  // Returns the group sizes of the current chunk, for `groups` groups from group `first` on.
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  // A gradient of weights or of a bias: the transposed `rows` times `by`, summed over each group. A bias has `rows` of
-  // ones.
+  // The gradient of weights or of a bias. For each group it is the product of the transposed `rows` and `by`. For a
+  // bias, `rows` is a column of ones.
   struct WeightGradient {
     const std::optional<Array>& to;
-    float* sums;  // f32, for groups of several chunks.
+    float* sums;  // f32 sums for groups of several chunks. Null if they are not needed.
     ChunkRows rows, by;
     bool is_trans = false;  // True: the gradient is the transpose of that product.
   };
@@ -215,7 +220,7 @@ class MlpBackward {
   const MoeMlpGradients& gradients_;
   const MlpBuffers& b_;
   const int64_t chunk_rows_;
-  const ChunkRows x_, a_, weighted_;  // weighted_ is out_gradient times the row weights.
+  const ChunkRows x_, a_, weighted_;  // weighted_ has the rows of out_gradient times the row weights.
   const ChunkRows up_, gate_;         // Gradients of u and v.
 };
 

@@ -21,10 +21,10 @@
 namespace raggemm {
 namespace {
 
-// Returns the name of MoeMlpProblem::out in messages.
+// Returns the name of MoeMlpProblem::out in messages. In calls for gradients, this array has the gradient of out.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
-// The arrays of a call with their names in messages, results first.
+// The arrays of a call, with their names in messages. The first `results` arrays are results, all others inputs.
 struct CallArrays {
   absl::InlinedVector<NamedArray, 6 + std::size(kMlpSlots) + std::size(kMlpGradientSlots)> all;
   size_t results = 0;
@@ -46,7 +46,7 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   } else {
     for (const MlpGradientSlot& slot : kMlpGradientSlots) add(slot.name, gradients->*slot.gradient);
     arrays.results = arrays.all.size();
-    add_outputs();  // Gradients read them.
+    add_outputs();  // Calls for gradients read these arrays.
   }
   arrays.all.insert(arrays.all.end(), {{"x", &problem.x},
                                        {"row_tokens", &problem.row_tokens},
@@ -59,7 +59,8 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   return arrays;
 }
 
-// Calls CheckArrays or FillWithNaN for each result. No result may overlap a later result or an input.
+// Calls `function`, which is CheckArrays or FillWithNaN, for each result. Passes all later results and all inputs to
+// it, which must not overlap the result.
 absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& function,
                            absl::Span<const int64_t> workspace) {
   const absl::Span<const NamedArray> all = arrays.all;
@@ -71,7 +72,7 @@ absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& func
   return absl::OkStatus();
 }
 
-// Weights with the optional operands of their products.
+// The weights w_up, w_gate or w_down, with the optional operands of their product.
 struct Weights {
   absl::string_view name, bias_name, scale_name, zero_name;
   const Array& array;
@@ -98,7 +99,7 @@ std::string TypeAndShape(const Array& x) { return absl::StrCat(NameOf(x.dtype), 
 
 bool HasTypeAndShape(const Array& x, const Array& wanted) { return x.dtype == wanted.dtype && x.dims == wanted.dims; }
 
-// Checks what later checks rely on: formats, ranks, and types that no product checks.
+// Checks formats and ranks, which later checks rely on. Checks the types that are not checked with the products.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients) {
   const absl::string_view out = OutName(gradients);
   const auto weights = WeightsOf(problem);
@@ -154,8 +155,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
-// Checks the groups and the H of all weights, then the I of w_up and w_gate. Products check the columns of weights in
-// blocks.
+// Checks that all weights have the same number of groups and the H of x, then that w_up and w_gate have the I of
+// w_down. The columns of weights in column blocks are checked with the products.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
@@ -185,7 +186,7 @@ absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& ext
   return absl::OkStatus();
 }
 
-// Checks `up` and `gate`, in which the first products are kept.
+// Checks the optional arrays `up` and `gate`, which keep u and v (moe_mlp.h).
 absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t columns = (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate;
   const Array wanted = {nullptr, DType::kF32, {extents.rows, columns}};
@@ -200,7 +201,7 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
-// Checks that each gradient has an operand, with the same type and shape.
+// Checks that the operand of each gradient is given, and that both have the same type and shape.
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
     if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");
@@ -219,7 +220,7 @@ absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arra
   return absl::OkStatus();
 }
 
-// Returns the bytes of the largest element that products multiply.
+// Returns the bytes of an element of the widest type among x and the weights that are not quantized.
 int64_t LargestElement(const MoeMlpProblem& problem) {
   int64_t bytes = SizeOf(problem.x.dtype);
   for (const Weights& w : WeightsOf(problem)) {
@@ -228,10 +229,11 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
   return bytes;
 }
 
-// Returns true if its sums need memory of their own.
+// Returns true if x is given and not f32. The f32 sums for x then need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// Reads the group sizes, and the tokens of processed groups. `product` has all rows.
+// Reads and checks the group sizes, and the tokens of the rows of processed groups. `product` is a product over all
+// rows.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;

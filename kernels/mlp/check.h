@@ -1,4 +1,4 @@
-// Checks expert MLPs, and states their products as problems of grouped_gemm.h.
+// Checks the operands of expert MLPs, and turns their products into problems for GroupedGemm.
 #ifndef RAGGEMM_KERNELS_MLP_CHECK_H_
 #define RAGGEMM_KERNELS_MLP_CHECK_H_
 
@@ -13,25 +13,25 @@
 
 namespace raggemm {
 
-// Rows to compute, in ascending order: all rows of the processed groups, or some of them.
+// The rows that an expert MLP computes, in ascending order: all sorted rows of the processed groups, or some of them.
 struct MlpRows {
-  const int64_t* sizes;  // [groups] Rows of each group.
+  const int64_t* sizes;  // [groups] Number of rows of each group.
   int64_t groups;
   int64_t begin, end;
-  const int64_t* index = nullptr;  // Row of the call for each row. Null: the same row.
+  const int64_t* index = nullptr;  // Index of each row among the sorted rows of the call. Null: row i has index i.
   int64_t RowAt(int64_t i) const { return index == nullptr ? i : index[i]; }
 };
 
 enum class MlpWeights : uint8_t { kUp, kDown, kGate };
 
-// A product of rows with weights. lhs and out are dense.
+// A product of an expert MLP: rows times the weights of their groups. lhs and out have no gaps between rows.
 struct MlpProduct {
   MlpWeights weights;
   void* lhs;
   void* out;
   int64_t rows;
-  bool is_gradient = false;  // True: multiplies by the transposed weights, without bias.
-  bool adds = false;         // True: adds the product to out.
+  bool is_gradient = false;  // True: the weights are transposed, and no bias is added.
+  bool adds = false;         // True: the product is added to out.
 };
 
 struct CheckedMlp {
@@ -40,23 +40,25 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type of the rows that weights multiply: that of the weights, or of x if the weights are quantized.
+  // Returns the type of a or of gradients when `weights` multiply them: the type of the weights, or that of x if the
+  // weights are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns the row weights from `row` on, or null if they do not multiply `on`.
+  // Returns the row weights from `row` on. Returns null if there are none, or if they do not multiply the operand `on`.
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
   }
-  // Returns the problem of a product, with the group sizes of buffers.chunk_sizes.
+  // Returns `product` as a problem for GroupedGemm. The group sizes are those in buffers.chunk_sizes.
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 
-// Checks types and shapes only. Null gradients stand for a forward call, here and below.
+// Checks types and shapes, but no values, and returns the extents. Here and in CheckMlp, `gradients` is null for a
+// forward call.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
-// Checks a call. Returns the InvalidArgument errors of MoeMlp or MoeMlpBackward.
+// Checks all operands of a call of MoeMlp or MoeMlpBackward, and returns the InvalidArgument errors of these functions.
 absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                     absl::Span<int64_t> workspace);
 

@@ -5,7 +5,8 @@
 //     sorted by token    | token 0, token 0, token 1 | token 1, token 2, token 2 |
 //                          pass 0                      pass 1
 //
-// A pass computes d of its rows, expert by expert, stores it in the order by token, and adds it up.
+// A pass computes d of its rows, expert by expert. It stores the rows of d in the order by token, and then adds them to
+// the sums of their tokens.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -27,7 +28,7 @@
 namespace raggemm {
 namespace {
 
-// Clears the rows of a kept product that no product writes.
+// Sets all rows of `kept` that belong to no processed group to 0. `kept` is MoeMlpProblem::up or gate.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
   float* const data = static_cast<float*>(kept->data);
@@ -67,7 +68,8 @@ class MlpForward {
       steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
       return absl::OkStatus();
     }
-    // A pass has only some of the caller's rows, and not in the order by token.
+    // A pass has only some rows of the call, so the caller's arrays need copies of u and v. Sums need d in the order by
+    // token.
     const std::optional<Array>&up = mlp_.problem.up, &gate = mlp_.problem.gate;
     if (up) CopyRows(piece.up, mlp_.UpColumns(), up->data, index + begin, count);
     if (gate) CopyRows(piece.gate, mlp_.extents.intermediate, gate->data, index + begin, count);
@@ -75,7 +77,7 @@ class MlpForward {
     return absl::OkStatus();
   }
 
-  // Copies `count` rows to the rows `to_rows` of `to`.
+  // Copies row i of `from` to row to_rows[i] of `to`, for each i < count.
   void CopyRows(const float* from, int64_t columns, void* to, const int64_t* to_rows, int64_t count) const {
     steps_.ForEachRow(count, columns * kFloatBytes, [&](int64_t i) {
       std::copy_n(from + i * columns, columns, static_cast<float*>(to) + to_rows[i] * columns);

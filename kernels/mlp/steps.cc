@@ -38,7 +38,8 @@ void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
   SetSizes(mlp, all, rows);
   MlpPiece piece = {rows, mlp.buffers.up, mlp.buffers.up + rows.count() * mlp.extents.intermediate};
-  if (all.index != nullptr) return piece;  // The forward pass copies the rows to the caller.
+  // u and v are in the workspace. MlpForward copies them to the arrays of the caller.
+  if (all.index != nullptr) return piece;
   const std::optional<Array>&up = mlp.problem.up, &gate = mlp.problem.gate;
   if (up) piece.up = static_cast<float*>(up->data) + rows.begin * mlp.UpColumns();
   if (gate) piece.gate = static_cast<float*>(gate->data) + rows.begin * mlp.extents.intermediate;
@@ -66,7 +67,7 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
   return raggemm::Run(*schedule, team_);
 }
 
-// Both schedules run in one loop, so the gate has a workspace of its own.
+// Both schedules exist at once and run in one loop. So the gate has a workspace of its own, of_gate.
 absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
   const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
   if (!mlp.problem.w_gate) return Run(up);
@@ -127,7 +128,7 @@ void MlpSteps::Activate(const MlpPiece& piece, char* a) const {
   });
 }
 
-// Threads divide the columns. So the rows of each token are added in order.
+// Threads divide the columns, not the rows. So the rows of each token are added in order.
 void MlpSteps::Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const {
   const int64_t hidden = mlp.extents.hidden;
   InParts(hidden, count * kFloatBytes, 64 / kFloatBytes, [&](int64_t from, int64_t to) {

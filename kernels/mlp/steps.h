@@ -1,4 +1,4 @@
-// The steps of the expert MLP and of its gradients. Most work on a range of the sorted rows, in parallel.
+// The steps of an expert MLP and of its gradients. Most steps process a range of the sorted rows, on several threads.
 #ifndef RAGGEMM_KERNELS_MLP_STEPS_H_
 #define RAGGEMM_KERNELS_MLP_STEPS_H_
 
@@ -17,22 +17,22 @@ namespace raggemm {
 
 inline constexpr int64_t kFloatBytes = sizeof(float);
 
-// Sorted rows [begin, end).
+// The sorted rows from `begin` to `end` - 1.
 struct RowRange {
   int64_t begin, end;
   int64_t count() const { return end - begin; }
 };
 
-// A part of some rows: whole groups with at most kPieceRows rows together, or at most `most` rows of one group. Groups
-// without rows belong to a part, too.
+// Divides the rows `all` into parts, and holds the current part. A part consists of whole groups that together have at
+// most kPieceRows rows, or of at most `most` rows of one larger group. Groups without rows belong to a part, too.
 struct MlpPart {
   const MlpRows& all;
   const int64_t most;
   RowRange rows = {all.begin, all.begin};
-  RowRange of_groups = rows;  // All rows of the groups.
+  RowRange of_groups = rows;  // All rows of the groups of this part. `rows` may be only some of them.
   int64_t first_group = 0, groups = 0;
 
-  // Moves to the next part, at first to part 0. Returns false if there is none.
+  // Moves to the next part. The first call moves to the first part. Returns false after the last part.
   bool Next();
   bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
   bool is_last_of_groups() const { return rows.end == of_groups.end; }
@@ -40,43 +40,46 @@ struct MlpPart {
 
 struct MlpPiece {
   RowRange rows;
-  float* up;    // u, and v if w_up holds the gate, in the caller's memory or in the workspace.
-  float* gate;  // v if there is a w_gate, likewise.
+  float* up;    // u (moe_mlp.h), or u and v if w_up holds the gate. In MoeMlpProblem::up or in the workspace.
+  float* gate;  // v if there is a w_gate. In MoeMlpProblem::gate or in the workspace.
 };
 
-// Sets the group sizes of products to the rows of each group in `rows`.
+// Sets buffers.chunk_sizes, the group sizes of the next products, to the number of rows that each group has in `rows`.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
-// Sets the sizes to those of a piece, and finds its u and v.
+// Calls SetSizes for the rows of a piece, and finds the memory for its u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 
 class MlpSteps {
  public:
-  // Calls run(steps) with the thread team that the first product needs.
+  // Calls run(steps) with a thread team, which has as many threads as the first product needs.
   static absl::Status WithTeam(const CheckedMlp& mlp, const Options& options,
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
   const CheckedMlp& mlp;
-  const KernelRow& kernels;  // f32 kernels, for everything but the products.
-  MlpRows rows;              // Rows to work on. Default: all rows of the processed groups.
+  const KernelRow& kernels;  // f32 kernels for all steps except the products.
+  MlpRows rows;              // Rows that the steps process. Default: all rows of the processed groups.
 
-  // Runs a product whose sizes are set. Continues from earlier totals (schedule.h) unless they are null.
+  // Runs a product. SetSizes has set its group sizes. Its sums continue from earlier_totals (schedule.h), or start at 0
+  // if earlier_totals is null.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
-  // Computes u and v of a piece from its rows of x.
+  // Computes u and v of a piece from `x`, which has the gathered rows of the piece.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
-  // Gathers rows of x, times their weights if those are on the input.
+  // Copies the rows of MoeMlpProblem::x in `range` to `x`. Multiplies them by their row weights with WeightOn::kInput.
   void GatherX(const RowRange& range, char* x) const;
-  // Writes a row of `from` times its weight, rounded to f32 and then to `type`.
+  // Writes row `row` of `from`, times `weight`, to `to`. The products are rounded to f32 and then to `type`.
   void ScaleRow(const Array& from, int64_t row, float weight, DType type, char* to) const;
   void Activate(const MlpPiece& piece, char* a) const;
-  // Returns the arguments of the activation of a row, without `out`.
+  // Returns the arguments for the activation of one row of a piece. `out` is not set.
   ActivationArgs ActivationOf(const MlpPiece& piece, int64_t row) const;
-  // Adds weights[i] * d[i] to sums[tokens[i]] for i < count. Null weights are 1.
+  // Adds weights[i] times row i of d to row tokens[i] of the sums, for each i < count in order. If `weights` is null,
+  // all weights are 1.
   void Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const;
   void ClearSums() const;
-  // Rounds the sums into `to`, unless they are already there.
+  // Stores the sums of all tokens in `to`, rounded to its type. Does nothing if the sums are already in that array.
   void StoreSums(const Array& to) const;
 
-  // Calls row(i) for i < count, in parallel. A row has `bytes` bytes.
+  // Calls row(i) for each i < count, on all threads. `bytes` is the size of a row, from which InParts derives the
+  // parts.
   template <class Row>
   void ForEachRow(int64_t count, int64_t bytes, Row row) const {
     InParts(count, bytes, 1, [&](int64_t begin, int64_t end) {
@@ -88,8 +91,8 @@ class MlpSteps {
   MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelRow& kernels, Team& team)
       : mlp(mlp), kernels(kernels), rows(mlp.rows), options_(options), team_(team) {}
 
-  // Calls part(begin, end) in parallel, for parts of about 64 KiB that start at multiples of step. Smaller parts are
-  // not worth another thread. An item has `bytes` bytes.
+  // Divides `count` items of `bytes` bytes into parts of about 64 KiB that start at multiples of `step`. Calls
+  // part(begin, end) for each part, on all threads. Smaller parts would not be worth another thread.
   template <class Part>
   void InParts(int64_t count, int64_t bytes, int64_t step, Part part) const {
     constexpr int64_t kBytesOfPart = 64 << 10;

@@ -8,18 +8,18 @@
 namespace raggemm {
 namespace {
 
-constexpr int64_t kLineWords = 8;  // A cache line.
-constexpr int kSizesArrays = 2;    // Dims arrays of each product.
+constexpr int64_t kLineWords = 8;  // int64 elements in a cache line.
+constexpr int kSizesArrays = 2;    // Arrays of group sizes in each product: those of lhs and of out.
 constexpr int64_t kMostExtent = int64_t{1} << 40;
-constexpr int64_t kMostBytes = int64_t{1} << 60;  // The largest size. Sums of sizes do not overflow.
+constexpr int64_t kMostBytes = int64_t{1} << 60;  // Largest size of an array. Sums of such sizes do not overflow.
 
-// Multiplies sizes, up to kMostBytes.
+// Returns x * y, but at most kMostBytes, also if the product overflows.
 int64_t Times(int64_t x, int64_t y) {
   int64_t product;
   return __builtin_mul_overflow(x, y, &product) ? kMostBytes : std::min(product, kMostBytes);
 }
 
-// Hands out arrays, each from the start of a cache line.
+// Divides a workspace into arrays. Each array starts at a cache line.
 class Cursor {
  public:
   explicit Cursor(int64_t* memory) : memory_(memory) {
@@ -28,7 +28,7 @@ class Cursor {
     memory_ += (kLineWords - word % kLineWords) % kLineWords;
   }
 
-  // Returns room for rows x columns elements, or null if there is no memory.
+  // Returns memory for rows * columns elements of `bytes` bytes. Returns null if the constructor got no memory.
   template <class T>
   T* Take(int64_t rows, int64_t columns = 1, int64_t bytes = sizeof(T)) {
     T* const at = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + words_);
@@ -61,7 +61,7 @@ void TakePass(const MoeMlpExtents& extents, Cursor& cursor, MlpPassBuffers& pass
 
 void TakeWeightSums(const MoeMlpExtents& extents, Cursor& cursor, MlpWeightSums& sums) {
   const int64_t hidden = extents.hidden, inner = extents.intermediate;
-  sums.up = cursor.Take<float>(hidden, 2 * inner);  // The gate follows, unless w_up holds it.
+  sums.up = cursor.Take<float>(hidden, 2 * inner);  // The second half is for the gate, also if w_up holds it.
   sums.gate = sums.up == nullptr ? nullptr : sums.up + hidden * inner;
   sums.down = cursor.Take<float>(hidden, inner);
   sums.b_up = cursor.Take<float>(2, inner);
@@ -105,7 +105,7 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* 
     ones = cursor.Take<char>(chunk, 1, bytes);
     if (extents.sums_weights && chunk < extents.rows) TakeWeightSums(extents, cursor, weight_sums);
   }
-  cursor.Take<int64_t>(kLineWords);  // Kernels read whole vectors, beyond the end of an array.
+  cursor.Take<int64_t>(kLineWords);  // Kernels read whole vectors, so they may read beyond the end of the last array.
   words = cursor.words();
 }
 

@@ -9,71 +9,82 @@
 
 namespace raggemm {
 
-// Rows of a piece, whose u, v, a and d are in memory at once. 512 or 1024 rows take as long (4096 rows of 128 experts
-// of 2048x768, Zen 4: 107, 106 and 107 ms), but the workspace grows from 11 to 17 or 30 MB.
+// Largest number of rows in a piece. u, v, a and d of a whole piece are in memory at once. A call with 4096 rows for
+// 128 experts of 2048x768 takes 107, 106 and 107 ms with pieces of 256, 512 and 1024 rows (Zen 4), but its workspace
+// grows from 11 to 17 and 30 MB.
 inline constexpr int64_t kPieceRows = 256;
 
-// Rows of a chunk, which are summed into the gradients of weights at once. A multiple of kKc keeps the bits of sums
-// that continue from the chunk before. With 512, 1024, 2048 and 4096 rows, gradients of 8192 rows a group of 2048x768
-// took 2067, 2081, 2017 and 2118 ms (f32) and 1180, 1171, 1142 and 1152 ms (bf16) on two cores of Zen 5.
+// Largest number of rows in a chunk, unless all rows are one chunk (ChunkRowsOf). One product sums the rows of a chunk
+// into a gradient of weights. The number is a multiple of kKc, so sums that continue from the previous chunk have the
+// bits of a single sum. Gradients with 8192 rows for each group of 2048x768 took 2067, 2081, 2017 and 2118 ms (f32) and
+// 1180, 1171, 1142 and 1152 ms (bf16) with chunks of 512, 1024, 2048 and 4096 rows, on two cores of Zen 5.
 inline constexpr int64_t kChunkRows = 2048;
 
-// Rows of a pass, whose d are in memory at once with row_slots. Each pass reads the weights of its experts again.
+// Largest number of rows in a pass. Only calls with row_slots work in passes (forward.cc). d of a whole pass is in
+// memory at once. Each pass reads the weights of its experts again.
 inline constexpr int64_t kPassRows = 8192;
 
-// f32 sums of one group's weight gradients that are narrower than f32.
+// f32 sums for the gradients of one group's weights and biases. They are needed if the gradients are narrower than f32
+// and the group has several chunks.
 struct MlpWeightSums {
-  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
-  float* gate = nullptr;  // [H,I], transposed if w_gate is.
-  float* down = nullptr;  // [I,H], transposed if w_down is.
+  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is transposed.
+  float* gate = nullptr;  // [H,I]. Transposed if w_gate is transposed.
+  float* down = nullptr;  // [I,H]. Transposed if w_down is transposed.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
-// The rows of a pass. R is min(M, kPassRows). tokens, weights and d are in the order of the pass.
+// The arrays for passes. A pass has at most R = min(M, kPassRows) rows. tokens, weights and d have its rows in the
+// order by token.
 struct MlpPassBuffers {
-  int64_t* slots = nullptr;      // [M] row_slots as read.
-  int64_t* order = nullptr;      // [M] Rows by token, then slot, then row.
-  int64_t* rows = nullptr;       // [R] Rows of the pass, ascending.
-  int64_t* positions = nullptr;  // [R] Position of each of `rows` in `order`, from the start of the pass.
-  int64_t* sizes = nullptr;      // [G] Rows of the pass in each group.
-  int64_t* tokens = nullptr;     // [R]
-  float* weights = nullptr;      // [R]
-  float* d = nullptr;            // [R,H]
+  int64_t* slots = nullptr;      // [M] Values of row_slots.
+  int64_t* order = nullptr;      // [M] Rows of all passes, sorted by token, then by slot, then by row.
+  int64_t* rows = nullptr;       // [R] Rows of the pass in ascending order.
+  int64_t* positions = nullptr;  // [R] Position of each row of `rows` in `order`, counted from the start of the pass.
+  int64_t* sizes = nullptr;      // [G] Number of rows of each group in the pass.
+  int64_t* tokens = nullptr;     // [R] Token of each row.
+  float* weights = nullptr;      // [R] Weight of each row.
+  float* d = nullptr;            // [R,H] d of each row.
 };
 
 struct MlpBuffers {
-  // Lays out the arrays in `memory`. Only counts them if `memory` is null.
+  // Divides `memory` into the arrays. If `memory` is null, only sets `words`.
   MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* memory);
 
-  int64_t words = 0;  // Length of all arrays in int64 elements. -1: too large.
+  int64_t words = 0;  // Length of all arrays together, in int64 elements. -1: the arrays would be too large.
 
-  absl::Span<int64_t> of_sizes, of_products, of_gate;  // Workspaces of grouped_gemm.h.
-  int64_t* chunk_sizes;                                // [G]
-  int64_t* tokens;                                     // [M] row_tokens as checked.
-  // [T,H] Sums of out or of the gradient of x. If that array is f32, CheckMlp makes this a pointer to it.
+  // Workspaces for group sizes, products and the gate's product, as GroupedGemm needs them.
+  absl::Span<int64_t> of_sizes, of_products, of_gate;
+  int64_t* chunk_sizes;  // [G] Group sizes of the next product.
+  int64_t* tokens;       // [M] Checked values of row_tokens.
+  // [T,H] f32 sums of out, or of the gradient of x. If out or that gradient is f32 itself, CheckMlp sets this pointer
+  // to it.
   float* sums;
-  // One piece.
-  float* up;  // [piece,2I], or [piece,I] of u and then of v.
-  float* d;   // [piece,H] In memory that is free by then: that of x, or of up in gradients.
-  // One piece, or one chunk in gradients.
-  char* x;  // [rows,H]
-  char* a;  // [rows,I]
+  // Arrays for one piece.
+  float* up;  // [piece,2I] u and v if w_up holds the gate. Otherwise [piece,I] u, then [piece,I] v.
+  // [piece,H] d, in the memory of `x`. In gradients: gradients of gathered rows of x, in the memory of `up`.
+  float* d;
+  // Arrays for one piece. In gradients: for one chunk.
+  char* x;  // [rows,H] Gathered rows of x.
+  char* a;  // [rows,I] a of each row.
 
-  MlpPassBuffers pass;  // Only in forward calls with row_slots.
+  MlpPassBuffers pass;  // Set only in forward calls with row_slots.
 
-  // Gradients only.
-  float* a_gradient = nullptr;   // [piece,I]
-  char* out_gradient = nullptr;  // [piece,H]
-  char* weighted = nullptr;      // [chunk,H] out_gradient times row_weights.
-  char* up_gradient = nullptr;   // [chunk,2I], or [chunk,I] for u and then for v.
-  char* ones = nullptr;          // [chunk]
-  MlpWeightSums weight_sums;     // Null if gradients are f32 or all rows are one chunk.
+  // Arrays for gradients only.
+  float* a_gradient = nullptr;   // [piece,I] Gradients of a.
+  char* out_gradient = nullptr;  // [piece,H] Gradients of out, gathered for each row.
+  char* weighted = nullptr;      // [chunk,H] Rows of out_gradient times row_weights.
+  // [chunk,2I] Gradients of u and v if w_up holds the gate. Otherwise [chunk,I] for u, then [chunk,I] for v.
+  char* up_gradient = nullptr;
+  char* ones = nullptr;       // [chunk] Ones. Their products are gradients of biases.
+  MlpWeightSums weight_sums;  // Null if gradients of weights are f32, or if all rows are one chunk.
 };
 
-// Returns the rows of a chunk: kChunkRows, or all rows if that takes no more memory than kChunkRows and the sums.
+// Returns the largest number of rows in a chunk: kChunkRows, or all M rows if there are fewer. Several chunks may need
+// f32 sums of weights in the workspace (sums_weights). If one chunk of all M rows needs no more memory than chunks of
+// kChunkRows rows together with these sums, the result is M, too.
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
-// Returns the int64 elements of a workspace, or -1 if it would be too large.
+// Returns the length of a workspace in int64 elements. Returns -1 if it would be too large or an extent is negative.
 int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward);
 
 }  // namespace raggemm

@@ -9,7 +9,8 @@ int64_t GemmOfTile(const WorkList& work, int64_t tile) {
   return std::upper_bound(work.tile_prefix, work.tile_prefix + work.gemms + 1, tile) - work.tile_prefix - 1;
 }
 
-// Finds the first replica with steps of k, from block.gemm.replica on. Returns false if there is none.
+// Moves `block` to the first replica with steps of k, from block.gemm.replica on. Returns false if there is none. Only
+// ragged K tries several replicas.
 bool FindReplica(const TileContext& context, Block& block) {
   const int64_t last = context.call.mode == RaggedMode::kRaggedK ? context.call.replicas - 1 : block.gemm.replica;
   for (; block.gemm.replica <= last; ++block.gemm.replica) {
@@ -20,7 +21,7 @@ bool FindReplica(const TileContext& context, Block& block) {
   return false;
 }
 
-// Sets the steps of k of a block from block.k on, and what happens to chains at its begin and end.
+// Sets the steps of k of a block, which begins at block.k. Sets how its kernels begin and end their chains.
 void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
   const int64_t rows = block.rhs.rows, part = context.call.sum_steps != 0 ? context.call.sum_steps : rows;
   const int64_t part_begin = block.k / part * part, part_end = std::min(part_begin + part, rows);
@@ -48,7 +49,8 @@ void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
                                                    : End::kAddTotal;
 }
 
-// Sets the columns of a block from `col` on. They end with a column block of rhs, so no panel lies in two of them.
+// Sets the columns of a block, from `col` on. They end where a column block of rhs ends, so no panel lies in two column
+// blocks.
 void SetCols(const TileContext& context, const TileTask& task, int64_t col, Block& block) {
   block.col = col;
   block.cols = std::min(task.blocks.n, task.window.cols - col);

@@ -8,8 +8,8 @@
 //     | 4 | 5 |           |  chain 1              nr columns each
 //
 // Numbers are the order of the blocks, unless BlockShape::k_inner is set. Micro-kernels multiply each panel of a block
-// with each register tile of lhs. If a block ends within a chain, the chain waits in scratch, so its bits do not depend
-// on the blocks.
+// with each register tile of lhs. If a block ends within a chain, the chain waits in scratch for the next block. So the
+// bits of a sum do not depend on the size of blocks.
 #ifndef RAGGEMM_KERNELS_PLAN_BLOCK_H_
 #define RAGGEMM_KERNELS_PLAN_BLOCK_H_
 
@@ -35,16 +35,16 @@ struct RegisterTiles {
         taller(CeilDiv(rows, step) % count) {}
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
-  // Returns the rows of a register tile that kernels compute.
+  // Returns the number of rows that kernels compute for a register tile: whole steps, even if it has fewer rows.
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
-  // Returns the first later register tile with another height or another number of rows.
+  // Returns the index of the first register tile after i whose height or number of rows differs from that of i.
   int64_t EndOfSameHeight(int64_t i) const {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
   int64_t rows, step;
   int64_t count;         // Number of register tiles.
-  int64_t each, taller;  // Steps of a register tile. The first `taller` ones have one more.
+  int64_t each, taller;  // Steps of rows of a register tile. The first `taller` register tiles have one step more.
 };
 
 // A tile: its group GEMM, its window of the result, and its plan.
@@ -62,27 +62,31 @@ struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index);
 };
 
-// A block of rhs: rows [k, k + steps) and columns [col, col + cols), counted from the first column of the tile.
+// A block of rhs: its rows [k, k + steps) and columns [col, col + cols). Columns are counted from the first column of
+// the tile.
 struct Block {
-  GroupGemm gemm;         // Group GEMM of the tile. With ragged K, of the current replica.
-  int64_t first_replica;  // First replica with steps of k.
+  GroupGemm gemm;         // Group GEMM of the tile. With ragged K, gemm.replica is the replica of this block.
+  int64_t first_replica;  // Replica of the tile's first block.
   Matrix lhs, rhs;
   int64_t k, steps;
-  int64_t kc_begin, kc_steps;  // The KC block that contains this block.
+  int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
-  Begin begin;    // Start of the chain, or of the total if kernels add totals.
-  End end;        // End of the chain, or of the total if kernels add totals.
-  bool ends_sum;  // True at the end of the contraction, or of the steps that share a scale.
-  bool last;      // True at the end of the contraction.
+  // How kernels begin: with a new chain, or with the chain of an earlier block. If kernels add totals
+  // (KernelRow::adds_totals), the whole contraction counts as one chain, or all steps of k that share a scale.
+  Begin begin;
+  // How kernels end: they keep the chain for a later block, store it as the total, or add it to the total.
+  End end;
+  bool ends_sum;  // True if the contraction ends with this block, or the steps of k that share a scale.
+  bool last;      // True if the contraction ends with this block.
   bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 
 // Finds the first block of a tile. Returns false if the contraction is empty.
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
-// Moves on to the next block of a tile. Returns false if there is none.
+// Moves `block` on to the next block of a tile. Returns false if there is none.
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
-// The next tile and its first block. The first call of Get finds them.
+// The tile that follows another one in the schedule, and the first block of it. The first call of Get finds both.
 class NextTile {
  public:
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}
@@ -93,7 +97,7 @@ class NextTile {
     Block first;
     bool has_block;
   };
-  // Returns null if there is no next tile, or if the tile has no block.
+  // Returns the next tile and its first block. Null if there is no next tile, or if its contraction is empty.
   const Found* Get() {
     if (tile_ + 1 >= schedule_.work.gemm_tiles) return nullptr;
     if (!found_) found_.emplace(schedule_, tile_ + 1);

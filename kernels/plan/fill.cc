@@ -43,23 +43,24 @@ FillRegion RegionOf(const Checked& checked, int64_t repetition) {
   }
 }
 
-// Returns true if there are elements in no processed group.
+// Returns true if some elements of the region belong to no processed group.
 bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// The slices of all segments or problems of out.
+// The division of out into slices. A repetition is the result of one segment, or of one problem with all ragged. All
+// repetitions have the same number of slices.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
     // These modes process all groups of out.
     const bool covered = checked.mode == RaggedMode::kRaggedK || checked.mode == RaggedMode::kUniform;
-    // The number of repetitions could overflow if there are no elements.
+    // If out has no elements, the number of repetitions could overflow.
     const bool empty = checked.out.rows == 0 || checked.out.cols == 0;
     repetitions = covered || empty                         ? 0
                   : checked.mode == RaggedMode::kAllRagged ? checked.problems
                                                            : checked.problems * checked.replicas;
     if (repetitions == 0) return;
-    const FillRegion region = RegionOf(checked, 0);  // All repetitions have the same shape.
+    const FillRegion region = RegionOf(checked, 0);  // All repetitions have its shape.
     const int64_t row_bytes = std::max<int64_t>(region.cols * SizeOf(checked.out.dtype), 1);
     rows_per_slice = std::max<int64_t>((int64_t{1} << 20) / row_bytes, 1);
     per_repetition = CeilDiv(region.rows, rows_per_slice);
@@ -79,7 +80,7 @@ int64_t CountFillTiles(const Checked& checked) {
 }
 
 void FillTile(const Checked& checked, int64_t slice) {
-  if (checked.c == checked.out.data) return;  // out is c.
+  if (checked.c == checked.out.data) return;  // out has the values of c already.
   const FillSlices slices(checked);
   const int64_t repetition = slice / slices.per_repetition;
   const FillRegion region = RegionOf(checked, repetition);

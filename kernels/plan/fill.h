@@ -8,9 +8,9 @@
 
 namespace raggemm {
 
-// Returns the number of slices of out if any must be filled, else 0. A slice has about 1 MiB.
+// Returns the number of slices of out, or 0 if all elements belong to processed groups. A slice has about 1 MiB.
 int64_t CountFillTiles(const Checked& checked);
-// Fills a slice with zeros, or with values of c. Skips elements of processed groups.
+// Fills a slice of out with zeros, or with the values of c if c is given. Skips elements of processed groups.
 void FillTile(const Checked& checked, int64_t slice);
 
 }  // namespace raggemm

@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// kQuantized agrees with kFormats.
+// Checks that kQuantized (microkernel.h) and kFormats describe the quantized formats in the same way.
 static_assert([] {
   for (const QuantizedFormat& row : kQuantized) {
     const Format& format = FormatOf(row.dtype);
@@ -29,7 +29,7 @@ static_assert([] {
   return quantized == kQuantizedFormats;
 }());
 
-// Indices of elements: first, first + step, and so on.
+// The indices of `count` elements: first, first + step, first + 2 * step, and so on.
 struct Series {
   int64_t first, step, count;
 };
@@ -45,7 +45,7 @@ void ReadEach(const char* data, const Series& at, float* values, ToValue value) 
   }
 }
 
-// Decodes a finite float from its sign, exponent and fraction.
+// Returns the value of a finite float of any format, from its bits: sign, exponent and fraction.
 constexpr float OfBits(uint32_t bits, int fraction_bits, int exponent_bits) {
   const uint32_t one = 1U << fraction_bits, fraction = bits & (one - 1);
   const int field = static_cast<int>(bits >> fraction_bits & ((1U << exponent_bits) - 1));
@@ -84,7 +84,7 @@ void ReadValues(const char* data, DType dtype, const Series& at, float* values) 
       });
     case DType::kF16:
       return ReadEach<uint16_t>(data, at, values, OfF16);
-    default:  // Integers: zero points.
+    default:  // Zero points, which are integers.
       for (int64_t i = 0; i < at.count; ++i) {
         values[i] = static_cast<float>(ToInteger({const_cast<char*>(data), dtype, {}}, at.first + i * at.step));
       }
@@ -140,7 +140,7 @@ void ReadQuantParams(const Checked& checked, const QuantParams& params, const Gr
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
-  if (block == 1) {  // One value for each element, all of one matrix, so the rows of values do not repeat.
+  if (block == 1) {  // Each element has its own value. All belong to one matrix, so the values need no repetition.
     const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
     return ReadValues(data, dtype, {row * params.cols + col, at.down ? params.cols : 1, n}, values);
   }

@@ -10,23 +10,26 @@
 
 namespace raggemm {
 
-// Returns true if elements have zero points, or scales that multiply elements.
+// Returns true if the operand has zero points, or scales that multiply elements instead of sums.
 bool ScalesElements(const Operand& operand);
-// Returns true if packers can apply the scales (BlockScales): powers of two for f4e2m1fn elements.
+// Returns true if packers can apply the scales of the operand as BlockScales: f8e8m0fnu scales of f4e2m1fn elements,
+// each shared by a multiple of kScaleSteps steps of k.
 bool HasBlockScales(const Operand& operand, bool is_lhs);
-// Returns the scales that packers apply, from element (row, col) of op(operand) on. `first` is null if there are none.
+// Returns the scales of an operand for packers and kernels that apply them, from element (row, col) of op(operand) on.
+// BlockScales::first is null if no scale multiplies elements.
 BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
 
-// A position in the stored matrices of an operand, which are stacked along the rows, and a direction.
+// The position of an element in the stored matrices of an operand, which are stacked along the rows. It also has the
+// direction in which the next elements lie.
 struct StoredPosition {
   int64_t row, col;
-  bool down;  // True: down the column. False: along the row.
+  bool down;  // True: the next elements lie down the column. False: along the row.
 };
-// Reads the scales or zero points of n elements from `at` on.
+// Reads the scales or zero points of n elements into `values`. The first element is at `at`.
 void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values);
 
-// Returns the stored position of element (row, col) of a group's op(operand).
+// Returns the stored position of element (row, col) of a group's op(operand). Its direction is along the row.
 StoredPosition PositionOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col);
 
 }  // namespace raggemm

@@ -19,9 +19,10 @@ namespace {
 //     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// Limit for near prefetches of a GEMV, in bytes, on kNearSteps steps of rhs and the chains. The GEMV then loads its
-// next lines into L1, so hardware prefetchers run ahead of it as they do for plain reads. A limit of 16 KiB gains
-// nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
+// Limit for near prefetches of a GEMV (Prefetch::near), in bytes: kNearSteps steps of rhs and the chains must not be
+// larger. With near prefetches, the GEMV loads its next lines into L1, so hardware prefetchers run ahead of it as they
+// do for plain reads. A limit of 16 KiB gains nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen
+// 4):
 //
 //                         near  not near
 //     1 row               0.92  0.76
@@ -38,7 +39,7 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
-// Returns the size of a block of kRowsShapes.
+// Returns the size of blocks for stored rows. The tile plan names a row of kRowsShapes, which limits the size.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -47,7 +48,7 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  // Blocks have whole groups of k_step, and whole blocks of scales.
+  // The steps of a block are a multiple of KernelRow::k_step, and of kScaleSteps if scales multiply elements.
   const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
@@ -58,8 +59,8 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   return blocks;
 }
 
-// Prefetches the lines kStreamAhead bytes further on. A near GEMV loads its next steps itself, so these are the lines 1
-// KiB after them.
+// Prefetches for a GEMV the lines that are kStreamAhead bytes ahead. A GEMV with near prefetches loads its next steps
+// into L1 itself. For it, prefetches the lines that begin 1 KiB after these steps.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -106,7 +107,7 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.panels = CeilDiv(block.cols, width);
   switch (task.plan.prefetch_order) {
     case TilePlan::Order::kPanels: {
-      // Runs have at least two lines. Narrower panels share them.
+      // A run has at least two cache lines. If a panel is narrower than a run, several panels share the run.
       const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
       target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
       target.panels_per_run = run_cols / width;
@@ -140,7 +141,8 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Prefetches the next block, or along k a share of the next columns. Dot kernels leave it to the hardware prefetchers.
+// Prefetches the next block. If blocks go along k, prefetches a share of the next columns. Prefetches nothing for dot
+// kernels, because the hardware prefetchers suffice.
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kDot) return {};
@@ -190,8 +192,8 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has: along k, those kStreamAhead bytes or one block further on, because the
-// blocks of a tile are contiguous in memory. Else those of the next block.
+// Prefetches as many bytes as this block has. If blocks go along k, the blocks of a tile are contiguous in memory, so
+// the bytes are kStreamAhead bytes ahead, or one block ahead if the block is larger. Else they are the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

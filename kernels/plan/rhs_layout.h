@@ -34,11 +34,12 @@ struct PrefetchTarget {
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
   int64_t panels = 1, panels_per_run = 1;  // Panels of the block in use.
-  int64_t packer_parts = 0;                // Shares of a panel's lines for its packer. Register tiles have one each.
+  int64_t packer_parts = 0;                // Shares that a panel's packer prefetches. Each register tile has one share.
   bool near = false;                       // Prefetch::near.
 };
 
-// A block shape for stored rows. GFLOP/s on two cores of Emerald Rapids, with block_bytes of 384 KiB:
+// A block shape for stored rows, by its name in kRowsShapes below. GFLOP/s of the shapes, on two cores of Emerald
+// Rapids with Cpu::block_bytes = 384 KiB:
 //
 //     rows, rhs              small  large  deep          rows, rhs              medium  broad  deep
 //     16, 2048x768 f32       159    146    132           16, 2880x2880 f32      158     112    106
@@ -53,16 +54,16 @@ struct RowsShape {
   const char* name;
   double share;      // Largest size of a block, as a share of Cpu::block_bytes.
   int64_t columns;   // Most columns. The columns of the tile are divided evenly.
-  int64_t steps;     // Most steps of k.
-  double translate;  // Time of page walks relative to that of reading, if memory is the limit.
+  int64_t steps;     // Most steps of k of a block.
+  double translate;  // Time of page walks, divided by the time of reading the block from memory.
 };
-inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // Only the KC block limits the steps.
+inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // RowsShape::steps if only the KC block limits them.
 inline constexpr RowsShape kRowsShapes[] = {
     {"small", 1. / 4, kMaxCols, kWholeKc, 0},
     {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},
     {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages (last table).
     {"broad", 2. / 3, 1024, kWholeKc, 0.6},
-    {"deep", 1. / 2, 192, kWholeKc, 1},  // 64 to 192 columns differ by 2 %. 384 columns lose 7 %.
+    {"deep", 1. / 2, 192, kWholeKc, 1},  // With 64 to 192 columns, speed differs by 2 %. With 384, 7 % less.
 };
 
 // A layout of rhs.

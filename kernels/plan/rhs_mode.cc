@@ -50,7 +50,7 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // ---- kGemv ----
 
-// Returns the GEMV for the largest multiple of its width.
+// Returns the GEMV kernel for mr rows. It takes as many of `cols` columns as its width divides evenly.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
   const DirectKernel kernel = RhsKernels(context).gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};

@@ -20,9 +20,9 @@
 namespace raggemm {
 namespace {
 
-// Least number of tiles per thread. With four, the last thread finishes at most a quarter of a share late. Two are
-// better if rhs streams from memory, because hardware prefetchers read beyond the rows of each tile in vain. GFLOP/s
-// for groups of 2880x2880, two threads on Emerald Rapids:
+// Least number of tiles per thread. With four tiles, the last thread finishes late by at most a quarter of its work.
+// Two tiles per thread are better if rhs streams from memory, because hardware prefetchers read beyond the rows of each
+// tile in vain. GFLOP/s for groups of 2880x2880, two threads on Emerald Rapids:
 //
 //                              2 tiles  4 tiles
 //     4 groups, f32, 2 rows    25       20
@@ -34,17 +34,18 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// Number of rows per group up to which rhs counts as streaming, as a share of CostOfElement. 16 rows on Emerald Rapids.
+// Largest mean number of rows per group for which rhs counts as streaming, divided by CostOfElement. For f32 on Emerald
+// Rapids, this number is 0.7 * 23 = 16 rows.
 constexpr double kShareOfRowsStreaming = 0.7;
 
-// Multiply-adds that pay for another thread. They take 5 us at 50 GFLOP/s, the time of waking a thread.
+// Number of f32 fmas that pay for another thread. They take 5 us at 50 GFLOP/s.
 constexpr int64_t kCostPerThread = 1 << 17;
 
 // Returns the size of the largest tile, m x n.
 //
-// Packed lhs and totals of a tile fill half of L2: m * (steps of a KC block + n) * size of a sum. Panels of rhs use the
-// other half. m is 14 register tiles. With AVX-512 these are 196 rows, so packing rhs takes less than 2 % of the time.
-// n is as large as fits, because each tile of n columns packs lhs again.
+// The packed lhs and the totals of a tile fill half of L2: m * (steps of a KC block + n) * size of a sum. Panels of rhs
+// use the other half. m is 14 register tiles. With AVX-512 these are 196 rows, so packing rhs takes less than 2 % of
+// the time. n is as large as fits, because each tile of n columns packs lhs again.
 //
 // f32 sums have at least 768 columns, even if the totals then come from L3. GFLOP/s for 512 rows of 2048x768, two cores
 // of Zen 4:
@@ -54,14 +55,14 @@ constexpr int64_t kCostPerThread = 1 << 17;
 //     bf16              423   433
 //     bf16, gradients   401   416
 //
-// If register tiles are short, m is 192 rows, too: the first register tile packs a panel while it computes, and so
-// takes as long as two. GFLOP/s on two cores of Zen 3:
+// If register tiles have at most 6 rows, m is 192 rows: the first register tile packs a panel while it computes, and so
+// takes as long as two. GFLOP/s for 512 rows by size of tiles, on two cores of Zen 3:
 //
 //     84x512    119
 //     192x768   131
 //     192x384   4 % less than 192x768
 //
-// Sums of bytes take half the time, and would lose 7 % with these sizes.
+// Sums of bytes take half the time of f32 sums. They do not have these larger tiles, because they would lose 7 %.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;
@@ -81,7 +82,7 @@ bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
   if (n_panels == 1 && m_tiles == 1) return false;
-  if (n_panels > 4 || m_tiles == 1) {  // Fewer columns first, as each tile packs its lhs anyway.
+  if (n_panels > 4 || m_tiles == 1) {  // First halves the columns, because each tile packs its lhs anyway.
     schedule.tile.blocking.n = (n_panels + 1) / 2 * kernels.cols;
   } else {
     schedule.tile.blocking.m = (m_tiles + 1) / 2 * kernels.rows;
@@ -92,13 +93,13 @@ bool ShrinkBlocks(Schedule& schedule) {
 // The work of a call for one size of tiles. Group GEMMs without tiles do not count, because the sum of their rows could
 // overflow.
 struct Work {
-  int64_t cols = 0;  // Columns of all group GEMMs.
-  int64_t rows = 0;  // Rows of all group GEMMs.
-  // Rows and columns of one tile of each row class. 0 if there is none.
+  int64_t cols = 0;  // Sum of the columns of all results.
+  int64_t rows = 0;  // Sum of the rows of all results.
+  // For each row class, the rows and columns of a tile of the class. 0 if the class has no tile.
   std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};
 };
 
-// Counts the work, and fills the prefix sums.
+// Counts the work of a call, and fills WorkList::cost_prefix and WorkList::tile_prefix.
 Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_prefix, int64_t* tile_prefix) {
   Work work;
   cost_prefix[0] = tile_prefix[0] = 0;
@@ -111,7 +112,7 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Saves a division for each of many groups.
+    // Avoids a division for each group if there are many groups.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
     for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // The tiles between are as tall as the first.
       const Window window = grid.At(schedule.tile, row_tile);

@@ -17,15 +17,15 @@ namespace raggemm {
 
 // The access of kernels and packers to an operand.
 struct OperandAccess {
-  DType type = DType::kF32;          // Type that kernels read: that of stored or of dequantized elements.
-  Dequantize* dequantize = nullptr;  // Converts elements to `type`. Null if they have it.
+  DType type = DType::kF32;          // Type that kernels and packers read: the stored type, or the dequantized one.
+  Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null if they have this type already.
   const Packers* pack = nullptr;
 };
 
 // The arithmetic and the kernels of a call.
 struct KernelChoice {
   const Arithmetic* arithmetic = &kArithmetics[0];
-  const char* because = nullptr;  // Reason for the arithmetic. Null if there is no choice.
+  const char* because = nullptr;  // Reason for the arithmetic. Null if the operand types leave no choice.
   const Splitting* splitting = &kSplittings[0];
   Cpu cpu = {};
   Isa isa{};
@@ -39,17 +39,19 @@ struct KernelChoice {
 // Returns true if f32 operands are split into bf16 parts.
 inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->products > 1; }
 
-// Returns the steps that kernels see for k steps of the contraction. Split operands have more (Splitting).
+// Returns the number of steps that kernels compute for k steps of the contraction: k, or more if f32 operands are split
+// (Splitting).
 int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
 // The division of results into tiles.
 struct Blocking {
-  int64_t m = 0, n = 0;      // Size of the largest tile.
-  bool rhs_streams = false;  // True: rhs exceeds the caches of the cores and is read once.
+  int64_t m = 0, n = 0;  // Most rows and columns of a tile. Tiles with few rows may have more columns (kMaxCols).
+  // True if rhs of all groups is larger than the L2 caches of all threads. Only with ragged M and rhs not transposed.
+  bool rhs_streams = false;
   TilePlans plans = {};
 };
 
-// The inputs of the work on a tile.
+// Everything that the work on a tile needs to know about its call.
 struct TileContext {
   Checked call;
   KernelChoice kernels = {};
@@ -63,8 +65,8 @@ struct TileContext {
 // The tiles of a call. Group GEMMs are in the order of their weights in memory.
 struct WorkList {
   int64_t gemms = 0;                     // Number of group GEMMs.
-  const int64_t* tile_prefix = nullptr;  // [gemms + 1] Tiles before each group GEMM.
-  const int64_t* cost_prefix = nullptr;  // [gemms + 1] Cost before each group GEMM.
+  const int64_t* tile_prefix = nullptr;  // [gemms + 1] Number of tiles of all group GEMMs before each one.
+  const int64_t* cost_prefix = nullptr;  // [gemms + 1] Sum of GemmCost of all group GEMMs before each one.
   int64_t gemm_tiles = 0;
   int64_t fill_tiles = 0;  // Slices of out to fill (fill.h), numbered after the GEMM tiles.
   int64_t tiles() const { return gemm_tiles + fill_tiles; }
@@ -77,11 +79,11 @@ struct Schedule {
   ThreadChoice threads = {};
 };
 
-// Returns the first tile of a thread's own range, or the end if `thread` is the number of threads. Ranges are
-// contiguous and have equal cost. A thread that is done takes tiles of other ranges. This does not change the bits of a
-// tile.
+// Returns the first tile of a thread's own range, or the number of tiles if `thread` is the number of threads. Ranges
+// are contiguous and have equal cost. A thread that has finished its range takes tiles of other ranges. This does not
+// change the bits of a tile.
 int64_t FirstTile(const Schedule& schedule, int64_t thread);
-// Returns the GEMM tile at which the running cost reaches `cost`.
+// Returns the index of the tile at which the costs of the tiles, added up in order, reach `cost`.
 int64_t TileAtCost(const Schedule& schedule, int64_t cost);
 
 // Checks a problem and builds its schedule, with the errors of MakePlan.

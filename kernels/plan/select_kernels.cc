@@ -41,7 +41,7 @@ Dequantize* DequantizerFor(Isa isa, const Operand& x) {
                                          : dequantizers.to_bytes[index];
 }
 
-// Returns how kernels and packers read an operand: as stored if possible, else dequantized.
+// Returns how kernels and packers read an operand: in its stored type if possible, else dequantized.
 OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernels) {
   const auto packers_of = [&](DType type) -> const Packers& {
     const FormatKernels& format = KernelsOf(*kernels.row, type);
@@ -59,7 +59,7 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
   return access;
 }
 
-// Chooses how both operands are read, and the steps of a KC block.
+// Chooses how kernels and packers read both operands, and the number of steps of a KC block.
 void ChooseAccess(const Checked& call, KernelChoice& kernels) {
   kernels.lhs = AccessTo(call.lhs, true, kernels);
   kernels.rhs = AccessTo(call.rhs, false, kernels);

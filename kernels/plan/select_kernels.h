@@ -12,14 +12,16 @@
 
 namespace raggemm {
 
-// Returns the rule that sums the products. Its reason is null if the types leave no choice. InvalidArgument: the
-// problem names a wrong rule. FailedPrecondition: the environment names an unusable rule.
+// Returns the arithmetic that sums the products, and the reason for it. The reason is null if the types leave no
+// choice. InvalidArgument: the problem names a rule that cannot sum them. FailedPrecondition: the environment names
+// such a rule, or an unknown one.
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const Cpu& cpu);
 
 // Returns the arithmetic, instruction set, kernels and operand accesses of a checked call.
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options);
 
-// Returns the executor and its threads. 0 threads: neither the caller nor the environment names a number.
+// Returns the executor and the number of its threads. The number is 0 if neither the caller nor the environment names
+// one.
 absl::StatusOr<ThreadChoice> SelectThreads(const Options& options);
 
 }  // namespace raggemm

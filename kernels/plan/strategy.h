@@ -12,9 +12,12 @@
 
 namespace raggemm {
 
+// Returns the plan of a tile with `rows` x `cols` elements.
 TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 
-// Returns a line with the costs of each candidate. The chosen one has a `*`.
+// Returns the strategies that were compared for a tile, as text: one line for each, with its costs in cycles. The
+// chosen strategy has a `*`. If there was nothing to compare, the text is one line without costs. k is the length of
+// the contraction.
 std::string CostText(const TileContext& context, const Window& window, int64_t k);
 
 }  // namespace raggemm

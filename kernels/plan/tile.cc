@@ -35,7 +35,7 @@ int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGe
   const double m = static_cast<double>(out.rows), n = static_cast<double>(out.cols);
   if (m * n == 0) return 1;
   const double cost = std::max(m * n * k, cost_of_element * (m * n + m * k + n * k));
-  // The sum over all group GEMMs must not overflow. Shapes of real buffers stay far below these limits.
+  // Limits the cost so that the sum over all group GEMMs cannot overflow. Real buffers stay far below these limits.
   return 1 +
          static_cast<int64_t>(std::min(cost, schedule.work.gemms < (1 << 20) ? 0x1p42 : 0x1p62 / schedule.work.gemms));
 }
@@ -46,7 +46,7 @@ int64_t ColumnStep(const TileContext& context) {
              : std::max(context.call.rhs.block_cols, context.kernels.row->cols);
 }
 
-// Divides only if there are several tiles, so that planning 512 groups takes only microseconds.
+// Avoids slow integer divisions if there is only one tile. So planning 512 groups takes only microseconds.
 TileGrid::TileGrid(const TileContext& context, const Matrix& out) : rows(out.rows), cols(out.cols) {
   row_tiles = cols == 0 || rows == 0 ? 0 : rows <= context.blocking.m ? 1 : CeilDiv(rows, context.blocking.m);
   col_tiles = row_tiles == 0 ? 0 : 1;

@@ -9,34 +9,37 @@
 
 namespace raggemm {
 
-// Returns the multiply-adds that take as long as one f32 fma. Split operands need several products for each.
+// Returns the number of multiply-adds that take as long as one f32 fma. It is less than 1 if a multiply-add of split
+// f32 needs more bf16 products than fit into this time.
 double ProductsPerFma(const KernelChoice& kernels);
 
-// Returns the multiply-adds that take as long as reading one element from memory. With more rows than this, a group is
-// bound by arithmetic, else by memory. For f32 it is 12 on Zen 3 and 23 on Emerald Rapids, by the numbers of x86.cc.
-// Measured were 13 and 21.
+// Returns the number of multiply-adds that one core computes in the time of reading one element of rhs from memory. A
+// group with more rows than this is bound by arithmetic, and a group with fewer rows by memory. By the numbers of Cpu,
+// the result for f32 is 12 on Zen 3 and 23 on Emerald Rapids. Measured were 13 and 21 rows.
 double CostOfElement(const TileContext& context);
-// Returns the cost of a group GEMM with result `out`, in multiply-adds or equivalent memory traffic. At least 1.
+// Returns the cost of a group GEMM with result `out`, as a number of multiply-adds. It is the number that the group
+// GEMM computes, or the number that would take as long as its memory traffic, if that is larger. At least 1.
 int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out);
 
-// The part of a result that a tile computes.
+// The rows [row, row + rows) and columns [col, col + cols) of a result, which a tile computes.
 struct Window {
   int64_t row, rows;
   int64_t col, cols;
 };
 
-// Columns of the widest tile. A tile of few rows may be wider than blocking.n, with as many elements as the largest
-// tile. 4096 columns of f32 are 16 KiB, four pages that are read from end to end.
+// Number of columns of the widest tile. A tile with few rows may have more than Blocking::n columns, but no more
+// elements than Blocking::m x Blocking::n. A row of 4096 f32 has 16 KiB: four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
-// Returns the column alignment of tiles: a panel, or a column block of rhs unless tiles are narrower.
+// Returns the number of columns that divides the first column of each tile: the width of a panel, or of a column block
+// of rhs unless tiles are narrower than a column block.
 int64_t ColumnStep(const TileContext& context);
 
 // The tiles of a group GEMM. They divide the result evenly, in whole register tiles.
 struct TileGrid {
   TileGrid(const TileContext& context, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }
-  // Returns the window of a tile. Tiles of the same columns follow each other, because they share rhs.
+  // Returns the window of tile `index`. Tiles with the same columns follow each other, because they share rhs.
   Window At(const TileContext& context, int64_t index) const;
 
   int64_t rows, cols;            // Size of the result.

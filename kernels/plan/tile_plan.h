@@ -32,13 +32,13 @@ struct TilePlan {
 constexpr int64_t RowClass(int64_t rows) { return rows <= 32 ? rows : 32 + (rows - 29) / 4; }
 inline constexpr int64_t kMostRows = 224;  // Rows of the tallest tile.
 inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
-using TilePlans = std::array<TilePlan, kRowClasses>;  // Set only for classes that occur.
+using TilePlans = std::array<TilePlan, kRowClasses>;  // By row class. Classes without tiles have no plan.
 
-// The size of the blocks of rhs in a tile.
+// The size of the blocks of rhs in a tile, and their order.
 struct BlockShape {
-  int64_t k;  // At most KernelChoice::kc.
-  int64_t n;
-  bool k_inner;  // True: blocks follow each other along k, and lhs is packed for all of k at once. False: along n.
+  int64_t k;     // Steps of k, at most KernelChoice::kc.
+  int64_t n;     // Columns.
+  bool k_inner;  // True: the next block is along k, and lhs is packed for all of k at once. False: it is along n.
 };
 
 }  // namespace raggemm

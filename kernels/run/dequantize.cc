@@ -13,12 +13,14 @@
 namespace raggemm {
 namespace {
 
-// Most elements before the first wanted one: a line begins at a whole byte, which has up to 4 elements.
+// Room in a buffer for unwanted elements before the first element to pack. Dequantizers start at a whole byte, which
+// has up to 4 elements.
 constexpr int64_t kMostLead = 4;
 static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
                           [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
 
-// The scales or zero points along a stored line, which are read once for all lines that share them.
+// The scales or zero points for the elements of a line, which is a part of a stored row or column. They are read once
+// for all lines that share them.
 class LineParams {
  public:
   LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)
@@ -27,7 +29,8 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns n values from a position on, or null if there are none.
+  // Returns the scales or zero points of n elements from `at` on. Returns null if the operand has none for its
+  // elements.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
@@ -35,7 +38,7 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns the number of lines from `at` on that share their values.
+  // Returns the number of lines, from the line of `at` on, that share these values. kKc if all lines do.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;
@@ -46,7 +49,7 @@ class LineParams {
   const PackSource& source_;
   const QuantParams& params_;
   const bool is_used_;
-  int64_t block_ = -1;  // Block that values_ holds. -1: none.
+  int64_t block_ = -1;  // Index of the block whose values are in values_. -1: none.
   float values_[kKc + kMostLead];
 };
 
@@ -59,7 +62,8 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   alignas(64) char lines[(kKc + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
   const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
   const int64_t size = SizeOf(operand.product_type), stride = (transposed ? kKc : kMaxRows) + kMostLead;
-  // A line is a part of a stored row, unless the matrix is one stored column.
+  // A line is a run of adjacent stored elements: a part of a stored row, or of the stored column if the matrix has only
+  // one.
   const bool along_cols = matrix.col_step == 1;
   StoredPosition at = PositionOf(operand, matrix, source.row, source.col);
   at.down = along_cols == operand.is_trans;
@@ -69,7 +73,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
   LineParams zeros(context, source, operand.zero), scales(context, source, operand.scale);
-  // Dequantization keeps denormals. Only sums flush them.
+  // Dequantization keeps denormals, even if the sums of the call flush them.
   const FloatMode mode;
   for (int64_t line = 0, shared; line < count; line += shared) {
     shared = std::min({count - line, zeros.Lines(at), scales.Lines(at)});
@@ -91,7 +95,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
 }
 
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args) {
-  // Large enough for f64, too: no kernel of f64 has more than half of kMaxRows.
+  // Large enough for f64, too, because register tiles of f64 have at most kMaxRows / 2 rows.
   alignas(64) char lines[kKc * kMaxRows * sizeof(float)];
   const Operand& lhs = source.operand;
   const int64_t segment = source.gemm.problem * context.call.replicas + source.gemm.replica;
@@ -100,7 +104,7 @@ void PackIndexed(const TileContext& context, const PackSource& source, Pack* pac
   const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
   const int64_t bytes = args.k * SizeOf(lhs.dtype);
   for (int64_t i = 0; i < args.width; ++i) {
-    // The indices were checked. If another thread changes one meanwhile, still nothing outside lhs is read.
+    // The indices were checked before. The clamp keeps reads inside lhs even if another thread changes an index now.
     const int64_t row = std::clamp<int64_t>(ToInteger(index, first + i), 0, lhs.rows - 1);
     std::memcpy(lines + i * bytes, ElementAt(source.matrix, lhs.dtype, row, source.col), static_cast<size_t>(bytes));
   }

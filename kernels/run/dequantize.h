@@ -1,5 +1,5 @@
-// Packs quantized elements, and rows that row_index selects. Their lines are first dequantized or copied to a buffer in
-// L1.
+// Packs quantized elements, and rows of lhs that row_index selects. Before packing, the elements are dequantized, or
+// the rows copied, to a buffer in L1.
 #ifndef RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 #define RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 
@@ -11,7 +11,7 @@
 
 namespace raggemm {
 
-// The elements to pack, from element (row, col) of op(operand) on.
+// The elements that a packer reads: those of op(operand) from row `row` and column `col` on.
 struct PackSource {
   const Operand& operand;
   const OperandAccess& access;
@@ -20,12 +20,14 @@ struct PackSource {
   int64_t row, col;
 };
 
-// Dequantizes and packs at most kKc steps of kMaxRows rows. Sets src and src_stride of `args`.
+// Dequantizes elements and packs them by `pack`: at most kKc steps of k, for at most kMaxRows rows of lhs or columns of
+// rhs. Sets src and src_stride of `args`.
 void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
-// Gathers and packs the rows of lhs that row_index selects. Sets the same arguments.
+// Copies the rows of lhs that row_index selects, and packs them by `pack`. Sets src and src_stride of `args`.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 
-// Packs elements. Dequantizes or gathers them first if necessary.
+// Packs elements of lhs or rhs. Before that, dequantizes them if access.dequantize is set, or copies the rows of lhs
+// that row_index selects.
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {
   const Packers& packers = *source.access.pack;
   const Matrix& matrix = source.matrix;

@@ -114,14 +114,15 @@ void TileResult::Finish() const {
   if (nontemporal_) FenceStores();
 }
 
-// Returns the row of `values` for the tile's group GEMM.
+// Returns the values for the tile's group GEMM, a row of row_elements elements. Returns null if `values` is not given.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
   const int64_t row = RowOf(context_.call, values.per, task_.gemm);
   return values.data + row * row_elements * SizeOf(values.dtype);
 }
 
-// Returns the totals that the epilogue reads: the kernel's, or the scaled ones.
+// Returns the totals of a register tile that the epilogue reads: scaled totals if the call scales sums, otherwise the
+// totals of the kernel.
 char* TileResult::TotalOf(const MicrokernelArgs& args) const {
   char* total = static_cast<char*>(const_cast<void*>(args.total));
   return context_.call.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
@@ -142,7 +143,8 @@ void TileResult::PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols)
 }
 
 void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
-  const FloatMode mode;  // The epilogue never flushes denormals.
+  // The epilogue keeps denormals. The constructor of FloatMode sets a mode that does not flush them.
+  const FloatMode mode;
   epilogue.out = OutAt(row, col);
   if (epilogue.c != nullptr)
     epilogue.c = context_.call.c + (static_cast<const char*>(epilogue.out) - context_.call.out.data);
@@ -151,7 +153,7 @@ void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
   KernelsOf(*context_.kernels.epilogue, context_.call.out.dtype).epilogue(epilogue);
 }
 
-// Converts a row to the type of the sums.
+// Converts `columns` values of type `dtype` to the type of the sums, and stores them in `to`.
 void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* to) const {
   KernelsOf(*context_.kernels.epilogue, dtype)
       .pack_bias({.src = from,
@@ -164,7 +166,7 @@ void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* t
                   .prefetch = nullptr});
 }
 
-// Stores row by row, so that values before the activation stay in L1.
+// Applies the activation and stores the result, row by row, so that a row stays in L1 until it is activated.
 void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   const DType out = context_.call.out.dtype;
   const bool is_total = epilogue.alpha == nullptr && epilogue.c == nullptr && epilogue.bias == nullptr;
@@ -198,12 +200,13 @@ void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   }
 }
 
-// Returns true if results bypass the caches. Gradients of all experts are too large to stay there until they are read.
-// GFLOP/s for f32 and 2048x768 on two cores of Emerald Rapids:
+// Returns true if stores of the result bypass the caches. With ragged K the results are gradients of weights. The
+// gradients of all experts are too large to stay in the caches until they are read. GFLOP/s for f32 gradients of
+// 2048x768 on two cores of Emerald Rapids:
 //
-//     rows    ordinary stores from scratch    past the caches
-//     16      48                              184
-//     64      140                             260
+//     rows of an expert    ordinary stores, from scratch    stores past the caches
+//     16                   48                               184
+//     64                   140                              260
 bool TileResult::GoesPastCaches() const {
   return context_.kernels.cpu.streaming_stores_pay && context_.call.mode == RaggedMode::kRaggedK &&
          reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && task_.out.row_step * size_ % kLineBytes == 0;

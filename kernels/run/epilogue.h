@@ -1,4 +1,4 @@
-// Computes the results of a tile from its sums: scales, epilogue, stores to out.
+// Computes the result of a tile from its sums: applies scales and the epilogue, and stores to out.
 #ifndef RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 #define RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 
@@ -17,28 +17,33 @@ class TileResult {
  public:
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
-  // Returns true if the block ends sums that are scaled. The caller then reads the scales of the tile's rows, and of
-  // the columns of each panel. AddSums scales the sums of a register tile and adds them to its totals.
+  // Returns true if scales multiply sums, and the sums end with `block`. The caller then calls ReadRowScales for the
+  // block, ReadColumnScales for each panel, and AddSums after each kernel. AddSums multiplies the sums of a register
+  // tile by their scales, and adds them to its totals.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Sets the output of a kernel: out for a whole register tile whose last chain needs no epilogue, otherwise scratch.
+  // Sets args.out, the memory that a kernel stores to. That is out itself if the chain is the last one, the register
+  // tile has no missing rows or columns, and no epilogue is needed. Otherwise it is scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
-  // Copies TileContext::earlier_totals of a register tile to the buffer that its kernel continues from.
+  // Copies the TileContext::earlier_totals of a register tile to scratch, to the buffer from which its kernel
+  // continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Prefetches the lines of out that are written after the kernel.
+  // Prefetches the cache lines of out to which the result of a register tile is stored after its kernel.
   void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
-  // Runs the epilogue of a register tile whose totals are in scratch, while they are in L1.
+  // Applies the epilogue to the totals of a register tile, which are in scratch and still in L1. Stores the result to
+  // out.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Stores the result of an empty contraction. The sums are zero whatever alpha is, as in BLAS.
+  // Stores the result of a tile whose contraction is empty (K = 0). alpha times its sums counts as zero, even if alpha
+  // is a NaN, as in BLAS.
   void StoreEmpty() const;
 
-  // Orders nontemporal stores before the store that tells other threads that the tile is done.
+  // Makes nontemporal stores visible to other threads before they can see that the tile is done.
   void Finish() const;
 
  private:
@@ -57,8 +62,8 @@ class TileResult {
   const Scratch& scratch_;
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
-  bool plain_;        // True: totals are stored to out without an epilogue.
-  bool nontemporal_;  // True: they bypass the caches.
+  bool plain_;        // True: kernels may store totals directly to out, because no epilogue is needed.
+  bool nontemporal_;  // True: stores to out bypass the caches.
 };
 
 }  // namespace raggemm

@@ -14,8 +14,9 @@
 namespace raggemm {
 namespace {
 
-// Returns the cost of the largest tile in percent of a thread's share. The last thread may finish this much later,
-// because threads take whole tiles from each other.
+// Returns the cost of the most expensive tile, in percent of the mean cost per thread. Threads take whole tiles from
+// each other, so the last thread may finish this much later than the others. All tiles of a group GEMM count as equally
+// expensive.
 int64_t LargestTileShare(const Schedule& schedule) {
   double largest = 0;
   for (int64_t u = 0; u < schedule.work.gemms; ++u) {
@@ -29,7 +30,7 @@ int64_t LargestTileShare(const Schedule& schedule) {
   return share == 0 ? 0 : static_cast<int64_t>(100 * largest / share);
 }
 
-// Appends the plans of the tiles with the fewest and with the most rows.
+// Appends the plan of the tile with the fewest rows, and of the tile with the most rows, to `text`.
 void AppendTilePlans(const Schedule& schedule, std::string& text) {
   int64_t fewest = 0, most = 0;
   for (int64_t tile = 0; tile < schedule.work.gemm_tiles; ++tile) {

@@ -1,4 +1,4 @@
-// Schedules as text.
+// Describes schedules in text.
 #ifndef RAGGEMM_KERNELS_RUN_PLAN_TEXT_H_
 #define RAGGEMM_KERNELS_RUN_PLAN_TEXT_H_
 
@@ -8,7 +8,7 @@
 
 namespace raggemm {
 
-// Returns a schedule in the form of ToString(const Plan&).
+// Returns the text that ToString(const Plan&) returns for a plan with this schedule.
 std::string ToString(const Schedule& schedule);
 
 }  // namespace raggemm

@@ -28,7 +28,7 @@ void Prefetcher::StartColumn() {
 
 void Prefetcher::SetLhsTarget(const Block& block) {
   lhs_ = {};
-  if (context_.call.lhs.row_index.data != nullptr) return;  // Gathered rows are not prefetched.
+  if (context_.call.lhs.row_index.data != nullptr) return;  // Rows that row_index selects are not prefetched.
   Matrix lhs = block.lhs;
   Window window = task_.window;
   int64_t k = block.k + context_.kernels.kc, steps = context_.kernels.kc;

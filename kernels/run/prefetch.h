@@ -1,5 +1,5 @@
-// Prefetches the data that a thread will probably need next into L2, even if it belongs to another tile or group. The
-// caller calls StartBlock before each block, and For before each packer and kernel.
+// Prefetches the elements of lhs and rhs that a thread will probably need next into L2, even if they belong to another
+// tile or group. The caller calls StartBlock before each block, and For before each packer and kernel.
 #ifndef RAGGEMM_KERNELS_RUN_PREFETCH_H_
 #define RAGGEMM_KERNELS_RUN_PREFETCH_H_
 
@@ -18,13 +18,15 @@ class Prefetcher {
   Prefetcher(const Schedule& schedule, const TileTask& task, int64_t tile)
       : context_(schedule.tile), task_(task), next_tile_(schedule, tile) {}
 
-  // Selects the lines to prefetch during `block`. `next` is the next block of this tile, or null.
+  // Selects the cache lines to prefetch during the work on `block`. `next` is the next block of this tile. Null:
+  // `block` is the last one.
   void StartBlock(const Block& block, const Block* next) {
     if (block.begins_kc_block()) SetLhsTarget(block);
     SetRhsTarget(LayoutOf(context_).prefetch_target(context_, task_, block, next, next_tile_));
   }
 
-  // Returns the lines of rhs that a packer or a kernel prefetches. Before a kernel, it also prefetches lines of lhs.
+  // Returns the cache lines of rhs that the next call of a packer (kPack) or of a kernel (kKernel) prefetches. For a
+  // kernel, this function also prefetches some lines of lhs itself.
   enum class Work : uint8_t { kPack, kKernel };
   Prefetch* For(Work work) {
     if (work == Work::kPack) return NextOfRhs(rhs_.packer_parts);
@@ -33,10 +35,11 @@ class Prefetcher {
   }
 
  private:
-  friend struct PrefetcherPeer;  // Shows tests the prefetched lines of lhs.
+  friend struct PrefetcherPeer;  // Gives tests access to lhs_.
 
-  // Returns the next `parts` equal parts of the lines of rhs. With a division for each part, gradients of 16 rows at
-  // 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids, two cores).
+  // Returns the next lines of rhs to prefetch: `parts` of the column_parts_ equal parts into which StartColumn divides
+  // the lines. When this function divided in every call, gradients of 16 rows at 2880x2880 f32 ran at 165 instead of
+  // 200 GFLOP/s (Emerald Rapids, two cores).
   Prefetch* NextOfRhs(int64_t parts) {
     if (parts_left_ <= 0) StartColumn();
     parts_left_ -= parts;
@@ -47,8 +50,8 @@ class Prefetcher {
   void SetRhsTarget(const PrefetchTarget& target);
   void StartColumn();
 
-  // Prefetches a few of the lines of lhs that are packed next, for the next KC block or tile. Without this and
-  // PrefetchOut, 512 rows of 2048x768 f32 ran at 268 instead of 292 GFLOP/s.
+  // Prefetches a few cache lines of the elements of lhs that are packed next: for the next KC block, or for the next
+  // tile. Without this and PrefetchOut, 512 rows of 2048x768 f32 ran at 268 instead of 292 GFLOP/s.
   void PrefetchLhs() {
     for (int64_t i = std::min(lhs_.per_kernel, lhs_.lines_left); i > 0; --i) {
       __builtin_prefetch(lhs_.line, 0, 2);
@@ -65,16 +68,18 @@ class Prefetcher {
   const TileTask& task_;
   NextTile next_tile_;
 
-  PrefetchTarget rhs_;  // Lines and panels that are left, from `first` on.
+  PrefetchTarget rhs_;  // Lines and panels of rhs that are not prefetched yet, from rhs_.first on.
   Prefetch at_{};
-  // Parts of the current column of runs, and the lines of each part.
+  // A column of runs is a run of adjacent cache lines from each row of rhs. The current one is divided into
+  // column_parts_ parts, and parts_left_ of them are not prefetched yet. A part has lines_per_part_ lines. lines_over_
+  // lines do not fit into equal parts, and due_ spreads them evenly.
   int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;
 
   struct {
     const char* line = nullptr;
     int64_t lines_left = 0, per_kernel = 0;
     int64_t row_left = 0, lines_per_row = 0;
-    int64_t row_skip = 0;  // Bytes from the end of a row to the next row.
+    int64_t row_skip = 0;  // Bytes from the end of one prefetched row to the start of the next.
   } lhs_;
 };
 

@@ -28,13 +28,14 @@ int64_t StepBytes(const TileContext& context, int64_t k) {
   return PackedBytes(context.kernels.row->lhs, KernelSteps(context.kernels, k), 1);
 }
 
-// Returns the packed lhs of a block's KC block. Scratch holds one KC block, or all of them if k is the inner loop.
+// Returns the address of the packed lhs for the KC block that contains `block`. Scratch holds the packed lhs of one KC
+// block, or of all KC blocks with BlockShape::k_inner.
 char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block& block, const Scratch& scratch) {
   const int64_t kc_blocks_before = task.blocks.k_inner ? block.kc_begin / context.kernels.kc : 0;
   return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
-// Packs lhs for the KC block of `block`.
+// Packs the tile's rows of lhs, for the KC block that contains `block`, to packed_lhs.
 void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
@@ -58,8 +59,8 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
   }
 }
 
-// The packed panels of rhs. A panel is packed before its kernels run, or by the kernels of the panel before it into a
-// second buffer.
+// The packed panels of rhs. MakeReady packs a panel before its kernels run. Kernels of AMX pack ahead instead: while
+// they multiply one panel, they pack the next panel into a second buffer.
 class RhsPanels {
  public:
   RhsPanels(const TileContext& context, const TileTask& task, const Scratch& scratch)
@@ -67,7 +68,7 @@ class RhsPanels {
 
   char* buffer() const { return scratch_.panels[turn_]; }
 
-  // Packs the panel of a block that starts at `col`, unless it was packed ahead.
+  // Packs the panel of `block` that starts at column `col` of the tile, unless kernels packed it ahead.
   void MakeReady(const Block& block, int64_t col, Prefetch* prefetch) {
     if (!ready_) {
       PackFrom(context_,
@@ -77,7 +78,8 @@ class RhsPanels {
     ready_ = false;
   }
 
-  // Sets the panel that kernels pack ahead: the one at `col` of a block. Null: none.
+  // Selects the panel that the next kernels pack ahead: the panel of `block` that starts at column `col` of the tile.
+  // If `block` is null or kernels cannot pack ahead, they pack none.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
@@ -93,7 +95,7 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
-  // Returns the slices that the kernel of register tile i packs ahead, or null.
+  // Returns the share of the next panel that the kernel of register tile i packs ahead. Null: the kernel packs nothing.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
     ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
@@ -131,14 +133,16 @@ class RhsPanels {
   bool ready_ = false;
 };
 
-// Sets kernel arguments, from register tile to register tile. Those of equal height and rhs mode share a kernel and
-// most arguments. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
+// Sets the arguments of kernels. Adjacent register tiles with the same height and rhs mode share a kernel and most
+// arguments. GFLOP/s for 2048x768 f32 on two cores of Zen 3, if all arguments are set for each register tile, or only
+// those that differ:
 //
-//                            all arguments set anew    shared
-//     gradient, 16 rows      64                        69
-//     forward, 64 rows       117                       122
+//                            all      only different ones
+//     gradient, 16 rows      64       69
+//     forward, 64 rows       117      122
 //
-// Kernels that loop over eight register tiles gain 4 % for the gradient of 16 rows, and lose 3 % forward at 512 rows.
+// Kernels that compute eight register tiles in one call would be 4 % faster for the gradient of 16 rows, but 3 % slower
+// for 512 rows forward.
 class ArgumentBinder {
  public:
   ArgumentBinder(const TileContext& context, const TileTask& task, const Scratch& scratch, MicrokernelArgs& args)
@@ -160,7 +164,7 @@ class ArgumentBinder {
     args_.end = block.end;
   }
 
-  // Sets the arguments of register tile i of a panel, and returns its kernel.
+  // Sets the kernel arguments for register tile i of a panel. Returns its kernel.
   Microkernel* BindTile(const Block& block, const Panel& panel, int64_t col, int64_t i, const char* packed,
                         const TileResult& result) {
     const RegisterTiles& rows = task_.rows;
@@ -184,7 +188,7 @@ class ArgumentBinder {
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
-  // Moves the arguments to the register tile below, which has the same height.
+  // Moves the arguments on to the register tile below the current one. Both must have the same height.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;
@@ -198,15 +202,16 @@ class ArgumentBinder {
   const Scratch& scratch_;
   MicrokernelArgs& args_;
   const int64_t sum_size_;   // Bytes of a sum.
-  const int64_t row_bytes_;  // Bytes of a packed row of lhs in a KC block.
+  const int64_t row_bytes_;  // Bytes of a packed row of lhs, in a whole KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes of such a row before this block.
-  // Bytes from a register tile to the one below.
+  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs from the start of its KC block to the current block.
+  // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
-// Computes one tile, out[window] = epilogue(sum over chains of lhs x rhs): for each block of rhs, each of its panels,
-// and each register tile of lhs.
+// Runs tile number `tile` of a schedule on thread number `worker`. A GEMM tile computes out[window] = epilogue(sum over
+// chains of lhs x rhs). Its loops go over the blocks of rhs, the panels of a block, and the register tiles of lhs. The
+// tiles after the GEMM tiles fill rows of out that belong to no group.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);
@@ -262,7 +267,8 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   result.Finish();
 }
 
-// Checks the CPU, and leases pack buffers for all threads.
+// Leases pack buffers of `bytes` bytes for all threads. Returns FailedPrecondition if this CPU lacks the instruction
+// set of the schedule.
 absl::Status Prepare(const Schedule& schedule, int64_t threads, int64_t bytes, ScratchLease& lease) {
   const Isa isa = schedule.tile.kernels.isa;
   if (HostCpu().Has(isa)) return lease.Acquire(threads, bytes);

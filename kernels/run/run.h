@@ -1,4 +1,4 @@
-// Runs schedules.
+// Computes the results of schedules.
 #ifndef RAGGEMM_KERNELS_RUN_RUN_H_
 #define RAGGEMM_KERNELS_RUN_RUN_H_
 
@@ -8,10 +8,11 @@
 
 namespace raggemm {
 
-// Runs a schedule with a thread team of its own. Returns the errors of Run in raggemm/grouped_gemm.h.
+// Runs a schedule, with a new thread team or on `team`. Both functions return the errors of Run in
+// raggemm/grouped_gemm.h.
 absl::Status Run(const Schedule& schedule);
 absl::Status Run(const Schedule& schedule, Team& team);
-// Runs two schedules in one parallel loop. Neither may read what the other writes.
+// Runs two schedules in one parallel loop on `team`. Neither schedule may read what the other one writes.
 absl::Status Run(const Schedule& first, const Schedule& second, Team& team);
 
 }  // namespace raggemm

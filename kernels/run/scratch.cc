@@ -22,14 +22,15 @@ struct FreeBlock {
   size_t bytes;
 };
 
-// Bytes before the aligned memory that a lease hands out.
+// Bytes of the header of a block. A FreeBlock is in the header. The memory that a lease hands out follows it.
 constexpr size_t kHeader = kLineBytes;
 
-// The list has no destructor, because calling threads may outlive static destructors.
+// The free list is a plain pointer without a destructor, because other threads may still make calls after static
+// destructors ran.
 constinit FreeBlock* free_list = nullptr;
 constinit KeptBuffers kept = {};
 
-// Returns a block of at least `bytes` from the free list, or null.
+// Takes a block of at least `bytes` bytes from the free list. Returns null if the list has none.
 FreeBlock* TakeFree(size_t bytes) {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
@@ -46,7 +47,7 @@ FreeBlock* TakeFree(size_t bytes) {
 FreeBlock* Allocate(size_t bytes) {
   void* memory = std::aligned_alloc(kHugePageBytes, bytes);
   if (memory == nullptr) return nullptr;
-  madvise(memory, bytes, MADV_HUGEPAGE);  // A failure only costs speed.
+  madvise(memory, bytes, MADV_HUGEPAGE);  // If madvise fails, calls are only slower.
   return new (memory) FreeBlock{nullptr, bytes};
 }
 
@@ -64,7 +65,7 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Takes the lock, because other threads may be in calls even at the end of the process.
+// Frees the list when the process ends. Takes the lock, because other threads may still be in calls then.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};
@@ -85,7 +86,7 @@ Scratch::Scratch(const TileContext& context, void* block) {
     return slot;
   };
   const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(context.kernels, context.kernels.kc);
-  // Packers may write a vector behind the last panel.
+  // Packers may write up to one vector beyond the end of the last panel.
   packed_lhs = take(PackedBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
   for (char*& panel : panels) panel = take(PackedBytes(kernels.rhs, steps, kernels.cols));
   chain = take(context.blocking.m * context.blocking.n * sum);

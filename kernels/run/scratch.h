@@ -1,5 +1,5 @@
-// Pack buffers, which are leased before a call writes anything. A process-wide list keeps the buffers of finished
-// calls, so that later calls neither allocate nor take page faults.
+// The pack buffers of threads. A call leases them before it writes any result. A process-wide list keeps the buffers of
+// finished calls, so that later calls neither allocate nor take page faults.
 #ifndef RAGGEMM_KERNELS_RUN_SCRATCH_H_
 #define RAGGEMM_KERNELS_RUN_SCRATCH_H_
 
@@ -10,29 +10,33 @@
 
 namespace raggemm {
 
-// The buffers of one worker. Each starts at a cache line.
+// The buffers of one thread. Each buffer starts at a cache line.
 struct Scratch {
   // Divides `block` into the buffers. Only counts their bytes if `block` is null.
   Scratch(const TileContext& context, void* block);
   static int64_t Bytes(const TileContext& context) { return Scratch(context, nullptr).bytes; }
 
-  char* packed_lhs;  // Panels of lhs, by register tile. One KC block, or all of them.
-  char* panels[2];   // Packed panels of rhs. The second one is for kernels that pack ahead.
-  char* chain;       // Chains [mr][nr], by panel, then by register tile.
-  char* total;       // Totals, in the layout of chain.
-  char* bias;        // Bias [columns], in the type of the sums.
-  // Rows of f32 [columns], only for activations.
+  // Packed panels of lhs, one for each register tile: of one KC block, or of all KC blocks with BlockShape::k_inner.
+  char* packed_lhs;
+  char* panels[2];  // Packed panels of rhs. The second panel is for kernels that pack ahead.
+  // Accumulation chains: an array [mr][nr] for each register tile of the first panel, then of the next panel, and so
+  // on.
+  char* chain;
+  char* total;  // Totals of the chains, in the layout of `chain`.
+  char* bias;   // Bias [columns], in the type of the sums.
+  // Only for calls with an activation: one row of the gate and one row of results before the activation, f32 [columns].
   float *gate, *result;
-  // Only if sums are scaled: totals in the layout of chain, and scales of the tile's rows and of a panel's columns.
+  // Only if scales multiply sums: the scaled totals in the layout of `chain`, the scales of the tile's rows, and the
+  // scales of one panel's columns.
   char* scaled;
   float *row_scales, *column_scales;
   int64_t bytes = 0;  // Bytes of all buffers.
 };
 
-// Most buffers on the list: 128 MiB with the largest blocking.
+// Largest number of buffers that the list keeps. With the largest blocking they have 128 MiB.
 inline constexpr int64_t kMostKeptBuffers = 64;
 
-// Pack buffers of a call. The destructor gives them back.
+// The pack buffers of a call, one for each thread. The destructor returns them to the list.
 class ScratchLease {
  public:
   ScratchLease() = default;
@@ -40,7 +44,7 @@ class ScratchLease {
   ScratchLease(const ScratchLease&) = delete;
   ScratchLease& operator=(const ScratchLease&) = delete;
 
-  // Leases `count` buffers. Returns ResourceExhausted if there is not enough memory.
+  // Leases `count` buffers of `bytes` bytes each. Returns ResourceExhausted if there is not enough memory.
   absl::Status Acquire(int64_t count, int64_t bytes);
   void* at(int64_t i) const { return blocks_[i]; }
 

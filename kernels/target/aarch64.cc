@@ -36,7 +36,7 @@ constexpr struct {
 // Linux and its compilers require NEON on this architecture.
 const char* MissingNothing() { return nullptr; }
 
-// If cores differ, Linux reports the features that all of them have.
+// If the cores of a CPU differ, Linux reports only the features that all cores have.
 const char* MissingForDotprod() {
   constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
   return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";
@@ -64,7 +64,8 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
-// All other rules flush after rounding. The float mode of this architecture flushes before rounding.
+// All other rules for bf16 flush denormals after rounding. The float mode of this architecture flushes before rounding,
+// so kernels would have to flush, which is slow.
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 
 absl::Span<const IsaRow> IsaRows() {

@@ -16,8 +16,8 @@
 namespace raggemm {
 namespace {
 
-// Measures the tallest register tile over one KC block, from L1 or L2. Returns the GFLOP/s of the best turn of about 10
-// us.
+// Measures the kernel of the tallest register tile over one KC block, with operands in L1 or L2. Returns its GFLOP/s in
+// the fastest of kTurns turns, which take about 10 us each.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;
@@ -62,7 +62,8 @@ Cpu ProbedCpu() {
   if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
   if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
   if (row == nullptr) {
-    // Assumes two fmas and one load from L2 per cycle, in the widest vectors.
+    // Assumes two vector fmas per cycle, and half a vector of f32 from L2 per cycle, with the vectors of the preferred
+    // ISA.
     const Isa isa = PreferredIsa(host, kArithmetics[0]);
     host.fmas_per_cycle = host.l2_bytes_per_cycle = 2.0 * static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
   }
@@ -82,7 +83,8 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // Leaves room for other work on the core during a part of the probe.
+  // A less good ISA is preferred only if its probed speed is this many times as high. The margin allows for other work
+  // on the core during a part of the probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

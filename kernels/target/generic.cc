@@ -1,4 +1,4 @@
-// Any CPU with a C++ compiler. Kernels compute one element at a time.
+// The target for any CPU with a C++ compiler. Kernels compute one element at a time.
 #include <string>
 
 #include "kernels/target/target.h"

@@ -16,11 +16,12 @@ namespace raggemm {
 
 const IsaRow& RowOf(Isa isa);
 
-// Returns "f32_14x32_avx512" for example.
+// Returns the name of a kernel row, such as "f32_14x32_avx512": arithmetic, largest register tile, instruction set.
 std::string NameOf(const KernelRow& kernels);
 
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
-// Returns the kernels of an instruction set for an arithmetic. They may be those of its base.
+// Returns the kernels that an instruction set uses for an arithmetic: its own, or those of its base (IsaRow) if it has
+// none.
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
 // Returns the instruction set's own kernels for an arithmetic, or null.
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);
@@ -29,11 +30,12 @@ inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
   return row.formats[static_cast<int>(dtype)];
 }
 
-// Returns the bytes of k packed steps of `width` rows or columns. If k is a multiple of k_group, this is also the
-// offset of step k.
+// Returns the size in bytes of a packed panel with k steps and `width` rows or columns. If k is a multiple of k_group,
+// this is also the offset of step k in a longer panel.
 int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width);
 
-// Sets up the matrix unit that kernels use on this thread, and restores its state at the end.
+// Sets up the matrix unit for kernels on this thread, if they use one. Restores the previous state at the end of the
+// scope.
 class MatrixUnitScope {
  public:
   explicit MatrixUnitScope(const KernelRow& kernels) : kernels_(kernels) {

@@ -1,4 +1,4 @@
-// The functions of target.h in standard C++ and POSIX, for any CPU.
+// Functions of target.h in standard C++ and POSIX, for any CPU except x86.
 #include <unistd.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@ absl::Span<const Cpu> MeasuredCpus() { return {}; }
 const Cpu* MeasuredRow() { return nullptr; }
 int64_t CacheBytes(int level) { return sysconf(level == 1 ? _SC_LEVEL1_DCACHE_SIZE : _SC_LEVEL2_CACHE_SIZE); }
 
-// Never flushes: the floating-point environment of C++ has no such mode.
+// Never flushes denormals, because the floating-point environment of C++ has no mode for that.
 FloatMode::FloatMode(bool /*flushes*/) {
   std::fegetenv(&saved_.environment);
   std::fesetenv(FE_DFL_ENV);

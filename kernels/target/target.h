@@ -1,5 +1,5 @@
-// The interface to an architecture: instruction sets and kernels, CPU, floating-point modes. CMake builds x86*.cc,
-// aarch64.cc, or generic.cc for any other CPU. The last two use portable.cc.
+// The interface to an architecture: instruction sets and kernels, CPU, floating-point modes. CMake builds x86*.cc for
+// x86-64, aarch64.cc for aarch64, or generic.cc for any other CPU. aarch64.cc and generic.cc use portable.cc.
 #ifndef RAGGEMM_KERNELS_TARGET_TARGET_H_
 #define RAGGEMM_KERNELS_TARGET_TARGET_H_
 
@@ -13,15 +13,16 @@
 
 namespace raggemm {
 
-// An instruction set.
+// A row of the table of instruction sets.
 struct IsaRow {
   Isa isa;
   const char* name;
   // Returns what the CPU or the operating system lacks for the instruction set, or null.
   const char* (*missing)();
   absl::Span<const KernelRow> kernels;
-  Isa base;                                    // Instruction set for all other arithmetics. Itself if there are none.
-  const Dequantizers* dequantizers = nullptr;  // Null: those of `base`.
+  // Instruction set whose kernels compute the arithmetics that `kernels` lacks. The scalar one has itself.
+  Isa base;
+  const Dequantizers* dequantizers = nullptr;  // Null: the dequantizers of `base` are used.
   bool usable() const { return missing() == nullptr; }
 };
 
@@ -29,16 +30,19 @@ struct IsaRow {
 // row, counted from the last row, which is Isa::kScalar.
 absl::Span<const IsaRow> IsaRows();
 
-// Returns the fastest rule for bf16 with bf16 on CPUs of this architecture without a unit for it.
+// Returns the numeric rule for bf16 with bf16 that is fastest on CPUs of this architecture without instructions for
+// bf16.
 ArithmeticId Bf16SumsWithoutUnit();
 
 // Returns this CPU's row of MeasuredCpus, or null.
 const Cpu* MeasuredRow();
-// Returns the bytes of a core's cache of level 1 (data) or 2. 0 or less if a virtual machine hides it.
+// Returns the size in bytes of the L1 data cache (level 1) or the L2 cache (level 2) of a core. Returns 0 or less if a
+// virtual machine hides the size.
 int64_t CacheBytes(int level);
 
-// Sets a thread to round to nearest, and to flush or keep denormals. Restores its mode at the end. XLA's threads flush
-// by default, and those of OpenMP do not. If the CPU cannot flush after rounding (Arithmetic::flushes), kernels flush.
+// Sets the float mode of this thread: round to nearest, and flush or keep denormals. Restores the previous mode at the
+// end of the scope. XLA's threads flush by default, and those of OpenMP do not. If the CPU cannot flush after rounding
+// (Arithmetic::flushes), kernels flush.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);
@@ -47,7 +51,8 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  // fenv_t has the x86 register at offset 28. With it, int4 with 64 rows would take 1.09 times as long (Zen 5).
+  // x86 saves its register MXCSR in `control`. fenv_t has a field for it at offset 28, but saving it there made int4
+  // with 64 rows take 1.09 times as long (Zen 5).
   union {
     unsigned control;
     std::fenv_t environment;

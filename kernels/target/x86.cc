@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // For bf16, for bytes.
+extern const KernelRow kAmxKernels[2];  // One row for bf16, one for bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
@@ -31,7 +31,7 @@ constexpr Isa kAvx512Vnni{4};  // VPDPBUSD for bytes
 constexpr Isa kAvx512Bf16{5};  // VDPBF16PS for pairs of bf16
 constexpr Isa kAmx{6};         // TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes
 
-// Returns a CPU's ISAs: the scalar one and those with these names.
+// Returns a value for Cpu::isas, with the scalar ISA and the ISAs of these names.
 std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) {
   std::array<bool, kMostIsas> all = {true};
   for (absl::string_view isa : isas) all[static_cast<size_t>(*IsaOf(isa))] = true;
@@ -67,16 +67,17 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 8 rows     155     153
   //     bf16, 32 rows    243     269
   //
-  // By the numbers below, memory takes as long as the arithmetic at 23 rows of f32 on Emerald Rapids. Measured were 21
-  // rows. The constants of rhs_layout.h and strategy.cc come from this CPU. Zen 3 has the same numbers for memory, calls
-  // and pages, and was tested with them.
+  // By the numbers below, reading rhs from memory takes as long as the arithmetic with 23 rows of f32 on Emerald Rapids.
+  // Measured were 21 rows. The constants in rhs_layout.h and strategy.cc were measured on Emerald Rapids. Zen 3 has
+  // copies of the numbers of Emerald Rapids for memory, calls and pages. Calls on Zen 3 were tested with them.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 32,
        .memory_bytes_per_cycle = 5.5,  // 16 GB/s at 2.9 GHz
        .l2_bytes_per_cycle = 32,
-       // 8 rows and 32 steps take 430 cycles instead of 256. 13 rows and 64 steps take 950 instead of 832.
+       // A kernel call with 8 rows and 32 steps of k takes 430 cycles, but its fmas only 256. With 13 rows and 64
+       // steps, the call takes 950 cycles, and its fmas 832.
        .cycles_per_call = 120,
        .l1_bytes = 48 << 10,
        .l2_bytes = 2 << 20,
@@ -91,8 +92,9 @@ absl::Span<const Cpu> MeasuredCpus() {
        .l1_bytes = 32 << 10,
        .l2_bytes = 512 << 10,
        .block_bytes = 384 << 10},
-      // Kernel loops differ by 13 % from what these numbers predict. cycles_per_call was measured at 94. With 94,
-      // blocks have too few steps of k: 512 rows of 2048x768 f32 run at 175 instead of 183 GFLOP/s.
+      // The measured times of kernel loops differ by 13 % from those that these numbers predict. A call has an overhead
+      // of 94 cycles. But with cycles_per_call = 94, plans choose blocks with too few steps of k: 512 rows of 2048x768
+      // f32 run at 175 instead of 183 GFLOP/s.
       {.name = "AMD Zen 4",
        .isas = With({"avx2", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 16,

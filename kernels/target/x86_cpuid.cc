@@ -10,8 +10,8 @@
 
 namespace raggemm {
 
-// __builtin_cpu_supports also checks that the operating system saves the registers. Not all compilers know the name of
-// F16C.
+// __builtin_cpu_supports also checks that the operating system saves the registers. F16C comes from CPUID, because not
+// all compilers know its name.
 const char* MissingForAvx2() {
   unsigned eax, ebx, ecx = 0, edx;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -38,7 +38,7 @@ const char* MissingForAvxVnni() {
   return missing != nullptr || has ? missing : "the CPU lacks AVX_VNNI";
 }
 
-// Finds the row by family and model, because a virtual machine may have any name.
+// Finds the row by vendor, family and model, because the brand string of a virtual machine may be any text.
 const Cpu* MeasuredRow() {
   unsigned eax, vendor[3], rest[3];
   if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;

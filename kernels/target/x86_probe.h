@@ -7,14 +7,14 @@
 
 namespace raggemm {
 
-// Return what is missing for an instruction set, or null.
+// Return the reason why this machine lacks an instruction set, or null.
 const char* MissingForAvx2();
 const char* MissingForAvx512();
 const char* MissingForAvx512Vnni();
 const char* MissingForAvxVnni();
 
-// Return the same for units (x86_units.cc). MissingForAmx requests the tiles from the operating system, for all threads
-// of the process.
+// Return the same for the units that multiply bf16 or bytes (x86_units.cc). MissingForAmx asks the operating system to
+// permit tiles for all threads of the process.
 const char* MissingForAvx512Bf16();
 const char* MissingForAmx();
 // Returns true if the CPU has AMX_TILE, but not AMX_INT8.

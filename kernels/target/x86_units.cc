@@ -1,4 +1,4 @@
-// Probes the CPU and the operating system for the units for bf16 and bytes.
+// Checks if the CPU and the operating system have the units that multiply bf16 or bytes (VDPBF16PS, AMX).
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,13 +12,14 @@ namespace {
 
 constexpr int kAmxTile = 24;
 
-// Returns a bit of EDX of CPUID leaf 7.
+// Returns true if bit `bit` of EDX is set in leaf 7 of CPUID.
 bool HasFeatureOfLeaf7(int bit) {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> bit & 1) != 0;
 }
 
-// The packers of the units look up bytes with VBMI. Only Cooper Lake has a unit, but no VBMI.
+// Returns the reason why this machine lacks AVX-512 with VBMI, or null. The kernels for both units look up bytes with
+// VBMI. Of all CPUs with one of the units, only Cooper Lake lacks VBMI.
 const char* MissingForAvx512Vbmi() {
   const char* missing = MissingForAvx512();
   return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
@@ -41,8 +42,9 @@ const char* MissingForAvx512Bf16() {
   return __builtin_cpu_supports("avx512bf16") ? nullptr : "the CPU lacks AVX512_BF16";
 }
 
-// Bits of CPUID are from Intel's Software Developer's Manual, the system call from Documentation/arch/x86/xstate.rst of
-// Linux. The permission holds for the whole process and does not end.
+// Asks Linux for permission to use tiles. The permission holds for the whole process and does not end. The bits of
+// CPUID are from Intel's Software Developer's Manual, and the system call is from Documentation/arch/x86/xstate.rst of
+// Linux.
 const char* MissingForAmx() {
   constexpr int kAmxBf16 = 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;

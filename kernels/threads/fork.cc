@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<bool> is_child = false;
 
 void BeforeFork() {
-  HostCpu();  // Waits for a probe in another thread. The child would wait for it forever.
+  HostCpu();  // Waits until no other thread probes the CPU. The child would wait for that thread forever.
   lists_mutex.lock();
 }
 

@@ -7,8 +7,8 @@
 
 namespace raggemm {
 
-// Guards the process-wide lists of buffers and teams that calls gave back. It is held only briefly. fork() locks it
-// first, so the child finds it free and the lists intact.
+// The mutex of the process-wide lists of pack buffers and teams that calls gave back. It is held only briefly. fork()
+// locks the mutex first and unlocks it afterwards, so the child finds the mutex free and the lists intact.
 extern constinit std::mutex lists_mutex;
 
 // Returns true if fork() made this process after the library was loaded.

@@ -11,7 +11,7 @@
 namespace raggemm {
 namespace {
 
-// Returns log2 of the bytes of a unit. Null if the unit is unknown.
+// Returns log2 of the bytes of a unit: B, K, M, G, or an empty text for K. Null if the unit is unknown.
 std::optional<int> ShiftOf(absl::string_view unit) {
   if (unit.empty()) return 10;
   if (unit.size() != 1) return std::nullopt;
@@ -29,11 +29,11 @@ std::optional<int> ShiftOf(absl::string_view unit) {
   }
 }
 
-// Returns the bytes of a value. Null if the value is not valid.
+// Returns the stack size in bytes that the value of a variable says. Null if the value is not valid.
 std::optional<uint64_t> Bytes(const char* text) {
   char* end = nullptr;
   errno = 0;
-  // libgomp uses the same function, too, which accepts a minus sign and returns a large number.
+  // libgomp uses strtoul, too. For a number with a minus sign, strtoul returns a large number instead of an error.
   const uint64_t value = std::strtoul(text, &end, 10);
   if (errno != 0 || end == text) return std::nullopt;
   const std::optional<int> shift = ShiftOf(absl::StripAsciiWhitespace(end));

@@ -6,12 +6,12 @@
 
 namespace raggemm {
 
-// Returns the stack size of libgomp's threads in bytes. 0: the environment sets no valid size, and threads have the
-// default of the C library.
+// Returns the stack size of libgomp's threads in bytes. Returns 0 if the environment sets no valid size. Threads then
+// have the default size of the C library.
 //
 // The first valid value of OMP_STACKSIZE, GOMP_STACKSIZE and OMP_STACKSIZE_ALL (libgomp 13 and later) counts: an
-// integer in KiB, or followed by the unit B, K, M or G in upper or lower case. Spaces may surround both. Call this
-// function when libgomp is loaded, because libgomp reads the variables then.
+// integer in KiB, or an integer and the unit B, K, M or G in upper or lower case. Spaces may surround both. Call this
+// function when libgomp is loaded, because libgomp reads the variables at that time.
 size_t OpenMpStackSize();
 
 }  // namespace raggemm

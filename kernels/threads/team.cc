@@ -19,18 +19,18 @@
 namespace raggemm {
 namespace {
 
-// A claim has the number of a tile in its low bits, and that of its loop above.
+// Range::next and Range::end have the number of a tile in the low bits, and the number of the loop in the bits above.
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Loops have even numbers, except the last loop of a team.
+// Loops have even numbers, except the last loop of a team. kEnded is the number after the last loop if it was even.
 constexpr int64_t kLast = 1, kEnded = -1;
 
-// Spins before a thread sleeps. A change usually comes within microseconds, and waking a thread takes 50 us. On Zen 4 a
-// spin has 64 cycles, and all of them take 25 us.
+// Number of times that a waiting thread checks a value before it sleeps. The value usually changes within microseconds,
+// and waking a thread takes 50 us. On Zen 4 one spin takes 64 cycles, and all spins take 25 us.
 constexpr int kSpins = 1000;
 
-// Waits until a value is no longer `old`, and returns it.
+// Waits until `value` is no longer `old`, and returns the new value.
 int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (const int64_t now = value.load(std::memory_order_acquire); now != old) return now;
@@ -40,8 +40,8 @@ int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   return value.load(std::memory_order_acquire);
 }
 
-// Teams that calls gave back, so that a warm call allocates nothing. They are never freed: a task that starts late may
-// hold a team even when the process ends.
+// Head of the list of teams that calls gave back, so that a later call allocates nothing. Teams are never freed: a task
+// that starts late may hold a team even when the process ends.
 constinit Team* free_teams = nullptr;
 
 }  // namespace
@@ -67,7 +67,7 @@ Team* Team::Take(int64_t threads, bool one_loop) {
   return team;
 }
 
-// Drops a reference. The last one gives the team back.
+// Drops a reference. When the last reference is dropped, the team goes to the list of free teams.
 void Team::Release() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::lock_guard<std::mutex> lock(lists_mutex);
@@ -95,8 +95,9 @@ void Team::For(int64_t count, TileBody body) {
   For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
 }
 
-// Claims and runs tiles until none are left. body_ is used only after a claim. It then belongs to the loop of the tile,
-// because the caller waits for claimed tiles. A claim beyond the end of its loop may see the end of a later loop.
+// Claims and runs tiles until none are left. body_ is used only after a claim. body_ then belongs to the loop of the
+// claimed tile, because the caller waits for claimed tiles. If a thread claims beyond the end of a loop, it may see the
+// end of a later loop. So the numbers of the loops of the claim and of the end must be the same, too.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -115,7 +116,8 @@ void Team::Work(int64_t worker) {
   if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
 }
 
-// Works on loops until the team ends. Does nothing on the thread of the caller, which would wait for itself.
+// Works on loops until the team ends. Does nothing on the thread of the caller, because that thread would wait for
+// itself.
 void Team::Help(int64_t worker) {
   if (std::this_thread::get_id() == caller_) return;
   int64_t loop = 0;
@@ -152,7 +154,8 @@ namespace {
 
 #ifdef _OPENMP
 
-// Read while the library is loaded, as by libgomp. Both ignore later changes.
+// The stack size of libgomp's threads. This library reads the environment while it is loaded, and so does libgomp. Both
+// ignore later changes.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -160,11 +163,11 @@ void* WaitUntilTried(void* tried) {
   return nullptr;
 }
 
-// Returns how many of `wanted` more threads can exist at once, with the stack size of those of libgomp.
+// Returns how many more threads the process can have at once, up to `wanted`, with the stack size of libgomp's threads.
 int64_t TryThreads(int64_t wanted) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
-  // libgomp ignores a size that the system refuses, too.
+  // Ignores an error if the system refuses the size, as libgomp does.
   if (kStackSize != 0) pthread_attr_setstacksize(&attributes, kStackSize);
   std::array<pthread_t, kMaxThreads> threads;
   std::atomic<bool> tried = false;
@@ -177,15 +180,15 @@ int64_t TryThreads(int64_t wanted) {
   return made;
 }
 
-// Returns the number of threads that libgomp can use. Makes threads (except the `kept` ones that libgomp has) and
-// allocates memory on trial, before libgomp does. libgomp can still fail if other code takes the last thread in
-// between, or has had a smaller team on this thread.
+// Returns the number of threads that libgomp can use, up to `wanted`. libgomp has kept `kept` of them from its last
+// team. Makes the other threads and allocates memory on trial, before libgomp does so. libgomp can still fail if other
+// code takes the last thread in between, or if other code has run a smaller team on this thread.
 int64_t AvailableThreads(int64_t wanted, int64_t kept) {
   if (IsForkedChild()) return 1;  // libgomp would wait for threads of the parent.
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
-  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes in libgomp 12, rounded up.
+  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes of a team and of a thread in libgomp 12, rounded up.
   const std::unique_ptr<char[]> memory(new (std::nothrow) char[kTeam + threads * kThread]);
   asm("" : : "r"(memory.get()));  // Keeps the compiler from removing the allocation.
   return memory == nullptr ? 1 : threads;
@@ -193,8 +196,8 @@ int64_t AvailableThreads(int64_t wanted, int64_t kept) {
 
 // Calls body(worker) once on each thread of a team. Worker 0 is the thread of the caller.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
-  // Size of the last team of this thread. libgomp keeps its threads, unless the team was nested. The TLS model uses
-  // memory that is reserved for libraries loaded late, so the first use allocates nothing.
+  // Number of threads of the last team that this thread started. libgomp keeps them, unless the team was nested. The
+  // TLS model uses memory that is reserved for libraries loaded late, so the first use allocates nothing.
   __attribute__((tls_model("initial-exec"))) thread_local int64_t last_team = 1;
   const bool nested = omp_get_active_level() > 0;
   threads = AvailableThreads(threads, nested ? 1 : last_team);
@@ -208,7 +211,7 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// Calls body on one thread, as OpenMP allows. For sanitizers, which do not see into libgomp.
+// Calls body(0) on this thread only, as OpenMP allows. This variant is for sanitizers, which do not see into libgomp.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif

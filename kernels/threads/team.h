@@ -1,12 +1,12 @@
-// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other: first tiles
-// of its own range, then those of other ranges. So a thread that the host delays holds up only one tile.
+// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other: first the
+// tiles of its own range, then tiles of other ranges. So a thread that the host delays holds up only one tile.
 //
 // A team can run several loops. Its threads spin for a while between loops, so the next loop starts within a
 // microsecond. Waking a sleeping thread takes 50 microseconds.
 //
 // With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left,
-// and then waits for those that others have claimed. A task that starts late helps with the rest. If no tiles are left,
-// it touches nothing but the reference-counted Team.
+// and then waits for the tiles that other threads have claimed. A task that starts late helps with the rest. If no
+// tiles are left, the task touches nothing but the reference-counted Team.
 #ifndef RAGGEMM_KERNELS_THREADS_TEAM_H_
 #define RAGGEMM_KERNELS_THREADS_TEAM_H_
 
@@ -29,7 +29,7 @@ struct ThreadChoice {
 
 int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
-// Ranges of tiles. Range i is [first(i), first(i + 1)).
+// A division of tiles into `count` ranges. Range i has the tiles [first(i), first(i + 1)).
 struct TileRanges {
   int64_t count;
   absl::FunctionRef<int64_t(int64_t range)> first;
@@ -44,7 +44,7 @@ class Team {
   // time. body must not throw. During body the floating-point environment is the default one, without flush-to-zero.
   // The environment of the caller is restored afterwards.
   void For(const TileRanges& ranges, TileBody body);
-  // Does the same for `count` tiles of equal cost.
+  // Calls body(tile, worker) in the same way for `count` tiles of equal cost.
   void For(int64_t count, TileBody body);
 
  private:
@@ -52,11 +52,12 @@ class Team {
   friend absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
   friend struct Membership;
 
-  // The next tile and the end of a range. Memory orders matter on CPUs such as aarch64:
+  // The next tile of a range that nobody has claimed, and the end of the range. Memory orders matter on CPUs such as
+  // aarch64:
   //
-  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value, or what
-  //   earlier claims made of it, so it sees the loop. A claim of an older value has the number of an older loop and is
-  //   ignored.
+  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value of `next`,
+  //   or a value that earlier claims made of it. So the claiming thread sees the loop. A claim of an older value has
+  //   the number of an older loop and is ignored.
   // - Workers write results, then release their count of finished tiles (Work). The caller acquires the last count.
   struct alignas(64) Range {
     std::atomic<int64_t> next, end;
@@ -75,18 +76,19 @@ class Team {
   std::thread::id caller_;
   std::atomic<int64_t> references_;
   std::atomic<int64_t> next_worker_;  // Next free worker number. The caller is worker 0.
-  std::atomic<int64_t> loop_;         // Number of the loop. 0 before the first loop.
-  std::atomic<int64_t> remaining_;    // Unfinished tiles of the loop.
+  std::atomic<int64_t> loop_;         // Number of the current loop. 0 before the first one.
+  std::atomic<int64_t> remaining_;    // Unfinished tiles of the current loop.
   const TileBody* body_;
   Team* next_free_;
   Range ranges_[kMaxThreads];
 };
 
-// Runs one loop like Team::For, on a team of its own. ResourceExhausted, without any call of body, if memory is short.
+// Runs one loop like Team::For, on a new team. Returns ResourceExhausted, without any call of body, if memory is short.
 absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body);
 
-// Calls caller(team) with a team for any number of loops, and returns its status. ResourceExhausted, without this call,
-// if memory is short. An exception of `caller` is thrown on after the end of the team.
+// Calls caller(team), with a team that can run any number of loops, and returns the status of `caller`. Returns
+// ResourceExhausted, without calling `caller`, if memory is short. If `caller` throws, ends the team and throws the
+// exception again.
 absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
