@@ -2,6 +2,7 @@
 #ifndef RAGGEMM_FFI_CALLS_H_
 #define RAGGEMM_FFI_CALLS_H_
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "ffi/decode.h"
 #include "proto/config.pb.h"
+#include "raggemm/grouped_gemm.h"
 #include "raggemm/moe_mlp.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
@@ -24,17 +26,30 @@ struct DecodedCall {
   absl::Span<int64_t> workspace;
 };
 
+// The members of a custom call that its handlers use. `config` is a message with the options and on_error. The problem
+// also needs an overload of FillOutWithNaN.
+template <class Call>
+concept IsCustomCall = std::derived_from<Call, DecodedCall> && requires(Call call, BufferReader& buffers) {
+  { Call::kDescription } -> std::convertible_to<const CustomCall&>;
+  call.config.on_error();
+  // Applies the attributes in `config` to `problem`, and parses the lists of operands into `named`.
+  { call.ApplyAttributes() } -> std::same_as<absl::Status>;
+  // Sets the arrays of `problem` to the buffers of the call. Does not read the workspace.
+  call.ReadBuffers(buffers);
+  { call.Run() } -> std::same_as<absl::Status>;
+  // Returns the plan of the call as text. The text is empty for moe_mlp_backward, which has none.
+  { call.PlanText() } -> std::same_as<absl::StatusOr<std::string>>;
+  { FillOutWithNaN(call.problem, call.workspace) } -> std::same_as<absl::Status>;
+};
+
 struct GroupedGemmCall : DecodedCall {
   static const CustomCall kDescription;
   proto::GroupedGemmConfig config;
   GroupedGemmProblem problem;
 
-  // Applies the attributes in `config` to `problem`, and parses the lists of operands into `named`.
   absl::Status ApplyAttributes();
-  // Does not read the workspace.
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
-  // Returns the plan of the call as text. The text is empty for moe_mlp_backward, which has none.
   absl::StatusOr<std::string> PlanText() const;
 };
 
@@ -60,14 +75,14 @@ struct MoeMlpBackwardCall : DecodedCall {
   absl::StatusOr<std::string> PlanText() const;
 };
 
-template <class Call>
+template <IsCustomCall Call>
 absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = SetFields(attributes, call.config); !s.ok()) return s;
   absl::Status status = SetOptions(call.config.executor(), call.config.isa(), call.config.threads(), call.options);
   return status.ok() ? call.ApplyAttributes() : status;
 }
 
-template <class Call>
+template <IsCustomCall Call>
 absl::Status Decode(const xla::ffi::RemainingArgs& operands, const xla::ffi::RemainingRets& results,
                     const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = DecodeAttributes(attributes, call); !s.ok()) return s;

@@ -117,7 +117,7 @@ void RecordPlan(const absl::StatusOr<std::string>& plan) {
 //
 // No exception leaves a handler. XLA's headers, which wrap the handlers, allocate memory only at registration and when
 // they reject a frame that XLA never makes.
-template <class Call>
+template <IsCustomCall Call>
 ffi::Error Instantiate(ffi::Dictionary attributes) {
   try {
     Call call;
@@ -128,7 +128,7 @@ ffi::Error Instantiate(ffi::Dictionary attributes) {
   }
 }
 
-template <class Call>
+template <IsCustomCall Call>
 ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary attributes) {
   std::optional<Call> call;

@@ -1,4 +1,9 @@
-// The table of element formats. All other code knows a format only by its row.
+// The table of element formats. Most code knows a format only by its row. This code names formats:
+//
+//     kernels/isa                    loads, stores, kernels of each format, codes (kQuantized of microkernel.h)
+//     kernels/check                  float8 scales in quantization.cc, f8e5m2 with f8e5m2 in dtypes.cc
+//     kernels/plan/quant_params.cc   values of scales, and f4e2m1fn with scales of blocks
+//     all                            f32, f64, s32 and bf16 as types of products and sums; s8 and u8 as products
 #ifndef RAGGEMM_FORMAT_H_
 #define RAGGEMM_FORMAT_H_
 
@@ -114,6 +119,17 @@ constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }
 // Returns the distance in bytes of two elements with indices `elements` apart. It is rounded down for sub-byte formats.
 // The first element of a byte is in its low bits, as in XLA.
 constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
+
+// Returns the number of elements in a byte, or 1 if elements are wider. No element crosses the end of a byte.
+constexpr int ElementsPerByte(DType dtype) {
+  static_assert([] {
+    for (const Format& format : kFormats) {
+      if (8 % format.bits != 0 && format.bits % 8 != 0) return false;
+    }
+    return true;
+  }());
+  return FormatOf(dtype).bits < 8 ? 8 / FormatOf(dtype).bits : 1;
+}
 
 }  // namespace raggemm
 

@@ -123,7 +123,7 @@ absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const Buff
 // addresses.
 absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, const Operand& operand,
                              const Checked& checked) {
-  const int per_byte = 8 / std::min<int>(FormatOf(x.dtype).bits, 8);
+  const int per_byte = ElementsPerByte(x.dtype);
   if (per_byte == 1) return absl::OkStatus();
   if (x.last_dims.has_value() || checked.mode == RaggedMode::kAllRagged) {
     return Invalid(name, ": groups of ", NameOf(x.dtype), " divide its last axis, so they could begin within a byte");

@@ -75,17 +75,22 @@ struct Activations {
     return x < Splat(0) ? tail : V::Add(Splat(1), -tail);
   }
 
+  // Applies the activation to x. For swiglu_oai, x is the gate, clamped to at most 7.
   template <Activation kActivation>
   static F Apply(F x) {
-    if constexpr (kActivation == Activation::kSilu) return V::Mul(x, Sigmoid(x));
-    if constexpr (kActivation == Activation::kGelu) return V::Mul(x, NormalCdf(x));
-    if constexpr (kActivation == Activation::kGeluTanh) {
+    if constexpr (kActivation == Activation::kSilu) {
+      return V::Mul(x, Sigmoid(x));
+    } else if constexpr (kActivation == Activation::kGelu) {
+      return V::Mul(x, NormalCdf(x));
+    } else if constexpr (kActivation == Activation::kGeluTanh) {
       // The constants are 2 * sqrt(2 / pi) and 0.044715 times that.
       return V::Mul(x, Sigmoid(V::Mul(x, V::Fma(V::Mul(x, x), Splat(0.0713548163F), Splat(1.59576912F)))));
+    } else if constexpr (kActivation == Activation::kRelu) {
+      return x <= Splat(0) ? Splat(0) : x;
+    } else {
+      static_assert(kActivation == Activation::kQuickGelu || kActivation == Activation::kSwigluOai);
+      return V::Mul(x, Sigmoid(V::Mul(x, Splat(1.702F))));
     }
-    if constexpr (kActivation == Activation::kRelu) return x <= Splat(0) ? Splat(0) : x;
-    // quick_gelu, and the gate of swiglu_oai.
-    return V::Mul(x, Sigmoid(V::Mul(x, Splat(1.702F))));
   }
 
   template <Activation kActivation>
@@ -106,19 +111,22 @@ struct Activations {
 
   template <Activation kActivation>
   static F Derivative(F x) {
-    if constexpr (kActivation == Activation::kSilu) return SigmoidDerivative(x, x, Splat(1));
-    if constexpr (kActivation == Activation::kGelu) {
+    if constexpr (kActivation == Activation::kSilu) {
+      return SigmoidDerivative(x, x, Splat(1));
+    } else if constexpr (kActivation == Activation::kGelu) {
       // The density is e^(-x^2/2) / sqrt(2 pi).
       const F density = V::Mul(ExpOfNegative(V::Mul(V::Mul(x, x), Splat(-0.5F))), Splat(0.398942280F));
       return V::Fma(x, density, NormalCdf(x));
-    }
-    if constexpr (kActivation == Activation::kGeluTanh) {
+    } else if constexpr (kActivation == Activation::kGeluTanh) {
       const F square = V::Mul(x, x);
       return SigmoidDerivative(x, V::Mul(x, V::Fma(square, Splat(0.0713548163F), Splat(1.59576912F))),
                                V::Fma(square, Splat(3 * 0.0713548163F), Splat(1.59576912F)));
+    } else if constexpr (kActivation == Activation::kRelu) {
+      return x <= Splat(0) ? Splat(0) : Splat(1);
+    } else {
+      static_assert(kActivation == Activation::kQuickGelu || kActivation == Activation::kSwigluOai);
+      return SigmoidDerivative(x, V::Mul(x, Splat(1.702F)), Splat(1.702F));
     }
-    if constexpr (kActivation == Activation::kRelu) return x <= Splat(0) ? Splat(0) : Splat(1);
-    return SigmoidDerivative(x, V::Mul(x, Splat(1.702F)), Splat(1.702F));
   }
 
   // Replaces gate and up by their gradients, for the gradient `result`.

@@ -41,11 +41,13 @@ struct Codes {
 // Loads n elements of kBits from element `first` on, one into each word. Other words are unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
+  static_assert(8 % kBits == 0);  // No element crosses the end of a byte.
   using C = Codes<V>;
   const uint8_t* bytes = src + first * kBits / 8;
   if constexpr (C::kWidth == 1) {
     return C::Splat(*bytes >> (first * kBits % 8) & ((1U << kBits) - 1));
   } else {
+    static_assert(C::kWidth * kBits % 8 == 0);
     constexpr int kBytes = C::kWidth * kBits / 8;
     uint8_t padded[kBytes] = {};
     if (n < C::kWidth) {
@@ -71,6 +73,7 @@ struct Quantized {};
 
 template <int kIndex>
 struct CodePointer {
+  static_assert(8 % kQuantized[kIndex].bits == 0);
   explicit CodePointer(const void* p) : at(static_cast<const uint8_t*>(p)) {}
   CodePointer operator+(int64_t elements) const { return CodePointer(at + elements * kQuantized[kIndex].bits / 8); }
   const uint8_t* at;
@@ -238,6 +241,7 @@ void DequantizeToBytes(const DequantizeArgs& args) {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   constexpr int kUnused = kFormat.is_signed ? 32 - kFormat.bits : 0;
   const auto* src = static_cast<const uint8_t*>(args.src);
+  static_assert(8 % kFormat.bits == 0);
   constexpr int64_t kPerByte = 8 / kFormat.bits;
   for (int64_t line = 0; line < args.lines; ++line) {
     const uint8_t* from = src + (args.first + line * args.src_step) / kPerByte;

@@ -105,14 +105,18 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.stride = StepOf(dtype, next->rhs.row_step);
   target.lines = CeilDiv(StepOf(dtype, next->cols), kLineBytes);
   target.panels = CeilDiv(block.cols, width);
-  if (task.plan.prefetch == TilePlan::Order::kPanels) {
-    // A run has at least two cache lines. If a panel is narrower than a run, several panels share the run.
-    const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
-    target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
-    target.panels_per_run = run_cols / width;
-  } else {
-    target.run_lines = target.lines;
-    target.panels_per_run = target.panels;
+  switch (task.plan.prefetch_order) {
+    case TilePlan::Order::kPanels: {
+      // A run has at least two cache lines. If a panel is narrower than a run, several panels share the run.
+      const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
+      target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
+      target.panels_per_run = run_cols / width;
+      break;
+    }
+    case TilePlan::Order::kRows:
+      target.run_lines = target.lines;
+      target.panels_per_run = target.panels;
+      break;
   }
   return target;
 }

@@ -1,5 +1,6 @@
-// The stored layouts of rhs. A layout and a mode (rhs_mode.h) make a strategy. The layout decides how a tile divides
-// rhs into blocks, and which lines it prefetches meanwhile.
+// The layouts of rhs. A layout is how rhs is stored, and the call gives it. A strategy is a mode (rhs_mode.h) and a
+// block shape, chosen for the layout. The layout decides how a tile divides rhs into blocks, and which lines it
+// prefetches meanwhile.
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 
@@ -71,8 +72,8 @@ struct RhsLayout {
   // Returns the block size of a tile. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
   // Returns the lines to prefetch during the work on `block`. `next` is the next block of the tile, or null.
-  PrefetchTarget (*prefetch)(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
-                             NextTile& next_tile);
+  PrefetchTarget (*prefetch_target)(const TileContext& context, const TileTask& task, const Block& block,
+                                    const Block* next, NextTile& next_tile);
 };
 
 // Returns the layout of rhs: stored rows, stored columns (transposed) or column blocks.

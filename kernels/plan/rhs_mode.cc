@@ -98,18 +98,43 @@ bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
 using enum RhsMode;
 // The modes, in the order in which PlanTile tries them.
 constexpr RhsModeRow kModes[] = {
-    // mode, name, reads_rhs, stores, rereads, streams, rest, applies, kernel
-    {kDot, "dot", true, false, false, true, kPacked, TakesDot, DotKernel},
-    {kGemv, "gemv", true, false, false, true, kDirect, TakesGemv, GemvKernel},
-    {kDirect, "direct", true, false, true, false, kPacked, TakesDirect, DirectKernelFor},
-    {kDirectAndStore, "direct and store", true, true, false, false, kPacked, TakesStoring, StoringKernel},
-    {kPacked, "packed", false, false, false, false, kPacked, TakesPacked, PackedKernel},
+    {.mode = kDot,
+     .name = "dot",
+     .reads_rhs = true,
+     .needs_no_costs = true,
+     .rest = kPacked,
+     .applies = TakesDot,
+     .kernel = DotKernel},
+    {.mode = kGemv,
+     .name = "gemv",
+     .reads_rhs = true,
+     .needs_no_costs = true,
+     .rest = kDirect,
+     .applies = TakesGemv,
+     .kernel = GemvKernel},
+    {.mode = kDirect,
+     .name = "direct",
+     .reads_rhs = true,
+     .rereads = true,
+     .rest = kPacked,
+     .applies = TakesDirect,
+     .kernel = DirectKernelFor},
+    {.mode = kDirectAndStore,
+     .name = "direct and store",
+     .reads_rhs = true,
+     .stores = true,
+     .rest = kPacked,
+     .applies = TakesStoring,
+     .kernel = StoringKernel},
+    {.mode = kPacked, .name = "packed", .rest = kPacked, .applies = TakesPacked, .kernel = PackedKernel},
 };
 static_assert([] {
+  size_t compared = 0;
   for (size_t i = 0; i < std::size(kModes); ++i) {
     if (kModes[i].mode != static_cast<RhsMode>(i)) return false;
+    compared += kModes[i].needs_no_costs ? 0 : 1;
   }
-  return true;
+  return compared == kComparedModes;
 }());
 
 }  // namespace

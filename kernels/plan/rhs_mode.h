@@ -1,7 +1,9 @@
-// The modes in which kernels get rhs. A mode and a layout (rhs_layout.h) make a strategy.
+// The modes of rhs. A mode is how kernels get rhs: dot, GEMV, direct, direct and store, packed. A strategy is a mode and
+// a block shape, chosen for the layout of rhs (rhs_layout.h).
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -16,16 +18,20 @@ struct TileTask;  // block.h
 struct RhsModeRow {
   RhsMode mode;
   const char* name;
-  bool reads_rhs;  // True: the first register tile reads rhs itself. False: rhs is packed before.
-  bool stores;     // True: the first register tile stores a packed panel for the others.
-  bool rereads;    // True: every register tile reads rhs itself.
-  bool streams;    // True: rhs is read once, in the order of memory. Tiles use the mode if they can.
-  RhsMode rest;    // Mode of the last columns if they are too few for the kernel.
+  bool reads_rhs = false;  // True: the first register tile reads rhs itself. False: rhs is packed before.
+  bool stores = false;     // True: the first register tile stores a packed panel for the others.
+  bool rereads = false;    // True: every register tile reads rhs itself.
+  // True: tiles use the mode whenever it applies, without comparing costs. It reads rhs once, in the order of memory.
+  bool needs_no_costs = false;
+  RhsMode rest;  // Mode of the last columns if they are too few for the kernel.
   // Returns true if tiles of this many rows can use the mode.
   bool (*applies)(const TileContext& context, int64_t rows);
   // Returns the kernel of mr rows for the next columns, and how many it takes. Null if `cols` are too few.
   DirectKernel (*kernel)(const TileContext& context, int64_t mr, int64_t cols);
 };
+
+// Number of modes whose costs are compared: those without needs_no_costs.
+inline constexpr size_t kComparedModes = 3;
 
 // Returns the table, in the order of RhsMode.
 absl::Span<const RhsModeRow> RhsModes();

@@ -36,8 +36,8 @@ struct Candidate {
   Costs costs;
 };
 struct Candidates {
-  // Non-streaming modes with all shapes. Not cleared, so that planning 512 groups takes only microseconds.
-  std::array<Candidate, 3 * std::size(kRowsShapes)> all;
+  // Compared modes with all shapes. Not cleared, so that planning 512 groups takes only microseconds.
+  std::array<Candidate, kComparedModes * std::size(kRowsShapes)> all;
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }
   const Candidate* end() const { return begin() + count; }
@@ -67,12 +67,12 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   return costs;
 }
 
-// Returns the mode that is used without comparing costs, or null. It streams, or the layout leaves no choice of shapes
-// (RhsLayout::shapes).
+// Returns the mode that is used without comparing costs, or null. The mode needs no costs, or the layout leaves no
+// choice of shapes (RhsLayout::shapes).
 const RhsModeRow* ModeWithoutCosts(const TileContext& context, int64_t rows) {
   const bool one_shape = LayoutOf(context).shapes == 0;
   for (const RhsModeRow& mode : RhsModes()) {
-    if ((mode.streams || one_shape) && mode.applies(context, rows)) return &mode;
+    if ((mode.needs_no_costs || one_shape) && mode.applies(context, rows)) return &mode;
   }
   return nullptr;
 }
@@ -81,14 +81,14 @@ Candidates CandidatesFor(const TileContext& context, const Window& window) {
   const RhsLayout& layout = LayoutOf(context);
   Candidates candidates;
   for (const RhsModeRow& mode : RhsModes()) {
-    if (mode.streams || !mode.applies(context, window.rows)) continue;
+    if (mode.needs_no_costs || !mode.applies(context, window.rows)) continue;
     for (int shape = 0; shape < layout.shapes; ++shape) {
       Candidate& candidate = candidates.all[candidates.count++];
       candidate.plan = {mode.mode, TilePlan::Order::kPanels, static_cast<uint8_t>(shape)};
       candidate.blocks = layout.blocks(context, candidate.plan, window, /*k=*/0);
       candidate.costs = CostsOf(context, candidate, window.rows);
       if (candidate.costs.fma >= context.kernels.cpu.prefetch_panels_below * candidate.costs.memory) {
-        candidate.plan.prefetch = TilePlan::Order::kRows;
+        candidate.plan.prefetch_order = TilePlan::Order::kRows;
       }
     }
   }

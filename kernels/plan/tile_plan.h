@@ -17,13 +17,13 @@ enum class RhsMode : uint8_t {
 };
 
 struct TilePlan {
-  // Order of prefetching the lines of the next block.
+  // Order of prefetching the lines of the next block. Only the layout of stored rows uses it.
   enum class Order : uint8_t {
     kPanels,  // Panel by panel: reads many rows at once, and gets the most out of memory.
     kRows,    // Row by row: touches few pages at once, and delays arithmetic the least.
   };
   RhsMode mode;
-  Order prefetch;
+  Order prefetch_order;
   uint8_t shape;  // Index of the block shape of the layout (rhs_layout.h).
 };
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/plan/quant_params.h"
 #include "kernels/target/isa.h"
 #include "kernels/target/target.h"
 #include "raggemm/element.h"
+#include "raggemm/format.h"
 
 namespace raggemm {
 namespace {
@@ -14,6 +16,8 @@ namespace {
 // Room in a buffer for unwanted elements before the first element to pack. Dequantizers start at a whole byte, which
 // has up to 4 elements.
 constexpr int64_t kMostLead = 4;
+static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
+                          [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
 
 // The scales or zero points for a line, a part of a stored row or column. They are read once for all lines that share
 // them.
@@ -61,7 +65,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   StoredPosition at = PositionOf(operand, matrix, source.row, source.col);
   at.down = along_cols == operand.is_trans;
   int64_t first = matrix.IndexOf(source.row, source.col);
-  const int64_t lead = FirstBitOf(operand.dtype, first) / FormatOf(operand.dtype).bits;
+  const int64_t lead = first % ElementsPerByte(operand.dtype);
   first -= lead;
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;

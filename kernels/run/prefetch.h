@@ -22,7 +22,7 @@ class Prefetcher {
   // `block` is the last one.
   void StartBlock(const Block& block, const Block* next) {
     if (block.begins_kc_block()) SetLhsTarget(block);
-    SetRhsTarget(LayoutOf(context_).prefetch(context_, task_, block, next, next_tile_));
+    SetRhsTarget(LayoutOf(context_).prefetch_target(context_, task_, block, next, next_tile_));
   }
 
   // Returns the cache lines of rhs that the next call of a packer (kPack) or of a kernel (kKernel) prefetches. For a

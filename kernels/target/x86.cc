@@ -67,9 +67,9 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 8 rows     155     153
   //     bf16, 32 rows    243     269
   //
-  // With 23 rows of f32 on Emerald Rapids, reading rhs from memory takes as long as the arithmetic. The constants in
-  // rhs_layout.h and strategy.cc were measured on Emerald Rapids. Zen 3 has copies of the numbers of Emerald Rapids for
-  // memory, calls and pages. Calls on Zen 3 were tested with them.
+  // By the numbers below, reading rhs from memory takes as long as the arithmetic with 23 rows of f32 on Emerald Rapids.
+  // Measured were 21 rows. The constants in rhs_layout.h and strategy.cc were measured on Emerald Rapids. Zen 3 has
+  // copies of the numbers of Emerald Rapids for memory, calls and pages. Calls on Zen 3 were tested with them.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),

@@ -187,7 +187,7 @@ def main() -> None:
 
     experts = f"{TOP_K} of {EXPERTS} experts each, hidden {HIDDEN}, {arguments.dtype}"
     print(f"{TOKENS} tokens of {MODEL}, {experts}; forward+backward")
-    print("       way  process   rows  received MiB       ms  error of out  of gradients")
+    print("  exchange  process   rows  received MiB       ms  error of out  of gradients")
     results, tolerance = _run_processes(arguments.processes, arguments.dtype), TOLERANCES[arguments.dtype]
     for name in EXCHANGES:
         for i, result in enumerate(results):

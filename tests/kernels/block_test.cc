@@ -77,7 +77,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
       ASSERT_TRUE(FirstBlock(schedule_.tile, task, block));
       next = block;
       ASSERT_TRUE(NextBlock(schedule_.tile, task, next));
-      EXPECT_EQ(task.plan.prefetch, rows == 1 && !rhs_flipped ? TilePlan::Order::kPanels : TilePlan::Order::kRows);
+      EXPECT_EQ(task.plan.prefetch_order,
+                rows == 1 && !rhs_flipped ? TilePlan::Order::kPanels : TilePlan::Order::kRows);
       Prefetcher prefetcher(schedule_, task, 0);
       prefetcher.StartBlock(block, &next);
       const int64_t size = SizeOf(schedule_.tile.call.rhs.dtype);

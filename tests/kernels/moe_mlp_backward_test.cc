@@ -45,9 +45,11 @@ std::pair<double, double> ActivationAndDerivative(Activation activation, double 
     }
     case Activation::kRelu:
       return {std::max(x, 0.), x > 0 ? 1 : 0};
-    default:
-      return times_sigmoid(1.702 * x, 1.702);
+    case Activation::kQuickGelu:
+    case Activation::kSwigluOai:
+      break;
   }
+  return times_sigmoid(1.702 * x, 1.702);
 }
 
 // Computes all gradients in float64 by their definition. `gradients` has them in the order of kMlpGradientSlots.

@@ -72,9 +72,11 @@ Activated ApplyActivation(Activation activation, double x) {
         return times_sigmoid(std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x));
       case Activation::kRelu:
         return {x <= 0 ? 0 : x, 0};
-      default:
-        return times_sigmoid(1.702 * x);
+      case Activation::kQuickGelu:
+      case Activation::kSwigluOai:
+        break;
     }
+    return times_sigmoid(1.702 * x);
   };
   const Format& f32 = FormatOf(DType::kF32);
   const auto [value, ulps] = activated();

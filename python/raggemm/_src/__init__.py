@@ -1,4 +1,4 @@
-"""The implementation of the public modules. Each module imports only modules above it in this list:
+"""The implementation of the public modules.
 
     library, versions       the shared library; differences between versions of jax
     options, describe       options of calls; the printed description and plans
@@ -20,4 +20,6 @@
     lowering                lowering of the primitives to custom calls
     dimension_numbers, lax  ragged_dot and ragged_dot_general with the signatures of jax.lax
     override                the override of jax.lax.ragged_dot
+
+Each module imports only modules above it in this list.
 """

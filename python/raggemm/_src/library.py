@@ -13,9 +13,8 @@ from typing import Any
 import jax
 import jaxlib
 
-TARGET = "raggemm_grouped_gemm_v1"
-MLP_TARGET = "raggemm_moe_mlp_v1"
-MLP_BACKWARD_TARGET = "raggemm_moe_mlp_backward_v1"
+_TARGETS = ("raggemm_grouped_gemm_v1", "raggemm_moe_mlp_v1", "raggemm_moe_mlp_backward_v1")
+TARGET, MLP_TARGET, MLP_BACKWARD_TARGET = _TARGETS
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
@@ -77,12 +76,17 @@ def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) 
 
 _library = _load()
 _check_ffi_version(_built_ffi_version(_library), _runtime_ffi_version())
-for _target in (TARGET, MLP_TARGET, MLP_BACKWARD_TARGET):
+for _target in _TARGETS:
     jax.ffi.register_ffi_target(
         _target,
         {stage: jax.ffi.pycapsule(getattr(_library, f"{_target}_{stage}")) for stage in ("instantiate", "execute")},
         platform="cpu",
     )
+
+
+def call_name(target: str) -> str:
+    """Returns the name of a custom call without the prefix and the version, such as "moe_mlp"."""
+    return target.removeprefix("raggemm_").removesuffix("_v1")
 
 
 @functools.cache
@@ -104,8 +108,7 @@ def moe_mlp_workspace(target: str, *extents: int) -> int:
     MLP_TARGET sums_tokens and has_slots, or for MLP_BACKWARD_TARGET element_bytes, sums_tokens and sums_weights.
     ffi/handlers.h describes them.
     """
-    name = {MLP_TARGET: "moe_mlp", MLP_BACKWARD_TARGET: "moe_mlp_backward"}[target]
-    elements = getattr(_library, f"raggemm_v1_{name}_workspace")(*extents)
+    elements = getattr(_library, f"raggemm_v1_{call_name(target)}_workspace")(*extents)
     if elements < 0:
         raise ValueError(f"x: shape is {extents[:2]}, and no workspace can be that large")
     return elements

@@ -123,7 +123,7 @@ def _mlp_custom_call(
     given = {name: value for name, value in attributes.items() if value}
     # A call without tokens has empty results, but must check that no row names a token.
     is_check = all(0 in result.shape for result in results)
-    with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
+    with jax.named_scope(library.call_name(target)):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
 
 
