@@ -22,6 +22,8 @@ enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kS
 
 inline constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};
 inline constexpr int kActivationCount = sizeof(kActivations) / sizeof(kActivations[0]);
+// True for activations that need a gate.
+inline constexpr bool kNeedsGate[kActivationCount] = {false, false, false, false, false, true};
 
 }  // namespace raggemm
 

@@ -66,7 +66,7 @@ absl::Status CheckActivation(const GroupedGemmProblem& problem, DType compute) {
     return Invalid("activation: ", name, " is for sums in f32; ", names.lhs, " is ", NameOf(problem.lhs.dtype), ", ",
                    names.rhs, " is ", NameOf(problem.rhs.dtype), ", ", names.out, " is ", NameOf(problem.out.dtype));
   }
-  const bool needs_gate = *problem.activation == Activation::kSwigluOai && !problem.gate;
+  const bool needs_gate = kNeedsGate[index] && !problem.gate;
   return needs_gate ? Invalid("activation: ", name, " needs ", names.gate) : absl::OkStatus();
 }
 

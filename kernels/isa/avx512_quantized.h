@@ -345,8 +345,10 @@ constexpr auto QuantizedTraits() {
   if constexpr (kQuantized[kIndex].bits == 8) {
     return Avx512ByteCodes<V, kIndex>();
   } else if constexpr (kQuantized[kIndex].is_integer) {
+    static_assert(kQuantized[kIndex].bits == 4);
     return Avx512NibbleCodes<V, kIndex>();
   } else {
+    static_assert(kQuantized[kIndex].bits == 4);
     return Avx512ScaledNibbleCodes<V, kIndex>();
   }
 }

@@ -145,7 +145,10 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   }
   const bool is_merged = problem.merged != Merged::kNone;
   if (problem.w_gate) return is_merged ? Invalid("w_gate: is given, but w_up holds the gate") : absl::OkStatus();
-  if (problem.activation == Activation::kSwigluOai && !is_merged) return Invalid("activation: swiglu_oai needs a gate");
+  const auto activation = static_cast<int>(problem.activation);
+  if (kNeedsGate[activation] && !is_merged) {
+    return Invalid("activation: ", kActivations[activation], " needs a gate");
+  }
   for (const auto& [name, x] :
        {std::pair{"b_gate", &problem.b_gate}, {"gate_scale", &problem.gate_scale}, {"gate_zero", &problem.gate_zero}}) {
     if (*x) return Invalid(name, ": is given without w_gate");
