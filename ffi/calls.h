@@ -19,7 +19,8 @@
 
 namespace raggemm {
 
-// The problem and the workspace point to XLA's buffers. Operand names in messages point into the attributes.
+// A decoded custom call. The problem and the workspace point to XLA's buffers. The operand names of messages point into
+// the attributes.
 struct DecodedCall {
   Options options;   // Set by the attributes, except for the pool, which the handler sets.
   NamedSlots named;  // Optional operands and results of this call.

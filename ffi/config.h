@@ -52,7 +52,7 @@ static_assert(HaveSameNumbers<WeightOn, proto::MoeMlpConfig::WeightOn::Value>(
     proto::MoeMlpConfig::WeightOn::Value_ARRAYSIZE, {{WeightOn::kOutput, proto::MoeMlpConfig::WeightOn::OUTPUT},
                                                      {WeightOn::kInput, proto::MoeMlpConfig::WeightOn::INPUT}}));
 
-// Does not read the options (executor, isa, threads) and the lists of operands.
+// Copies the fields of `config` to `problem`, except the options (executor, isa, threads) and the lists of operands.
 inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
   problem.lhs.is_trans = config.lhs_is_trans();
   problem.rhs.is_trans = config.rhs_is_trans();

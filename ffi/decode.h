@@ -22,8 +22,10 @@ namespace raggemm {
 struct CustomCall {
   absl::string_view name;  // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
   absl::Span<const absl::string_view> operands;
-  absl::Span<const absl::string_view> ragged;             // Dims arrays, [0] if `ragged` does not name them.
-  absl::Span<const absl::string_view> optional_operands;  // Operands of some calls (attribute `operands`).
+  // Dims arrays, which every call has. Their shape is [0] if the attribute `ragged` does not name them.
+  absl::Span<const absl::string_view> ragged;
+  // Operands that a call has only if its attribute `operands` names them.
+  absl::Span<const absl::string_view> optional_operands;
   absl::Span<const absl::string_view> results;
   // Results that a call has only if its attribute `results` names them. After them, the vector int64_workspace is the
   // last result of every call.
@@ -43,7 +45,8 @@ struct NamedSlots {
 // unknown enum value.
 absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
 
-// InvalidArgument if isa is neither AUTO nor a name of AllIsas, or threads are out of range.
+// Sets `options`. InvalidArgument if `isa` is neither AUTO nor the name of an ISA of AllIsas, or `threads` is not in
+// [0, kMaxThreads].
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 

@@ -39,7 +39,7 @@ using proto::GroupedGemmConfig;
 
 // ---- JSON: each function returns the text of a value ----
 
-// The caller must escape characters other than ASCII first.
+// Returns a JSON string. `text` must be ASCII.
 std::string Text(absl::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
@@ -146,7 +146,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// `as` is the name of the arithmetic, and `because` is the reason for it, or empty.
+// Returns the arithmetic, the default ISA for it, and the reason for both. `as` is the name of the arithmetic.
+// `because` is the reason for the arithmetic, or empty.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

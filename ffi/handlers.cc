@@ -34,8 +34,8 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// XLA's pool gets a pointer to the task itself, so a task that starts late does not use this adapter, which is gone by
-// then.
+// XLA's pool as a TaskPool. XLA's pool gets the task itself, so a task that starts late does not use this adapter,
+// which may be gone by then.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}

@@ -35,9 +35,9 @@ struct Cpu {
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
   int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache.
-  // Memory for two blocks of rhs, the one in use and the prefetched one. RowsShape::share says which share of it a
-  // block may fill. The data TLB limits the memory: 384 KiB are 96 pages of 4 KiB. The first data TLB has 96 entries on
-  // Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter slower on Zen 4.
+  // Size that RowsShape::share multiplies to get the largest block of rhs, in bytes. The data TLB limits it, because a
+  // block is in use while the next one is prefetched: 384 KiB are 96 pages of 4 KiB. The first data TLB has 96 entries
+  // on Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter slower on Zen 4.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // True if stores that bypass the caches are faster for results not read soon.
   // Limit of a ratio: the time that a tile computes, divided by the time of reading rhs from memory. Below it, the next

@@ -22,7 +22,7 @@ struct Environment {
   std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL or SERIAL.
   std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS, FMA or MMLA.
 };
-// The first call reads the variables, and later changes have no effect.
+// Returns the values that the variables had at the first call. Later changes have no effect.
 const Environment& ProcessEnvironment();
 
 // Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. FailedPrecondition, also from

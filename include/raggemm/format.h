@@ -44,7 +44,7 @@ struct Format {
   int16_t digits;                      // Bits of precision, with the hidden bit and without the sign.
   int16_t min_exponent, max_exponent;  // Exponents of the smallest normal number and of the largest number.
   NonFinite nonfinite;
-  DType expands_to;  // Type of sums. It holds all values of the format. kSizes: the format itself.
+  DType expands_to;  // Type of sums, which holds all values of the format. kSizes: the format itself.
 
   constexpr bool IsInteger() const { return expands_to != DType::kF32 && expands_to != DType::kF64; }
   double Epsilon() const { return std::ldexp(1.0, 1 - digits); }
@@ -109,7 +109,7 @@ constexpr bool IsQuantized(DType dtype) { return FormatOf(dtype).role == Role::k
 // Returns the names of all formats with this role: "f16, bf16, f32 or f64".
 std::string NamesOf(Role role);
 
-// Returns the size of adjacent elements in bytes, rounded up, modulo 2^64.
+// Returns the size in bytes of this number of adjacent elements, rounded up, modulo 2^64.
 constexpr int64_t BytesOf(DType dtype, int64_t elements) {
   const uint64_t count = elements, bits = FormatOf(dtype).bits;
   return static_cast<int64_t>(count / 8 * bits + (count % 8 * bits + 7) / 8);

@@ -73,8 +73,7 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  // Later code also multiplies only two of P, R and G. So the product of any two must not overflow, even if the third
-  // one is 0.
+  // A zero counts as 1, because the product of any two of P, R and G must not overflow, even if the third one is 0.
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
@@ -165,8 +164,8 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, C
                  " for each of ", checked.problems, " problems");
 }
 
-// Returns for lhs with ragged N whether it has a matrix for each segment, [P*R*M,K], or for each group, [P*G,M,K]. The
-// number of its rows decides.
+// Returns the repeat of lhs with ragged N: kSegment for [P*R*M,K], or kGroup for [P*G,M,K]. The number of its rows
+// decides.
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
@@ -288,7 +287,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
     if (absl::Status s = ResolveRowIndex(problem, checked); !s.ok()) return s;
     lhs->rows = out->rows;
   }
-  if (checked.problems * checked.replicas == 0) return absl::OkStatus();  // No operand has elements.
+  if (checked.problems * checked.replicas == 0) return absl::OkStatus();  // out has no elements.
   if (absl::Status s = CheckEqual("K", names.lhs, lhs->cols, names.rhs, rhs->rows); !s.ok()) return s;
   if (absl::Status s = CheckEqual("M", names.lhs, lhs->rows, names.out, out->rows); !s.ok()) return s;
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);

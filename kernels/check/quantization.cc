@@ -15,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Scales can multiply sums only if each scale is shared by a multiple of this number of steps of k. KC blocks and
-// blocks of rhs have a multiple of this number of steps, too, so each sum begins with a new block.
+// Scales can multiply sums only if each scale is shared by all steps of k, or by a multiple of this number of steps. A
+// KC block ends where a scale ends.
 constexpr int64_t kLeastSumSteps = 32;
 
 // The axis k of a stored matrix.
@@ -35,7 +35,7 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
-  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // Only out tells N.
+  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // N is not in the shape.
   uint64_t extent = 1;
   for (int64_t axis = rows ? has_group_axis : boundary; axis < (rows ? boundary : rank); ++axis) extent *= x.dims[axis];
   return static_cast<int64_t>(extent);

@@ -58,7 +58,7 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
 // Replaces first.starts of an operand of the mode all ragged by offsets in elements. Checks that all groups lie within
 // the operand.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // The workspace has them.
+  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // The workspace, where they are, may be written.
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
     if (i % checked.groups == 0) start = 0;

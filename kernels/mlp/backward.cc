@@ -63,7 +63,7 @@ class MlpBackward {
   }
 
  private:
-  // The piece starts at row `first` of its chunk.
+  // Computes the gradients of the rows of a piece, which starts at row `first` of its chunk.
   absl::Status RunPiece(const MlpPiece& piece, int64_t first) const {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
     steps_.GatherX(piece.rows, x_.At(first));
@@ -113,7 +113,8 @@ class MlpBackward {
     });
   }
 
-  // For each row this is the sum of two dot products: of a with a_gradient, and of b_down with out_gradient.
+  // Computes the gradients of row weights on the output. Each is the sum of two dot products: of a with a_gradient, and
+  // of b_down with out_gradient.
   absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
     const int64_t count = rows.count();
     if (problem_.b_down) {

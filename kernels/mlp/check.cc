@@ -201,7 +201,7 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
-// Both must have the same type and shape.
+// Checks that each gradient has the type and shape of its operand.
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
     if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");
@@ -231,7 +231,7 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
 // Returns true if x is given and not f32. The f32 sums for x then need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// `product` is a product over all rows.
+// Reads group_sizes, group_offset and row_tokens, and checks their values. `product` is a product over all rows.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;

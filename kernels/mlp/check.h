@@ -39,17 +39,17 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type of a or of gradients that `weights` multiply: the type of the weights, or that of x if the weights
-  // are quantized.
+  // Returns the type of the activations a, or of the gradients, in products with `weights`: the type of `weights`, or
+  // that of x if `weights` are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns null if there are no row weights, or if they do not multiply the operand `on`.
+  // Returns the row weights from row `row` on. Null if they are not given, or do not multiply the operand `on`.
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
   }
-  // The group sizes are those in buffers.chunk_sizes.
+  // Returns `product` as a problem for GroupedGemm. Its group sizes are buffers.chunk_sizes.
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 

@@ -50,7 +50,7 @@ MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& r
 
 class MlpSteps {
  public:
-  // The thread team of `steps` has as many threads as the first product needs.
+  // Calls `run` on a thread team that has as many threads as the first product needs.
   static absl::Status WithTeam(const CheckedMlp& mlp, const Options& options,
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
@@ -58,17 +58,17 @@ class MlpSteps {
   const KernelRow& kernels;  // f32 kernels for all steps except the products.
   MlpRows rows;              // Default: all rows of the processed groups.
 
-  // SetSizes has set the group sizes of `product`. Its sums continue from earlier_totals (schedule.h), or start at 0 if
-  // that is null.
+  // Computes `product`, with the group sizes that SetSizes has set. Its sums continue from earlier_totals (schedule.h),
+  // or start at 0 if that is null.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
-  // `x` has the gathered rows of the piece.
+  // Computes u and v of a piece. `x` has its gathered rows.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
   // Copies the rows of MoeMlpProblem::x in `range` to `x`. Multiplies them by their row weights with WeightOn::kInput.
   void GatherX(const RowRange& range, char* x) const;
   // Writes row `row` of `from`, times `weight`, to `to`. The products are rounded to f32 and then to `type`.
   void ScaleRow(const Array& from, int64_t row, float weight, DType type, char* to) const;
   void Activate(const MlpPiece& piece, char* a) const;
-  // `out` is not set.
+  // Returns the arguments for row `row` of the piece, except `out`.
   ActivationArgs ActivationOf(const MlpPiece& piece, int64_t row) const;
   // Adds weights[i] times row i of d to row tokens[i] of the sums, for each i < count in order. If `weights` is null,
   // all weights are 1.
@@ -89,8 +89,8 @@ class MlpSteps {
   MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelRow& kernels, Team& team)
       : mlp(mlp), kernels(kernels), rows(mlp.rows), options_(options), team_(team) {}
 
-  // Divides `count` items of `bytes` bytes into parts of about 64 KiB that start at multiples of `step`. Smaller parts
-  // would not be worth another thread.
+  // Calls part(begin, end) on all threads for parts of `count` items of `bytes` bytes. Parts have about 64 KiB.
+  // They start at multiples of `step`. Smaller parts would not be worth another thread.
   template <class Part>
   void InParts(int64_t count, int64_t bytes, int64_t step, Part part) const {
     constexpr int64_t kBytesOfPart = 64 << 10;

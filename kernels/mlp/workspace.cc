@@ -19,7 +19,7 @@ int64_t Times(int64_t x, int64_t y) {
   return __builtin_mul_overflow(x, y, &product) ? kMostBytes : std::min(product, kMostBytes);
 }
 
-// Each array starts at a cache line.
+// Hands out the arrays of a workspace in order. Each array starts at a cache line.
 class Cursor {
  public:
   explicit Cursor(int64_t* memory) : memory_(memory) {
@@ -28,7 +28,7 @@ class Cursor {
     memory_ += (kLineWords - word % kLineWords) % kLineWords;
   }
 
-  // Returns null if the constructor got no memory.
+  // Returns the next array. Null if the constructor got no memory.
   template <class T>
   T* Take(int64_t rows, int64_t columns = 1, int64_t bytes = sizeof(T)) {
     T* const at = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + words_);
@@ -61,7 +61,7 @@ void TakePass(const MoeMlpExtents& extents, Cursor& cursor, MlpPassBuffers& pass
 
 void TakeWeightSums(const MoeMlpExtents& extents, Cursor& cursor, MlpWeightSums& sums) {
   const int64_t hidden = extents.hidden, inner = extents.intermediate;
-  sums.up = cursor.Take<float>(hidden, 2 * inner);  // The second half is for the gate, also if w_up holds it.
+  sums.up = cursor.Take<float>(hidden, 2 * inner);  // Room for w_gate, or for a w_up that holds the gate.
   sums.gate = sums.up == nullptr ? nullptr : sums.up + hidden * inner;
   sums.down = cursor.Take<float>(hidden, inner);
   sums.b_up = cursor.Take<float>(2, inner);

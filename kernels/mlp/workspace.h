@@ -44,7 +44,7 @@ struct MlpPassBuffers {
 };
 
 struct MlpBuffers {
-  // If `memory` is null, only sets `words`.
+  // Divides `memory` into the arrays. If `memory` is null, only sets `words`.
   MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* memory);
 
   int64_t words = 0;  // Length of all arrays together, in int64 elements. -1: too large.
@@ -80,7 +80,7 @@ struct MlpBuffers {
 // kChunkRows rows together with the f32 sums of weights (sums_weights).
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
-// Returns the length in int64 elements, or -1 if it would be too large or an extent is negative.
+// Returns the length of a workspace in int64 elements, or -1 if it would be too large or an extent is negative.
 int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward);
 
 }  // namespace raggemm

@@ -47,7 +47,8 @@ void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
                                                    : End::kAddTotal;
 }
 
-// A block ends where a column block of rhs ends, so no panel lies in two column blocks.
+// Sets the columns of a block, which begins at `col`. A block ends where a column block of rhs ends, so no panel lies
+// in two column blocks.
 void SetCols(const TileContext& context, const TileTask& task, int64_t col, Block& block) {
   block.col = col;
   block.cols = std::min(task.blocks.n, task.window.cols - col);

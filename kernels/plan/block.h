@@ -44,7 +44,8 @@ struct RegisterTiles {
   }
   int64_t rows, step;
   int64_t count;
-  int64_t each, taller;  // Steps of rows of a register tile. The first `taller` register tiles have one step more.
+  // Height of a register tile, in units of `step` rows. The first `taller` register tiles are one unit taller.
+  int64_t each, taller;
 };
 
 struct TileTask {
@@ -70,16 +71,16 @@ struct Block {
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
-  // If kernels add totals (KernelRow::adds_totals), the whole contraction counts as one chain, or all steps of k that
-  // share a scale.
+  // Begin and end of a chain. If kernels add totals (KernelRow::adds_totals), a chain here is the whole contraction, or
+  // all steps of k that share a scale.
   Begin begin;
   End end;
-  bool ends_sum;  // True if the contraction ends with this block, or the steps of k that share a scale.
-  bool last;      // True if the contraction ends with this block.
+  bool ends_sum;  // True if this block ends the contraction, or the steps of k that share a scale.
+  bool last;      // True if this block ends the contraction.
   bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 
-// Returns false if the contraction is empty.
+// Sets `block` to the first block of a tile. Returns false if the contraction is empty.
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 

@@ -9,7 +9,7 @@
 namespace raggemm {
 namespace {
 
-// The result of one segment or problem. Processed groups have columns [0, col_end) of rows [row_begin, row_end).
+// The result of one segment or problem. Its processed groups fill columns [0, col_end) of rows [row_begin, row_end).
 struct FillRegion {
   int64_t rows, cols;
   int64_t row_begin, row_end, col_end;

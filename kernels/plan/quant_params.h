@@ -22,9 +22,9 @@ BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& mat
 // The position of an element in the stored matrices of an operand, which are stacked along the rows.
 struct StoredPosition {
   int64_t row, col;
-  bool down;  // True: the next elements lie down the column. False: along the row.
+  bool down;  // True: ReadQuantParams goes down the column. False: along the row.
 };
-// Reads the scales or zero points of n elements into `values`.
+// Reads the scales or zero points of n elements, from `at` on, into `values`.
 void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values);
 

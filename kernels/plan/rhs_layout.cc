@@ -192,8 +192,9 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has. If blocks go along k, the blocks of a tile are contiguous in memory, so
-// the bytes are kStreamAhead bytes ahead, or one block ahead if the block is larger. Else they are the next block.
+// Prefetches as many bytes as this block has. If blocks go along k, the blocks of a tile are contiguous in memory. Then
+// it prefetches kStreamAhead bytes ahead, or one block ahead if the block is larger. Otherwise it prefetches from the
+// start of the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

@@ -33,7 +33,7 @@ struct PrefetchTarget {
   int64_t rows = 0, stride = 0;  // 0 rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
-  int64_t panels = 1, panels_per_run = 1;  // Panels of the block in use.
+  int64_t panels = 1, panels_per_run = 1;  // Panels of the block in use: all, and those for one column of runs.
   int64_t packer_parts = 0;                // Shares that a panel's packer prefetches. Each register tile has one share.
   bool near = false;                       // Prefetch::near.
 };
@@ -63,7 +63,7 @@ inline constexpr RowsShape kRowsShapes[] = {
     {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},
     {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages (last table).
     {"broad", 2. / 3, 1024, kWholeKc, 0.6},
-    {"deep", 1. / 2, 192, kWholeKc, 1},  // With 64 to 192 columns, speed differs by 2 %. With 384, 7 % less.
+    {"deep", 1. / 2, 192, kWholeKc, 1},  // 64 to 192 columns differ in speed by 2 %. 384 are 7 % slower.
 };
 
 // A layout of rhs.

@@ -14,7 +14,8 @@ const FormatKernels& RhsKernels(const TileContext& context) {
   return KernelsOf(*context.kernels.row, context.kernels.rhs.type);
 }
 
-// Returns true if kernels can read rhs in its stored layout: they convert no elements and do not pack ahead.
+// Returns true if kernels can read rhs in its stored layout: rhs is neither dequantized nor split, and kernels do not
+// pack ahead.
 bool CanReadStored(const TileContext& context) {
   return context.kernels.row->ahead_slice == 0 && !IsSplit(context.kernels) &&
          context.kernels.rhs.dequantize == nullptr;
@@ -83,14 +84,14 @@ bool TakesStoring(const TileContext& context, int64_t /*rows*/) {
 
 // ---- kPacked ----
 
-// Returns the kernel for packed panels. Bytes have one for each signedness. Split f32 is packed as bf16.
+// Returns the kernel for packed panels. s8 and u8 have different kernels. Split f32 is packed as bf16.
 DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
   const DType product = context.kernels.arithmetic->product;
   const DType type = product == DType::kBF16 ? product : context.call.rhs.product_type;
   return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
 }
 
-// Returns true if rhs must be packed: it is transposed, or no kernel reads it as stored.
+// Returns true if neither kDirect nor kDirectAndStore applies: rhs is transposed, or has no kernels for these modes.
 bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
   return context.call.rhs.is_trans || (!HasDirect(context) && !HasStoring(context));
 }

@@ -110,7 +110,7 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Avoids a division for each group.
+    // Skips At, which divides, if the row class has a window.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
     for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // The tiles between are as tall as the first.
       const Window window = grid.At(schedule.tile, row_tile);

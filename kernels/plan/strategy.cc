@@ -13,13 +13,13 @@
 namespace raggemm {
 namespace {
 
-// The cycles of one step of k for one panel.
+// The cycles of one step of k for one panel of rhs and all register tiles of a tile.
 struct Costs {
   double memory;     // Reading rhs from memory.
   double translate;  // Page walks of these reads.
   double fma;
   double widen;   // Converting elements for the kernels, and storing the panel.
-  double reread;  // Reading rhs again after the first register tile. Stored rows compete for few sets of L1.
+  double reread;  // Reading rhs from L2 after the first register tile. 0 if a packed panel stays in L1.
   double calls;   // Starting and ending kernels.
 
   // Adds up the costs. Memory and arithmetic overlap only in part.
@@ -36,7 +36,8 @@ struct Candidate {
   Costs costs;
 };
 struct Candidates {
-  // Compared modes with all shapes. Not cleared, so that planning 512 groups takes only microseconds.
+  // Room for each compared mode with each block shape. Left uninitialized, so that planning 512 groups takes only
+  // microseconds.
   std::array<Candidate, kComparedModes * std::size(kRowsShapes)> all;
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }
@@ -48,11 +49,11 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   const Cpu& cpu = context.kernels.cpu;
   const RegisterTiles tiles(rows, kernels);
   const double vectors = static_cast<double>(kernels.cols) / static_cast<double>(kernels.vector);
-  const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // Bytes.
+  const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // Bytes of NR sums.
   const bool rereads = RowOf(candidate.plan.mode).rereads;
   const double reads = rereads ? static_cast<double>(tiles.count) : 1;
   const bool widens = context.call.rhs.product_type != kernels.rhs.element || kernels.rhs.k_group > 1;
-  // Each cycle has two fmas, also with narrower vectors.
+  // A cycle has at most two fma instructions, so kernels with narrow vectors do not reach fmas_per_cycle.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
   costs.memory = static_cast<double>(StepOf(context.call.rhs.dtype, kernels.cols)) / cpu.memory_bytes_per_cycle;

@@ -29,7 +29,7 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns null if the operand has none for its elements.
+  // Returns n values, for the elements from `at` on. Null if the operand has none that apply to elements.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;

@@ -114,7 +114,7 @@ void TileResult::Finish() const {
   if (nontemporal_) FenceStores();
 }
 
-// Returns null if `values` is not given.
+// Returns the row of `values` that belongs to the tile's group. Null if `values` is not given.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
   const int64_t row = RowOf(context_.call, values.per, task_.gemm);

@@ -35,7 +35,8 @@ class TileResult {
   // Applies the epilogue to the totals, which are in scratch and still in L1. Stores the result to out.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // For an empty contraction (K = 0). alpha times its sums counts as zero, even if alpha is a NaN, as in BLAS.
+  // Stores the result of an empty contraction (K = 0). alpha times its sums counts as zero, even if alpha is a NaN, as
+  // in BLAS.
   void StoreEmpty() const;
 
   // Makes nontemporal stores visible to other threads before they can see that the tile is done.

@@ -204,9 +204,9 @@ class ArgumentBinder {
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
-// A GEMM tile computes out[window] = epilogue(sum over chains of lhs x rhs). Its loops go over the blocks of rhs, the
-// panels of a block, and the register tiles of lhs. The tiles after the GEMM tiles fill rows of out that belong to no
-// group.
+// Computes a GEMM tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over the blocks of rhs, the panels
+// of a block, and the register tiles of lhs. The tiles after the GEMM tiles fill elements of out that belong to no
+// processed group.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);

@@ -22,7 +22,7 @@ struct FreeBlock {
   size_t bytes;
 };
 
-// The header of a block has a FreeBlock. The memory that a lease hands out follows it.
+// Size of the header of a block. The header holds a FreeBlock, and the memory that a lease hands out follows it.
 constexpr size_t kHeader = kLineBytes;
 
 // A plain pointer without a destructor, because other threads may still make calls after static destructors ran.
@@ -63,7 +63,7 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Takes the lock, because other threads may still be in calls then.
+// Frees the list when the library is unloaded. Takes the lock, because other threads may still be in calls.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};

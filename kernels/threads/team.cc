@@ -23,7 +23,8 @@ namespace {
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Loops have even numbers, except the last loop of a team. kEnded is the number after the last loop if it was even.
+// Bit kLast of a loop number means that the helpers stop after this loop. The only loop of a team has it. A team with
+// several loops ends with the loop number kEnded, which has no tiles.
 constexpr int64_t kLast = 1, kEnded = -1;
 
 // Number of times that a waiting thread checks a value before it sleeps. The value usually changes within microseconds,

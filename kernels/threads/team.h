@@ -28,7 +28,7 @@ struct ThreadChoice {
 
 int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
-// Range i has the tiles [first(i), first(i + 1)).
+// Contiguous ranges of tiles. Range i has the tiles [first(i), first(i + 1)).
 struct TileRanges {
   int64_t count;
   absl::FunctionRef<int64_t(int64_t range)> first;
@@ -62,7 +62,7 @@ class Team {
     std::atomic<int64_t> next, end;
   };
 
-  // Returns null if memory is short.
+  // Returns a free team, or a new one. Null if memory is short.
   static Team* Take(int64_t threads, bool one_loop);
   void Release();
   void Work(int64_t worker);
