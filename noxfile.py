@@ -102,7 +102,7 @@ def form(name: str, *decorators, **options):
 
 
 def isas(usable: bool = True) -> list[str]:
-    """Returns the instruction sets of the library that this CPU supports, best first, or with False the other ones."""
+    """Returns the library's instruction sets that this CPU supports (usable=False: that it lacks), best first."""
     script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]

@@ -86,8 +86,8 @@ bool Selected(const Case& c, Selection selection) {
   return quick ? c.n == 768 && InQuick(c.mode, rows) : InDefault({c.k, c.n}) && InDefault(c.mode, rows);
 }
 
-// Returns a multiple of four, so that threads that take whole groups have equal work. The number is small enough for a
-// call of a few milliseconds.
+// Returns the number of groups of a case: a multiple of four, so that threads that take whole groups have equal work.
+// The number is small enough for a call of a few milliseconds.
 int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType rhs) {
   const int64_t weights = shape.k * shape.n;
   const int64_t by_memory = (int64_t{96} << 20) / BytesOf(rhs, weights);

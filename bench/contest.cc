@@ -44,8 +44,8 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// The expected result of operand set 0 of a case: some elements in float64 from tests/oracle, and a whole result that
-// is right in these elements, that of our library.
+// The expected result of operand set 0 of a case. Some elements are from tests/oracle, in float64. The first result
+// that is right in these elements, that of our library, is compared with all later ones.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
@@ -60,7 +60,7 @@ class ResultCheck {
 
   Case case_;
   std::vector<int64_t> dims_;
-  std::vector<int64_t> elements_;  // Indices in out of the elements of reference_.
+  std::vector<int64_t> elements_;  // Positions in the result of the elements in reference_.
   Reference reference_;
   std::vector<char> first_;
 };
@@ -83,7 +83,7 @@ absl::StatusOr<ResultCheck> ResultCheck::For(const Case& c, const Operands& at) 
 
 absl::Status ResultCheck::Run(const Contender& contender) {
   const size_t bytes = static_cast<size_t>(SetBytesOf(case_).out);
-  std::memset(contender.result, 0xff, bytes);  // A NaN in every float format, and -1 in s32.
+  std::memset(contender.result, 0xff, bytes);  // Bytes of 0xff are a NaN in every float type, and -1 in s32.
   if (absl::Status status = contender.run(0); !status.ok()) return status;
   const Array got{contender.result, case_.out, dims_};
   if (absl::Status status = CompareWithReference(got); !status.ok()) return status;

@@ -16,8 +16,8 @@ namespace raggemm::bench {
 
 class ResultCheck;
 
-// As many rounds as fit into `seconds`, but at least `least` and at most `most`. In each round, every contender has one
-// turn of calls on successive sets of operands, for at least 20 ms.
+// Number of rounds: as many as fit into `seconds`, but at least `least` and at most `most`. In each round, every
+// contender has one turn of calls on successive sets of operands, for at least 20 ms.
 struct Rounds {
   int least, most;
   double seconds;
@@ -25,8 +25,8 @@ struct Rounds {
 
 class Contest {
  public:
-  // `memory` has the operands of the case. `wide` is for comparisons and may be null. For a case of bf16, it has the
-  // same values as f32. For a quantized case, it has bf16 operands of the same shapes.
+  // `memory` has the operands of the case. `wide` is for comparisons and may be null. For a case of bf16, `wide`
+  // has the same values in f32. For a quantized case, `wide` has bf16 operands of the same shapes, with other values.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
   // Returns an internal error if our own result is wrong. If a peer fails, the error is in the report.
@@ -49,7 +49,7 @@ class Contest {
   const Case case_;
   const Memory& memory_;
   const Memory* wide_ = nullptr;
-  std::vector<Entrant> entrants_;  // Our library first.
+  std::vector<Entrant> entrants_;  // The first one is our library.
   // Candidates that multiply widened operands. The fastest one becomes an entrant that also widens.
   std::vector<Entrant> widened_;
   int64_t next_set_ = 0;

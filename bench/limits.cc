@@ -53,7 +53,7 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   asm volatile("" : : "r"(sum));  // Keeps the loads from being optimized away.
 }
 
-// Bytes are counted as if the stretches followed each other without gaps.
+// Reads bytes `from` to `to` of the memory, counted as if its ranges followed each other without gaps.
 void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());

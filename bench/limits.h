@@ -21,7 +21,7 @@ struct Limits {
   // measured type.
   std::array<double, kUnits> gflops = {};
   double read_gbps = 0;
-  double store_gbps = 0;  // Non-temporal stores.
+  double store_gbps = 0;  // Rate of non-temporal stores.
   // Mean GFLOP/s of f32 fma over 10 ms. It is no limit, but shows if the machine is busy.
   double overall_fma_gflops = 0;
 };
@@ -35,8 +35,8 @@ int64_t BytesOf(const Stretches& memory);
 class LimitsMeter {
  public:
   LimitsMeter();
-  // Measures the units that multiply the type `in`, and the bandwidth of memory, in about 50 ms. Calls `next` before
-  // each pattern, for memory that is in no cache.
+  // Measures the units that multiply the type `in`, and the bandwidth of memory, in about 50 ms. Calls `next`
+  // before each read pattern, to get memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
   // Returns limits with the rate of each unit raised to the fastest rate of any measurement on this number of threads.
   // The speed of memory is not raised, because other guests of a host use a share of it for minutes.

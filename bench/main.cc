@@ -72,7 +72,7 @@ class Session {
   std::vector<Work> work_;
   absl::Status status_;
   size_t started_ = 0;
-  // Operands for the input type and quantization memory_of_.
+  // Input type and quantization of the operands in memory_.
   std::optional<std::pair<DType, const Quantization*>> memory_of_;
   std::unique_ptr<Memory> memory_, wide_;
 };

@@ -23,8 +23,8 @@ F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# For each regime of a report, the row of the table in pages that contains it. A field is the geometric mean over all
-# cases of the row.
+# Each dict maps a regime of a report to a row of a table in the pages. A cell of the table is a geometric mean over all
+# cases of its row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",
     "forward, 4 to 16 rows": "forward, 4 to 16",
@@ -293,7 +293,7 @@ def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
 
 
 def fields(recorded: pd.DataFrame, types: dict[str, str], rows: dict[str, str]) -> dict[tuple[str, str], str]:
-    """Returns the field of each pair of types and row that was measured: 'ratio to the best peer / roofline share'."""
+    """Returns the measured table cells by (types, row): 'ratio to the best peer / roofline share'."""
     own = recorded.assign(row=recorded["regime"].map(rows), name=recorded["types"].map(types)).dropna(
         subset=["row", "name"]
     )
@@ -309,9 +309,9 @@ def _line(*cells: str) -> str:
 
 
 def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
-    """Returns the tables of all reports in `results`, by the first cells of their headers.
+    """Returns the tables that combine all reports in `results`. The key of a table is the start of its header line.
 
-    folder: path to the reports in the links of the page.
+    folder: path from the page to `results`, for links.
     """
     files = [file for file in sorted(results.glob("*.md")) if not file.stem.endswith("-counted")]
     reports = [(f"[{cpu}]({folder}/{file.name})", rows) for file in files for cpu, rows in [read_recorded(file)]]

@@ -12,7 +12,7 @@ namespace raggemm::bench {
 // thread.
 double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
-// Pieces per second of all threads together.
+// Rates of all threads together, in pieces of work per second.
 struct PieceRates {
   double fastest;
   double overall;  // Mean rate from the common start to the end of the last thread.
@@ -22,8 +22,8 @@ struct PieceRates {
 // successive pieces, so another process that takes a core for a moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
-// Returns the number of pieces that a thread had finished at a moment, with a part of the piece in progress. `times`
-// are its start and the ends of its pieces.
+// Returns the number of pieces that a thread had finished at `moment`, including a fraction for the piece in
+// progress. `times` has the thread's start and the ends of its pieces.
 double PiecesBefore(const std::vector<double>& times, double moment);
 
 // Shortens the time that OpenMP's workers spin after a parallel region, from 18 ms to about a millisecond. Workers

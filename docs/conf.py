@@ -1,6 +1,6 @@
 """Sphinx configuration of the site: pages in MyST Markdown, and docstrings of the package.
 
-./dev docs runs Sphinx. RAGGEMM_PACKAGES names the packages of .venv.
+./dev docs runs Sphinx. RAGGEMM_PACKAGES is the path of site-packages in .venv.
 """
 
 import os

@@ -87,5 +87,5 @@ def setup(app) -> None:
     def skip(app, what: str, name: str, thing: object, skipped: bool, options: object) -> bool | None:
         return True if type(thing).__name__ == "_tuplegetter" else None  # Skips fields of NamedTuples.
 
-    app.connect("autodoc-process-docstring", process, priority=400)  # Runs before napoleon.
+    app.connect("autodoc-process-docstring", process, priority=400)  # runs before Sphinx's napoleon (priority 500)
     app.connect("autodoc-skip-member", skip)

@@ -25,7 +25,7 @@ struct CblasLibrary {
   std::function<void(int threads)> set_threads;
   std::function<int()> threads;
   std::function<std::string()> describe;
-  // Products with an f32 result, by the type of both operands. Null if the library has none.
+  // Functions for products with an f32 result, named by the type of both operands. Null if the library lacks them.
   CblasGemm *f32 = nullptr, *bf16 = nullptr, *f16 = nullptr;
   CblasGemmBatch* f32_batch = nullptr;
 };

@@ -41,7 +41,7 @@ struct Activations {
   // Returns e^x for x <= 0, as 2^n * e^r with |r| <= ln(2) / 2. The polynomial has an error of 4e-9. 2^n is applied in
   // two factors, because the smallest results are denormal.
   static F ExpOfNegative(F x) {
-    constexpr float kRounder = 0x1.8p23F;     // Adding it rounds to an integer, which is in the last bits of the sum.
+    constexpr float kRounder = 0x1.8p23F;     // Adding it to a float rounds to an integer, in the last bits of the sum.
     constexpr float kLn2 = 0x1.62e43p-1F;     // ln(2), rounded to f32.
     constexpr float kExcess = 1.9046542e-9F;  // kLn2 - ln(2)
     x = x < Splat(-104) ? Splat(-104) : x;    // The result is 0 below -104.
@@ -103,7 +103,8 @@ struct Activations {
     return V::Mul(Apply<kActivation>(gate), up);
   }
 
-  // Returns the derivative of x * sigmoid(z), if `slope` is the derivative z' of z: s + x * s * (1 - s) * z'.
+  // Returns the derivative of x * sigmoid(z), s + x * s * (1 - s) * slope. Here s is sigmoid(z), and
+  // `slope` is the derivative of z.
   static F SigmoidDerivative(F x, F z, F slope) {
     const F s = Sigmoid(z);
     return V::Fma(V::Mul(V::Mul(x, slope), s), V::Add(Splat(1), -s), s);
@@ -114,7 +115,7 @@ struct Activations {
     if constexpr (kActivation == Activation::kSilu) {
       return SigmoidDerivative(x, x, Splat(1));
     } else if constexpr (kActivation == Activation::kGelu) {
-      // The density is e^(-x^2/2) / sqrt(2 pi).
+      // The density of the normal distribution is e^(-x^2/2) / sqrt(2 pi).
       const F density = V::Mul(ExpOfNegative(V::Mul(V::Mul(x, x), Splat(-0.5F))), Splat(0.398942280F));
       return V::Fma(x, density, NormalCdf(x));
     } else if constexpr (kActivation == Activation::kGeluTanh) {

@@ -49,8 +49,8 @@ struct AmxTiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // Loads the configuration that SetUp saved, in case the caller of this thread uses tiles. If no tiles were configured
-  // then, releases the tiles, so that context switches do not save them.
+  // Loads the configuration that SetUp saved, in case the caller of this thread uses tiles. If the caller had
+  // none, releases the tiles, so that context switches do not save them.
   static void Restore(const void* saved) {
     const TileConfig& config = *static_cast<const TileConfig*>(saved);
     if (config.palette == 0) {

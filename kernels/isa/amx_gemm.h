@@ -39,7 +39,7 @@ using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>
 template <class V>
 inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));
 
-// The last slice may consist of padding only.
+// Packs the next `slices` slices of a panel. The last slice may consist of padding only.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
   const int64_t steps = slices * ahead.slice;
   PackArgs args = ahead.left;
@@ -53,7 +53,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;
 }
 
-// The totals are in kRowTiles x 2 tiles.
+// Loads or stores the totals, which are in kRowTiles x 2 tiles.
 template <class Tiles, int kRowTiles, bool kLoads>
 RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   const auto move = [&]<int kTile>() RAGGEMM_INLINE {
@@ -196,7 +196,7 @@ constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
   row.lhs = {element, kTileSteps<V>};
   row.rhs = {element, V::kGroup};
   row.adds_totals = true;
-  // For bytes this is twice the value for bf16, as Intel documents. Not measured.
+  // The unit multiplies twice as many bytes as bf16 in a cycle, as Intel documents. Not measured.
   row.products_per_fma = 8 * V::kGroup;
   row.ahead_slice = kTileSteps<V>;
   row.set_up = Tiles::SetUp;

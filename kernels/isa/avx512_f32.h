@@ -1,7 +1,7 @@
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 
-// Without this, GCC 12 warns that its own header uses undefined values in unmasked intrinsics (GCC bug 105593).
+// Keep GCC 12 from warning that its own header uses undefined values in unmasked intrinsics (GCC bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"

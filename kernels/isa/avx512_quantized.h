@@ -142,7 +142,7 @@ struct Avx512NibbleCodes : V {
       tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
-      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // From 32 on: words of the second row.
+      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // 32 and more: second row.
     }
     return tables;
   }();

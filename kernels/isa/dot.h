@@ -17,7 +17,7 @@
 namespace raggemm {
 namespace {
 
-// `Next` adds kWidth steps of k, and `Last` the fewer steps that are left.
+// The inner loop of dot kernels. `Next` adds kWidth steps of k, and `Last` adds the fewer steps that are left.
 template <class V, int kMr>
 struct FmaDotSteps {
   using T = typename V::Scalar;

@@ -75,13 +75,13 @@ enum class End : uint8_t {
 // The rhs of a kernel call: a packed panel, or elements in their stored layout.
 struct RhsView {
   const void* data;         // Row kk starts at data + kk * stride, in the element type that the kernel reads.
-  int64_t stride;           // In elements. For a packed panel, its width.
-  BlockScales scales = {};  // Only for the stored layout.
+  int64_t stride;           // Elements from row to row. In a packed panel, the width of the panel.
+  BlockScales scales = {};  // Only for an rhs in its stored layout.
 };
 
 struct OutView {
-  void* data;      // Elements of type T. May be the memory of `total`.
-  int64_t stride;  // From row to row, in elements.
+  void* data;      // Results of type T. May be the same memory as MicrokernelArgs::total.
+  int64_t stride;  // Elements from row to row.
   // True: stores bypass the caches. `data` and `stride` are then multiples of the vector size.
   bool nontemporal = false;
 };
@@ -89,7 +89,7 @@ struct OutView {
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
-  PackAhead* pack = nullptr;  // Only for kernels that pack ahead.
+  PackAhead* pack = nullptr;  // The panel to pack meanwhile. Only for kernels that pack ahead.
 };
 
 // Arguments of a micro-kernel, which computes the sums of a register tile over `k` steps of k. Step kk sets the chain
@@ -121,18 +121,18 @@ using Microkernel = void(const MicrokernelArgs&);
 // zeros up to a whole vector, and dst has room for them. Words and lines have zeros for steps from k up to k_padded.
 struct PackArgs {
   const void* src;
-  int64_t src_stride;  // In elements of src.
+  int64_t src_stride;  // Elements of src from row to row, or from column to column if transposed.
   int64_t k;
-  int64_t k_padded;  // At least k. A multiple of KernelRow::k_step.
+  int64_t k_padded;  // Steps of k with padding: at least k, and a multiple of KernelRow::k_step.
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // In elements of dst, which are of type T, words or lines.
-  Prefetch* prefetch;  // Only for Packers::transposed.
+  int64_t dst_stride;  // From row to row of dst, in elements of type T, words or lines.
+  Prefetch* prefetch;  // Lines to prefetch. Only for Packers::transposed.
   // is_lhs is true if the packer packs lhs, and same_format if lhs and rhs have the same format. VPDPBUSD multiplies a
   // signed by an unsigned byte, and SDOT two signed bytes. If the formats do not fit the instruction, the packer of lhs
   // flips the top bit of each byte (word_gemm.h).
   bool is_lhs = false, same_format = false;
-  BlockScales scales = {};  // Used by packers of f4e2m1fn.
+  BlockScales scales = {};  // Block scales of src. Only packers of f4e2m1fn apply them.
 };
 using Pack = void(const PackArgs&);
 
@@ -157,12 +157,12 @@ struct EpilogueArgs {
   int64_t rows;
   int64_t columns;
   const void* total;     // Totals, T [rows][total_stride].
-  int64_t total_stride;  // From row to row, in elements.
-  void* out;             // Elements of the type of out.
-  int64_t out_stride;    // From row to row, in elements.
-  const void* c;         // Elements with the type and the stride of out. May be out itself.
-  const void* alpha;     // T, one value.
-  const void* beta;      // T, one value.
+  int64_t total_stride;  // Elements from row to row of `total`.
+  void* out;             // The result, in the format that FormatKernels::epilogue is for.
+  int64_t out_stride;    // Elements from row to row of `out` and `c`.
+  const void* c;         // The matrix c, in the format of `out`. May be the same memory as `out`.
+  const void* alpha;     // One value of type T.
+  const void* beta;      // One value of type T.
   const void* bias;      // One bias for each column, T [columns].
 };
 using Epilogue = void(const EpilogueArgs&);
@@ -226,7 +226,7 @@ using ActivateGradient = void(const ActivationGradientArgs&);
 struct WidenArgs {
   int64_t count;
   const void* from;
-  float* to;  // Has room for a whole number of vectors.
+  float* to;  // The result. Its memory has room for a whole number of vectors.
 };
 using Widen = void(const WidenArgs&);
 
@@ -326,18 +326,18 @@ inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFo
 // or if element and scale have at most four binary digits each.
 struct DequantizeArgs {
   const void* src;
-  // Index of the first element, and elements from line to line. Each line begins at a whole byte of src.
+  // Index of the first element of line 0 in src, and elements from line to line. Each line begins at a whole byte.
   int64_t first, src_step;
   int64_t lines, count;
   void* dst;
-  int64_t dst_step;  // From line to line, in elements.
-  // One value for each element of a line, or null. Dequantizers to bytes ignore both.
+  int64_t dst_step;  // Elements of dst from line to line.
+  // Zero points and scales: one value for each element of a line, or null. Dequantizers to bytes ignore both.
   const float* zeros;
   const float* scales;
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// In the order of kQuantized. to_bytes has integers only.
+// Dequantizers by target type, in the order of kQuantized. In to_bytes, float formats have null.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -349,7 +349,7 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a kernel row for one element format, or null.
+// The functions of a kernel row for one element format. Functions that the row lacks are null.
 struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
   // wide as a packed panel.
@@ -362,11 +362,12 @@ struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
-  Packers lhs, rhs;                   // Into the layouts of the row's panels.
-  Pack* pack_bias;                    // Converts a row of this format to T.
-  Epilogue* epilogue;                 // Stores results in this format.
-  // Functions of the expert MLP, from f32 to this format or back. Only in rows of arithmetic f32.
-  Activate* activate[kActivationCount];  // Index: Activation.
+  Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
+  Pack* pack_bias;                    // Converts a bias of this format to T.
+  Epilogue* epilogue;                 // Epilogue that stores results in this format.
+  // Functions of the expert MLP between f32 and this format: widen and row_dot read it, the others write it. Null
+  // unless the row's arithmetic is f32.
+  Activate* activate[kActivationCount];  // Indexed by Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
   Scale* scale;
@@ -386,14 +387,14 @@ struct KernelRow {
   int64_t rows;      // MR: rows of the tallest register tile.
   int64_t row_step;  // Kernels compute multiples of row_step rows. The extra rows are garbage.
   int64_t cols;      // NR: columns of a packed panel.
-  int64_t k_step;    // Blocks of k are multiples of k_step, except for the last one.
+  int64_t k_step;    // KC blocks have a multiple of k_step steps of k, except for the last one.
   int64_t vector;    // Elements of T in a vector.
   PackedLayout lhs, rhs;
-  FormatKernels formats[kDTypes];   // Index: DType.
-  SplitPackers split[kPrecisions];  // Index: Precision. Null if the row cannot split f32.
-  ScaleSums* add_scaled;            // For sums of type T. Null if T is an integer.
-  ScaleSums* add_scaled_integers;   // For s32 sums and totals of type T. Null if T is an integer.
-  Combine* combine;                 // Only in rows of arithmetic f32.
+  FormatKernels formats[kDTypes];   // Indexed by DType.
+  SplitPackers split[kPrecisions];  // Indexed by Precision. Null if the row cannot split f32.
+  ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
+  ScaleSums* add_scaled_integers;   // Adds scaled sums of type s32 to totals. Null if T is an integer.
+  Combine* combine;                 // Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
   double products_per_fma;  // Multiply-adds that take as long as one f32 fma of the same instruction set.

@@ -134,7 +134,7 @@ void PackRowsToWords(const PackArgs& args) {
   }
 }
 
-// For an operand that is contiguous along k, so that the elements of a word are already adjacent.
+// Packs an operand that is contiguous along k, so that the elements of a word are already adjacent.
 template <class V>
 void PackTransposedToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;

@@ -63,7 +63,7 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
-// For traits without masked loads or stores of E. Loads fill up the vector with zeros.
+// Loads n elements, then zeros, if the traits V have no masked loads of E.
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
   E padded[V::kWidth] = {};
@@ -163,7 +163,7 @@ void PackTransposed(const PackArgs& args) {
     scales.ReadOne(args.scales, k, column);
     return scales.Scaled(x, 0);
   };
-  // From the last columns on, because a store of a whole vector may overwrite the start of the next row of dst.
+  // Packs the last columns first, because a store of a whole vector may overwrite the start of the next row of dst.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;

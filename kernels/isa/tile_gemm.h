@@ -111,7 +111,7 @@ inline void SetZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
 }
 
-// -0 becomes +0.
+// Adds +0 to all sums, which turns -0 into +0.
 template <class V, int kMr, int kNv>
 inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -223,7 +223,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
-// `Steps` is its inner loop.
+// Computes a register tile. `Steps` is the inner loop.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

@@ -233,7 +233,7 @@ void PackTransposedWords(const PackArgs& args) {
   const int64_t prefetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   ScalesOf<V> scales;
-  // From the last columns on, because a store of a whole vector may overwrite the start of the next row of dst.
+  // Packs the last columns first, because a store of a whole vector may overwrite the start of the next row of dst.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
@@ -260,7 +260,7 @@ constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
-// The kernels compute the first of several register tiles, which always has more than half of V::kRows rows.
+// Adds kernels that store the panel: for the first of several register tiles, always above V::kRows / 2 rows high.
 template <class V, int kMr>
 constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {

@@ -82,8 +82,8 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // A less good ISA is preferred only if its probed speed is this many times as high. The margin allows for other work
-  // on the core during a part of the probe.
+  // A later ISA of AllIsas() is preferred to an earlier one only if its probed speed is this many times as high. The
+  // margin allows for other work on the core during a part of the probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

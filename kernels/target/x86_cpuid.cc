@@ -37,7 +37,7 @@ const char* MissingForAvxVnni() {
   return missing != nullptr || has ? missing : "the CPU lacks AVX_VNNI";
 }
 
-// By vendor, family and model, because the brand string of a virtual machine may be any text.
+// Finds the CPU by vendor, family and model, because the brand string of a virtual machine may be any text.
 const Cpu* MeasuredRow() {
   unsigned eax, vendor[3], rest[3];
   if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;

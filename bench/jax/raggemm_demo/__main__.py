@@ -30,7 +30,7 @@ from raggemm_demo.layers import Layer, Weights, expert_products, make_loss, rand
 from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-# Only --long runs this model. It takes a third of the time of all three models.
+# The model that only --long adds, because it takes a third of the time of a run with all three models.
 LONG_MODEL = "mixtral-8x7b"
 BFLOAT16 = "raggemm, bfloat16"
 # Approximate numbers of rows to which prefill layers are reduced, for the forward pass and for gradients. All rows
@@ -120,7 +120,7 @@ def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tup
 
 
 def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Checks and measures a layer. Returns a row of the table. plain: quantized weights as bfloat16."""
+    """Checks and measures a layer. Returns a row of the table. plain: quantized `weights` in bfloat16."""
     title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
     products = jax.jit(lambda *operands: expert_products(gmm, *operands))(x, weights, sizes)
