@@ -24,7 +24,7 @@ from raggemm import expert_parallel
 from raggemm.expert_parallel import Routing
 
 TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # MODEL: width of a token
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest error by dtype / largest element of the array
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest error, relative to an array's largest element
 ROUNDS = 5
 TIMEOUT = 300  # seconds
 AXIS = "expert"

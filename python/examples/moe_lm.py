@@ -29,7 +29,7 @@ HELD_OUT = ("Apache-2.0", "Artistic", "CC0-1.0")
 VOCABULARY = 256
 BATCH = 16
 BALANCE = 0.01  # weight of the load-balance loss
-WARM_UP, PEAK_RATE = 50, 2e-3  # number of steps, and learning rate at their end
+WARM_UP, PEAK_RATE = 50, 2e-3  # number of warm-up steps, and learning rate after them
 STEPS_BETWEEN_EVALUATIONS = 50
 BITS = 1 / np.log(2)  # bits per nat
 
@@ -175,7 +175,7 @@ def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: 
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Returns the last loss on the held-out text, in bits per byte."""
+    """Trains the model. Returns the last loss on the held-out text, in bits per byte."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=4.0, help="minutes of training (default 4)")

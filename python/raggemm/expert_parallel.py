@@ -276,11 +276,12 @@ def _exchange_and_run(
     starts = jnp.cumsum(counts) - counts
     device = order.ids // local  # equals `devices` for rows without an expert
     index = jnp.arange(len(rows), dtype=jnp.int32) - starts.at[device].get(mode="fill", fill_value=0)
-    not_sent = devices * capacity + jnp.arange(len(rows), dtype=jnp.int32)  # Slots must be unique.
+    not_sent = devices * capacity + jnp.arange(len(rows), dtype=jnp.int32)  # unique positions past the end
     slots = jnp.where((device < devices) & (index < capacity), device * capacity + index, not_sent)
     exchange = _Exchange(axis_name, devices, capacity, slots)
 
-    received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)  # by source device, expert
+    # Numbers of rows that arrive from each device for each local expert, [devices,local].
+    received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)
     slot = jnp.arange(capacity, dtype=jnp.int32)
     expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
     # Rows of an expert stay in the order of the source devices, which is the order of all tokens.

@@ -134,7 +134,7 @@ def _check_shared(params: dict[str, Any], width: int, options: dict[str, Any]) -
 
 
 def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    """Checks the arrays of params whose errors moe_mlp would not name as params does. shape: shape of x."""
+    """Checks the arrays of params that moe_mlp's error messages would not name by their keys. shape: shape of x."""
     router = checks.as_float_array("params['router']", params["router"]).shape
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")

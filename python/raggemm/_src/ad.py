@@ -105,8 +105,8 @@ def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
     """Broadcasts the values of each group, [P,1|R,G,w], against out. Elements of out in no group get zero.
 
-    w is 1, or the number of columns of out. If groups divide out, this is a grouped GEMM of a column of ones, so that
-    the order of summation of its transpose is fixed.
+    w is 1, or the number of columns of out. If groups divide out, a grouped GEMM multiplies a column of ones by the
+    values, so that its transpose sums in a fixed order.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -121,7 +121,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Error messages of the product below name one dims array. For all ragged they name that of the rows.
+    # Error messages of the product below name one dims array. In mode all ragged, it is that of the rows.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
@@ -148,7 +148,7 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
     """Returns 1 for elements of out in processed groups, and 0 for the other elements of out.
 
-    Wrong group sizes make it NaN with on_error="nan".
+    With on_error="nan", wrong group sizes make the result NaN.
     """
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
         return jnp.ones(())
@@ -188,7 +188,7 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 
 
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies an activation to the float32 result of a product, with the bits of a custom call that does both.
+    """Applies an activation to the float32 result of a product, with the bits of one call that computes both.
 
     Binds a second product with K = 0, which has the result as c or as the gate. So a derivative computes the expensive
     product only once.
@@ -250,7 +250,7 @@ def _jvp(primals, tangents, *, call: Call):
         dot = dots.optional[operand.name]
         if operand.role in (OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX) or isinstance(dot, ad.Zero):
             continue
-        if operand.role is OperandRole.QUANT_PARAM:  # a scale, in which the product is linear
+        if operand.role is OperandRole.QUANT_PARAM:  # scales; the product is linear in them
             terms.append(bind(call, product._replace(optional={**product.optional, operand.name: dot})))
         else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
@@ -260,7 +260,7 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """Returns the product that computes the cotangent of lhs or rhs, and True if the cotangent of out is its lhs.
+    """Returns the product that computes the cotangent of lhs or rhs, and True if ct out is this product's lhs.
 
     aval: shape and dtype of the cotangent to compute.
     """
@@ -349,7 +349,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
         if operand.side == ("rhs" if to_lhs else "lhs"):
             values = args.optional[operand.name]
             if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
-                values = broadcast_scale(call, args, operand.side, values)  # sums over replicas need one per row
+                values = broadcast_scale(call, args, operand.side, values)  # sums over replicas need one value per row
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
         ct = ct.astype(kept.dtype)  # exact, because ct is float32 or narrower
@@ -393,7 +393,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # No product has a float8 result.
+    # The cotangent of a float8 operand is computed in a wider type, because no product has a float8 result.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)

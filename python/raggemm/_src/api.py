@@ -36,8 +36,8 @@ def jit_eager_calls(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Returns a decorator that runs eager calls of a function through jax.jit.
 
-    So their arguments are checked only once for each signature. A call is eager if its arguments named in `arrays` are
-    None or JAX arrays that are not traced, and its other arguments are hashable. Those are static in jit.
+    Arguments of eager calls are thus checked only once for each signature. A call is eager if its arguments named in
+    `arrays` are None or JAX arrays that are not traced, and its other arguments, static in jit, are hashable.
 
     Args:
       arrays: names of the parameters that are arrays.

@@ -87,7 +87,7 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
     """Returns the given scale and zero point of lhs or rhs, by the names of the custom call, such as "rhs_scale".
 
-    Values of blocks get the canonical shape (see OptionalOperand in call.py).
+    Per-block values get the canonical shape (see OptionalOperand in call.py).
     """
     given: dict[str, jax.Array] = {}
     if x.quant_params is None:
@@ -106,7 +106,7 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
             if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            # A group may begin inside a block along the ragged axis.
+            # Each ragged row or column gets its own value, because a group may begin inside a block.
             if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):
                 values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
             values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)

@@ -1,8 +1,9 @@
-"""The batching rule of grouped_gemm: every vmap is one call. The batch axis becomes part of a canonical axis:
+"""The batching rule of grouped_gemm: every vmap is one call. The batch axis merges with one canonical axis:
 
+    call                                                               canonical axis
     ragged M or uniform, rhs and its scales shared by the batch        replicas; uniform becomes ragged M
-    ragged N, a lhs per group that the batch shares                    replicas, as ragged M with swapped operands
-    ragged N, only a lhs that all groups share is batched, not PACKED  rows of lhs
+    ragged N, one lhs per group, shared by the batch                   replicas; becomes ragged M of the transpose
+    ragged N, one lhs for all groups, alone batched, out not PACKED    rows of lhs
     all other calls                                                    problems
 
 Per-group weights that the batch shares are not copied, unless their scales are batched.
@@ -66,7 +67,7 @@ def _bind_into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> 
 
 
 def _batch(flat, flat_axes, *, call: Call):
-    flat = [versions.replicate_explicit_axes(x) for x in flat]  # a mesh may still divide the batch axis
+    flat = [versions.replicate_explicit_axes(x) for x in flat]  # an explicit mesh axis may divide the batch axis
     args, axes = call.unflatten(flat), call.unflatten(flat_axes)
     size = next(x.shape[axis] for x, axis in zip(flat, flat_axes, strict=True) if axis is not None)
     as_out = {x.name: None for x in args.given if not x.axes}

@@ -25,11 +25,11 @@ MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
-    """Converts per-block scales or zero points to canonical shape: [P, replicas, groups or 1, rows, columns] of blocks.
+    """Converts per-block scales or zero points to the canonical shape of OptionalOperand in call.py.
 
-    The custom call requires blocks of one size. If several axes of data merge, values are therefore repeated along all
-    of them before the last one that has blocks. If groups divide an axis of data, values are also repeated along this
-    axis, the problems and the replicas.
+    The custom call requires blocks of one size. So values are repeated until they have one per problem. If several axes
+    of data merge, values are repeated along each of these axes that precedes the last one with blocks. If groups divide
+    an axis of data, values are also repeated along this axis and the replicas.
 
     shape: shape of data. parts: axes of data that merge to each canonical axis. ragged: axis of data that groups
     divide, or None.
@@ -167,8 +167,8 @@ def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[S
 def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     """Converts group_sizes [G], or [batch..., outer..., G] as in jax.lax, to a dims array [P,R,G].
 
-    Outer axes of lhs are the free (or contracted) axes before the ragged axis. All indices of the axes after the ragged
-    axis have the same sizes.
+    Outer axes of lhs are the free (or contracted) axes before the ragged axis. Along the axes after
+    the ragged axis, the sizes are repeated.
     """
     side = axes.ragged_side
     position = side.index(axes.ragged)

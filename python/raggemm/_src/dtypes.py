@@ -77,7 +77,7 @@ def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[
     if narrow and all(x in INTEGER_ELEMENTS for x in (lhs, rhs)):
         operands, results = INTEGER_ELEMENTS, (_S32,)
     elif narrow and any(x in QUANTIZED for x in (lhs, rhs)):
-        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # the custom call rejects this pair
+        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # the custom call rejects two float8_e5m2
         operands, results = FLOATS if both_wide else (*FLOATS, *QUANTIZED), FLOATS
     triples = (("lhs", lhs, operands), ("rhs", rhs, operands), ("result", out, results))
     return next(((name, allowed) for name, dtype, allowed in triples if dtype not in allowed), None)

@@ -93,8 +93,8 @@ def call_name(target: str) -> str:
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
     """Returns (constant, per_group) for the workspace of a grouped_gemm call.
 
-    The workspace has constant + per_group * P*R*G int64 elements. dims_arrays: how many dims arrays the call has, of
-    six possible ones.
+    The workspace has constant + per_group * P*R*G int64 elements. dims_arrays: number of dims arrays of
+    the call, at most six.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))

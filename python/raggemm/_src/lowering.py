@@ -108,8 +108,8 @@ def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     def named(*operands):
         return partitioned(*operands)
 
-    # The program contains the address of a Python object, which another call's object may have later. The name keeps
-    # the two programs apart in JAX's persistent compilation cache.
+    # The program identifies `partitioned` by an address, which another call's function may have later. A name with a
+    # hash of the call and the options keeps the two programs apart in JAX's persistent compilation cache.
     key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
     named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return jax.jit(named)

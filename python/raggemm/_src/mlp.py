@@ -204,7 +204,9 @@ def moe_mlp(
     Returns:
       [T,H].
 
-    Memory: temporaries do not grow with the rows, except for eight bytes per row (docs/concepts/memory.md).
+    Memory: these temporaries of the forward pass grow with rows or tokens: 8 bytes per row; 4 * T * H bytes, unless the
+    result is float32; with row_slots, 16 more bytes per row, and 4 * H bytes for each of at most 8192 rows. See
+    docs/concepts/memory.md.
 
     Derivatives: every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
     that are not float8_e8m0fnu. A gradient is one call, too. It rounds the cotangents of rows to the type of the

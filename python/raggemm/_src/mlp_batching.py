@@ -79,8 +79,8 @@ class _MergedBatch:
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
         """Returns True if a size is wrong, and the sizes [B,all groups] with which the call reports this error.
 
-        Only the first batch element with a wrong size keeps its sizes. The rows of the others are added to its first
-        size, and their sizes become 0, because they could compensate the error.
+        Only the first batch element with a wrong size keeps its sizes. The sizes of the others become 0,
+        because they could hide the error, and the number of their rows is added to its first size.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -197,7 +197,7 @@ def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | Backw
 
 
 def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
-    flat = [versions.replicate_explicit_axes(x) for x in flat]  # a mesh may still divide the batch axis
+    flat = [versions.replicate_explicit_axes(x) for x in flat]  # an explicit mesh axis may divide the batch axis
     size = next(x.shape[axis] for x, axis in zip(flat, axes, strict=True) if axis is not None)
     has_symbols = any(jax.export.is_symbolic_dim(n) for x in flat for n in x.shape)
     out = None

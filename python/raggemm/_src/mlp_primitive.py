@@ -95,7 +95,7 @@ def _nonzero_argnums(tangents: Sequence[Any]) -> tuple[int, ...]:
 def _jvp(primals, tangents, *, call: MlpCall):
     argnums = _nonzero_argnums(tangents)
     dots = [tangents[i] for i in argnums]
-    if call.returns_products:  # the call is part of a derivative, so this is a second one
+    if call.returns_products:  # the call is part of a derivative, so this is a second derivative
         return jax.jvp(_restrict_to_argnums(call, primals, argnums), [primals[i] for i in argnums], dots)
     tangent = TangentCall(dataclasses.replace(call, returns_products=call.saves_products), argnums)
     out, *saved = mlp_p.bind(*primals, call=tangent.call)

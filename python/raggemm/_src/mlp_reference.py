@@ -109,7 +109,7 @@ class MlpCall:
 def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
     """Returns float32 [M]: 1 for rows of processed groups, 0 for other rows.
 
-    Checks sizes and tokens. With on_error="nan", a wrong size or token makes it NaN.
+    Checks sizes and tokens. With on_error="nan", a wrong size or token makes the result NaN.
     """
     tokens, groups = args["x"].shape[0], args["w_up"].shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((tokens, 0), (groups, 0, 1)))
@@ -144,7 +144,7 @@ def multiply_weight(
 def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
     """Returns the products of float32 rows [M,H] with w_up and, if given, w_gate.
 
-    Each product rounds the rows separately, so that the gradients of the two are added in float32.
+    Rounds the rows once per product, so that the two gradients of the rows are added in float32.
     """
     weights = ("up", "gate") if "w_gate" in args else ("up",)
     return tuple(multiply_weight(args, weight, rows.astype(args["x"].dtype), call.up_is_trans) for weight in weights)
@@ -164,7 +164,7 @@ def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.
     """Returns three arrays [M]: tokens, weights and error terms of the rows.
 
     The token of an ignored row is T, the number of tokens. An error term is 0, or NaN if a token or size is wrong and
-    on_error is "nan". The weights contain the error terms.
+    on_error is "nan". The error terms are also added to the weights.
     """
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _mask_processed_rows(args)
     takes_part = (is_placed != 0) & (row_tokens >= 0) & (row_tokens < tokens)

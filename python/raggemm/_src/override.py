@@ -108,9 +108,9 @@ _log = logging.getLogger("raggemm.override")
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
-    "preferred_element_type",  # the aval of the result contains it
+    "preferred_element_type",  # read from the aval of the result
     "group_offset",  # always None in the lowering rule
-    "out_sharding",  # the aval of the result contains it
+    "out_sharding",  # read from the aval of the result
 }
 
 

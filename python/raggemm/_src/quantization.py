@@ -113,7 +113,7 @@ def _dequantize(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dty
     if scale is not None:
         out = multiply_by_scale(out, scale)
     if group_sizes is not None:
-        out = jnp.where(inside == 1, out, inside)  # NaN if a size is wrong with on_error="nan"
+        out = jnp.where(inside == 1, out, inside)  # `inside` is NaN if a size is wrong and on_error is "nan"
     return out.astype(dtype)
 
 
@@ -182,8 +182,8 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
     product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
-    # A product near 2^-127 is subnormal and has one bit less than the lifted product. A mantissa of one unit would
-    # round to 2^-127 there.
+    # For exponent 0 the exact product is subnormal in float32, and has one bit less than the lifted product. A mantissa
+    # of 1 is rounded away there, so the product counts as 2^-127.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)

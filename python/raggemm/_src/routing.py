@@ -57,7 +57,8 @@ class Router(NamedTuple):
 
 def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # Multiplies both by a power of two. The gradient of a division contains total ** 2, which may underflow.
+    # Multiplies scores and total by a power of two. The gradient of a division contains total ** 2, which may
+    # underflow.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
@@ -360,14 +361,13 @@ def sum_token_rows(
 
 @sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """
+    """Computes the tangent as a scatter-add, whose transpose is a fast gather.
 
-    The tangent is a scatter-add, whose transpose is a fast gather. The transpose of the grouped GEMM would be a
-    scatter.
+    The transpose of the grouped GEMM would be a scatter.
     """
     (rows, weights, tokens, slots), (rows_dot, weights_dot, *_) = primals, tangents
     terms = rows_dot.astype(weights.dtype) * weights[:, None] + weights_dot[:, None] * rows.astype(weights.dtype)
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype)
-    if num_tokens:  # JAX cannot gather from an array without rows
+    if num_tokens:  # JAX cannot transpose a scatter to an array without rows
         out = out.at[tokens].add(terms, mode="drop")
     return sum_token_rows(rows, weights, tokens, num_tokens, dtype, slots), out.astype(dtype)

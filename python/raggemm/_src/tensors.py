@@ -137,16 +137,17 @@ class QuantizedTensor(Container):
 
     zero_point: None (0), or an array of data's integer dtype, in any shape that scale may have.
 
-    If the scale differs along K, a product scales each element before it multiplies. A scaled element of 2^128 or more
-    is infinite. With bfloat16 rows a scaled element below 2^-126 becomes 0, unless raggemm.options(bf16_sums="fma") is
-    in effect. float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253 and 254 (docs/quantized.md).
+    A product scales sums if the scale is constant along K, or is not float8 and has blocks of 32, 64, 96, ... elements
+    along K (not in ragged K). Otherwise it scales elements. A scaled element of 2^128 or more is infinite. One below
+    2^-126 becomes 0 if the other operand is bfloat16 or quantized, except with raggemm.options(bf16_sums="fma").
+    float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253 and 254 (docs/quantized.md).
 
     The constructor checks nothing. Functions check their arguments: TypeError for a wrong dtype, ValueError for a wrong
     shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
 
     tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, which drops the axis, a slice, or
     an array of integers or bools with one axis. A traced integer is clamped, as for any JAX array. Any other index is a
-    TypeError. An integer out of range is an IndexError, and so is an index if some, but not all, rows share a scale.
+    TypeError. An integer out of range is an IndexError, and so is any index if scales have blocks along axis 0.
     len and iteration use axis 0, too.
 
     flax.serialization saves and restores a QuantizedTensor as a dict of its fields, if flax was imported before the

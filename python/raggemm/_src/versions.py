@@ -15,7 +15,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    lax.axis_size(axes)  # NameError outside of a shard_map over axes; jax before 0.10 does not check that below
+    lax.axis_size(axes)  # raises NameError outside of a shard_map over axes; pcast and pvary of jax < 0.10 do not
     if hasattr(lax, "pcast"):  # since 0.9
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10
@@ -36,7 +36,7 @@ def replicate_explicit_axes(x: jax.Array) -> jax.Array:
 def promote_vma(arrays: list[jax.Array]) -> list[jax.Array]:
     """Returns the arrays, all marked as varying along the same axes of the enclosing shard_maps.
 
-    So the gradient of an array that was replicated is summed over the devices.
+    The gradient of an array that was replicated is then summed over the devices.
     """
     axes = [_varying_axes(x) for x in arrays]
     union = frozenset().union(*axes)

@@ -175,7 +175,7 @@ def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
-    """Computes the product.
+    """Computes the product of operands quantized by options.rule, with MaxText's gradients.
 
     c: the array that options.c_name names, or None.
     """

@@ -49,7 +49,7 @@ def permute(
 
     Returns:
       (rows, order, weights, group_sizes, row_experts, loss, update, None). rows is [batch*sequence*k,H] of layer.dtype.
-      order has for each row its index in [batch,sequence,k]. weights is [batch,sequence,k], from get_topk. group_sizes
+      order has for each row its index in flattened weights. weights is [batch,sequence,k], from get_topk. group_sizes
       [E] has the number of rows of each expert, and row_experts the expert of each row. loss is the load-balance loss
       or None, and update the update of the routed bias or None.
     """

@@ -5,7 +5,7 @@ the dtype of the result. Deliberate differences:
 
 - group_offset is supported; jax.lax raises. rhs may then have fewer groups than group_sizes.
 - group_sizes: a negative size, or a sum above the ragged extent, is an error at run time. jax.lax truncates sizes.
-- Rows, columns and groups outside of all groups are zero. A NaN or infinity never reaches another group.
+- Elements of the result that belong to no group are zero. A NaN or infinity never reaches another group.
 - precision: any jax.lax.Precision is supported. A DotAlgorithmPreset is supported if products are exact and sums have
   its type, or if it is BF16_BF16_F32_X3 or _X6 and the operands are float32. Other presets raise NotImplementedError.
 - dtypes: one operand may be float, and the other an integer type of up to 8 bits, float8_e4m3fn, float8_e5m2 or

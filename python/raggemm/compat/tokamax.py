@@ -113,7 +113,7 @@ def ragged_dot(
       group_offset: see raggemm.compat.lax.
       manual_axis_type: a jax.sharding.ManualAxisType with only varying set: axes of the enclosing shard_map along which
         the result varies, besides those of the operands.
-      zero_initialize: no effect. Rows, columns and groups outside of all groups are always zero.
+      zero_initialize: no effect. Elements that belong to no group are always zero.
       fuse_gateup_activation: "silu", "gelu", "gelu_tanh" (in tokamax the same as "gelu") or "swigluoai". The first half
         of the columns is the gate, and the second half is multiplied by the activated gate. `activation` is applied
         after that.

@@ -7,7 +7,7 @@ Deliberate differences:
 
 - group_offset is supported; TransformerEngine raises. The kernels may then have fewer groups.
 - precision is supported or rejected as in raggemm.compat.lax. TransformerEngine ignores it.
-- Rows, columns and groups outside of all groups are zero. In TransformerEngine they are undefined.
+- Elements of a result that belong to no group are zero. In TransformerEngine they are undefined.
 - grouped_gemm and grouped_dense have derivatives of every order, in the dtype of their operand. The bias's gradient is
   summed in float32 or float64 and rounded once. With quantizers, gradients are straight-through, first-order and
   reverse-mode only.
@@ -24,10 +24,10 @@ Deliberate differences:
 - Except with quantizers, moe rounds once between its products, not three times. Quantizers may have every mode.
 
 Products of quantized operands: float32 scales of groups and the second-level scales of NVFP4 multiply the sums.
-raggemm.grouped_gemm gets scales of blocks if the operand has row-major matrices of whole blocks without ragged columns,
-and no block spans several ragged rows. Other operands are dequantized to bfloat16 first. This is exact, because the
-product of a float8 or float4 element and a float8_e8m0fnu or float8_e4m3fn scale fits into bfloat16. Only magnitudes
-below 2^-126 become 0, and magnitudes beyond the range of bfloat16 become infinite.
+raggemm.grouped_gemm applies scales of blocks if the operand has row-major matrices of whole blocks without ragged
+columns, and no block spans several ragged rows. Other operands are dequantized to bfloat16 first. This is exact,
+because the product of a float8 or float4 element and a float8_e8m0fnu or float8_e4m3fn scale fits into bfloat16. Only
+magnitudes below 2^-126 become 0, and magnitudes beyond the range of bfloat16 become infinite.
 """
 
 from typing import Any

@@ -83,7 +83,7 @@ def _supports_blocks(layout: Layout, block: tuple[int, int]) -> bool:
 def _dequantize(x: ScaledOperand) -> jax.Array:
     """Multiplies elements by the scales of their blocks. Returns bfloat16.
 
-    The result is [G,rows,columns], or [rows,columns] with ragged rows. Transposes a tensor with ragged columns.
+    The result is [G,rows,columns], or [rows,columns] with ragged rows. Transposes ragged columns to rows.
     """
     layout, block, data, scale = x.layout, x.block, x.data, x.scale
     assert block is not None and scale is not None
@@ -135,7 +135,7 @@ def parse_axes(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Array | None:
-    """Multiplies the scales of groups of both operands. Returns those of `groups` groups from offset on, or of all."""
+    """Multiplies the scales of groups of both operands. `groups`, offset: the groups to select; None: all."""
 
     def select_groups(scale: jax.Array) -> jax.Array:
         if groups is None or offset is None or scale.ndim == 0 or scale.shape[0] <= groups:

@@ -101,7 +101,7 @@ class _GroupMatrices:
         return dataclasses.replace(self, x=x)
 
     def amax(self) -> jax.Array:
-        """Returns the largest magnitude of each group, (G,). Empty groups give 0. NaN is larger than numbers."""
+        """Returns the largest magnitude of each group, (G,). Empty groups give 0. NaN counts as larger than numbers."""
         bits = magnitude_bits(self.x)
         if self.rows is None:
             bits = jnp.max(bits, (1, 2), initial=0)

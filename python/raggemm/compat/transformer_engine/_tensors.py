@@ -49,7 +49,7 @@ class GroupedScaledTensor1x:
     """A quantized operand. TransformerEngine's own class, or any object with these attributes, works, too.
 
     data is flat, of original_shape. Axes before flatten_axis collapse to rows, the others to columns. Groups divide the
-    rows (first_dims, [G]) or the columns (last_dims, [G]), and may end before the last one. Groups of columns are
+    rows (first_dims, [G]) or the columns (last_dims, [G]), and may not cover the last ones. Groups of columns are
     contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis is 2 or more,
     and there is one matrix if it is 1.
 
