@@ -59,7 +59,7 @@ class Case:
 
 
 def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
-    """`ragged` is the extent of the ragged axis, at least the sum of SIZES."""
+    """Returns cases of every mode. `ragged` is the extent of the ragged axis, at least the sum of SIZES."""
     rng = np.random.default_rng(1)
     g = GROUPS
 

@@ -174,7 +174,7 @@ def _other_modes():
         kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
         kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
         kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # A vmap adds the problems to the rows. A scale that all rows share then becomes a scale for each row.
+        # A vmap joins the rows of all problems. A scale that all rows share then becomes a scale for each row.
         kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
         kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),
@@ -297,6 +297,6 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Kinds are marked as slow, except every step-th kind of CORE from index `turn` on."""
+    """Returns test parameters. Marks all kinds as slow, except every step-th kind of CORE from index `turn` on."""
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

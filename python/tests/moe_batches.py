@@ -30,7 +30,7 @@ def matrices(random, kind, shape):
 
 
 def arguments(random, gate="separate", x=np.float32, w="float32", biases=True, weighted=True, offset=False, **others):
-    """x and w: types of x and of the weights."""
+    """Makes random arguments of moe_mlp. x and w: types of x and of the weights."""
     groups, columns = LOCAL if offset else GROUPS, INNER * (2 if gate in ("halves", "interleaved") else 1)
     counted = random.multinomial(random.integers(ROWS + 1), random.dirichlet(np.ones(GROUPS)))
     values = {

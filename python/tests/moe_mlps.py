@@ -65,7 +65,7 @@ class Case:
         )
 
     def check(self, got, activation="silu", relative=3e-6, **options):
-        """The error must be at most `relative` times the result for the magnitudes of the arguments.
+        """Checks that errors are at most `relative` times the MLP of the arguments' magnitudes, plus a final rounding.
 
         Token 8, which has no rows, must be +0.
         """

@@ -41,7 +41,10 @@ def compute_type(*dtypes) -> type:
 
 
 def tolerance(k, magnitude, want, compute, out, alpha=1.0):
-    """magnitude: |alpha| * sum of |a||b| + |beta c| + |bias|. compute and out: types of sums and of the result."""
+    """Returns the largest permitted errors. compute and out: types of sums and of the result.
+
+    magnitude: |alpha| * sum of |a||b| + |beta c| + |bias|.
+    """
     c, o = ml_dtypes.finfo(compute), ml_dtypes.finfo(out)
     bound = float(c.eps) * (258 + k / 256) * magnitude + float(o.eps) * np.abs(want)
     return bound + (abs(alpha) * k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
@@ -152,7 +155,7 @@ def grouped_gemm(
     out_layout="STRIDED",
     preferred_element_type=None,
 ) -> Expected:
-    """Returns the expected result of raggemm.grouped_gemm of two GroupedTensors, which has the same arguments."""
+    """Returns the expected result of raggemm.grouped_gemm with the same arguments. lhs and rhs are GroupedTensors."""
     first = int(np.asarray(group_offset).reshape(-1)[0])
     shape, groups = _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout)
     lhs_dtype, rhs_dtype = (np.asarray(x.data).dtype for x in (lhs, rhs))

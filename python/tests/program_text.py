@@ -20,8 +20,8 @@ def collectives(program) -> set[str]:
 def copies_of_weights(lowered, elements: int) -> list[str]:
     """Returns the instructions of a program that copy or move weights.
 
-    These are the instructions that only move data, if the result has a multiple of `elements` elements. So the other
-    arrays of the program must have other sizes.
+    An instruction that only moves data counts if the number of elements of its result is a multiple of `elements`. No
+    other array of the program may have such a size.
     """
     moved = []
     for line in lowered.compile().as_text().splitlines():
@@ -47,6 +47,6 @@ def primitives(f, *args) -> Counter[str]:
 
 
 def calls(f, *args) -> Counter[str]:
-    """Counts calls in loops and branches, too."""
+    """Counts the grouped GEMMs of each mode, including those in loops and branches."""
     jaxpr = jax.make_jaxpr(f)(*args).jaxpr
     return Counter(x.params["call"].mode.name for x in _equations(jaxpr) if x.primitive.name == "grouped_gemm")

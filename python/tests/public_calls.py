@@ -85,7 +85,7 @@ FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Tests trace arguments that are arrays, and keep the others fixed."""
+    """A call of a public function. Tests trace its array arguments, and keep the others fixed."""
 
     function: Callable
     arguments: dict[str, Any]
@@ -95,14 +95,14 @@ class Call:
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """The results include gradients already."""
+    """Returns a call of the program of a front end, whose results include gradients already."""
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Group sizes are uint32, a type that raggemm converts."""
+    """Returns the calls of kinds whose names start with these functions. Sizes are uint32, which raggemm converts."""
 
     def unsigned(name: str, x: Any) -> Any:
         return np.uint32(x) if name in ("sizes", "group_sizes", "group_offset") else x

@@ -24,7 +24,7 @@ def codes(name):
 
 
 def magnitudes(name):
-    """Values at even indices have even mantissas."""
+    """Returns the finite values from 0 on, in ascending order. Values at even indices have even mantissas."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 
@@ -48,7 +48,7 @@ def broadcast_blocks(values, shape):
 
 
 def reduce_blocks(reduce, x, counts):
-    """counts: number of blocks along each axis."""
+    """Reduces each block of x to one value. counts: number of blocks along each axis."""
     pairs = [part for n, count in zip(x.shape, counts, strict=True) for part in (count, n // count)]
     return reduce(x.reshape(pairs), axis=tuple(range(1, 2 * x.ndim, 2)))
 

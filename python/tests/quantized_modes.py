@@ -55,7 +55,7 @@ class AsQArray:
 
 
 def elements(dtype, shape, seed):
-    """Signed integers are from -largest to largest, floats from -4 to 4."""
+    """Returns random elements, and the largest number of their type. Floats are from -4 to 4."""
     random = np.random.default_rng(seed)
     if dtype.kind in "iu" or "int" in dtype.name:
         top = ml_dtypes.iinfo(dtype).max
@@ -111,7 +111,7 @@ def given_as(kind, data, scale, values):
 
 
 def experts(dtype, blocks, seed=0):
-    """Scales of different groups differ by factors of up to 2^20."""
+    """Returns elements, scales and float64 values. Scales of different groups differ by factors of 2^9 to 2^21."""
     random = np.random.default_rng(seed)
     data = elements(np.dtype(dtype), (G, K, N), seed)[0]
     scale = random.uniform(1, 2, (G, blocks, 1, N)) * 2.0 ** np.array([-10, 0, 10]).reshape(G, 1, 1, 1)

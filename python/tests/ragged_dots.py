@@ -51,7 +51,7 @@ class Form:
         return "".join([*batch, *same_kind[: same_kind.index(ragged)]])
 
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
-        """Sums of sizes are at most the extent of the ragged axis.
+        """Returns lhs, rhs and group sizes. Sums of sizes are at most the extent of the ragged axis.
 
         sizes_per_batch: True if group_sizes has an axis for each axis of _outer.
         """

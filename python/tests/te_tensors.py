@@ -32,7 +32,7 @@ def parts(x):
 
 
 def close(got, lhs, rhs, out=None, bias=None):
-    """out: index in `got` of each product. Default: 0, 1, and so on."""
+    """Checks the product of each group. out: index of each product in `got`. Default: 0, 1, and so on."""
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
     for g, index in enumerate(range(len(lhs)) if out is None else out):
@@ -93,7 +93,7 @@ def padded(parts, length, fill, dtype):
 
 
 def matrices(rows, columns, sizes, axis):
-    """sizes: sizes along the ragged axis, or a number of groups that all have the shape (rows, columns)."""
+    """Returns the shape of each group's matrix. sizes: sizes along the ragged axis, or the number of equal groups."""
     if np.ndim(sizes) == 0:
         return [(rows, columns)] * sizes
     return [(s, columns) if axis == 0 else (rows, s) for s in sizes.tolist()]

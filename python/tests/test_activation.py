@@ -105,7 +105,7 @@ def test_forward_pass_of_a_gradient_has_one_product():
 
 def test_nan_and_infinity_do_not_spread():
     gate, lhs = GATE.copy(), LHS.copy()
-    gate[9:] = np.nan  # in no group
+    gate[9:] = np.nan  # Rows from 9 on are in no group.
     gate[4, 2] = np.nan
     lhs[1] = np.inf
     out = np.asarray(layer(lhs, RHS, gate))

@@ -67,4 +67,4 @@ def test_result_varies_along_the_named_axes(check_vma):
     np.testing.assert_array_equal(out, np.concatenate([want] * 4))
     np.testing.assert_array_equal(gradient, np.concatenate([maxtext.tgmm(LHS.T, want, SIZES)] * 4))
     with pytest.raises((NameError, ValueError), match=r"under .*shard_map|unbound axis"):
-        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # outside of shard_map
+        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # This call is outside of shard_map.

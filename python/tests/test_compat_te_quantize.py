@@ -8,7 +8,7 @@ from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, ROWS, SIZES, G, M, blocks, close, most, padded, parts, quantized
 
-pytestmark = pytest.mark.usefixtures("emitters")  # to round to float4_e2m1fn correctly
+pytestmark = pytest.mark.usefixtures("emitters")  # Emitters round to float4_e2m1fn correctly.
 
 K, N = 40, 24
 RNG = np.random.default_rng(7)

@@ -95,5 +95,5 @@ def test_names_of_a_partitioned_call(partitioning):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     weights = jax.device_put(RHS, NamedSharding(mesh, P(None, None, "x")))
     program = jax.jit(gmm).lower(LHS, weights, np.array([3, 4], np.int32)).compile().as_text()
-    assert "f32[8,3]" in program  # the columns of one device
+    assert "f32[8,3]" in program  # Each device has three columns.
     assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in program

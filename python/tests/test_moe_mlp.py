@@ -83,7 +83,7 @@ def test_the_activation_and_the_result_are_rounded_once(x, w, out):
 
 @pytest.mark.parametrize("empty", ["groups are empty", "no rows", "no tokens", "no inner columns", "no groups"])
 def test_empty_extents(empty):
-    """If an extent is zero, the result is zero. Only without inner columns it is the sum of the rows' biases b_down."""
+    """Without groups, rows or tokens the result is zero. Without inner columns each row adds b_down to its token."""
     shapes = {"x": (TOKENS, 4), "w_up": (3, 4, 6), "w_down": (3, 6, 4), "b_up": (3, 6), "b_down": (3, 4)}
     row_tokens, sizes = np.zeros(5, np.int32), np.array([2, 0, 3], np.int32)
     match empty:

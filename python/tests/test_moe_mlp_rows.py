@@ -101,7 +101,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Allowance for other temporary memory of a call, which does not grow with the rows, and for 24 bytes per row.
+# Limit of all other temporary memory of these calls: a fixed amount, and 24 bytes per row.
 FIXED_BYTES = 25 << 20
 
 
@@ -114,7 +114,7 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """The temporary memory of a call is at most the float32 sums of the tokens and, with row_slots, 8192 rows."""
+    """Large temporaries of a forward call are only float32 sums of bfloat16 tokens and, with row_slots, 8192 rows."""
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
     dtypes = dtype, np.int32, np.float32, np.int32, dtype, dtype

@@ -37,7 +37,7 @@ def put(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Checks that one device has the same result."""
+    """Returns the result of f and its collectives. Checks that one device computes the same result."""
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
@@ -65,7 +65,7 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     (dlhs, drhs), collectives = compiled(
         lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
     )
-    assert collectives == {"all-reduce"}  # The all-reduce sums the gradient of the rows.
+    assert collectives == {"all-reduce"}  # It sums the devices' parts of dlhs.
     assert dlhs.sharding.is_fully_replicated
     assert drhs.sharding.spec == along(n)
 
@@ -84,9 +84,9 @@ def test_other_shardings(transpose):
     k_and_n = [None] * 3
     k_and_n[k], k_and_n[n] = "x", "y"
     for rows, w, spec, collectives in (
-        (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # sharded along the contracted axis
+        (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # K of the weights is sharded.
         (put(LHS, P(None, "x")), put(weights, along(k)), P(), {"all-reduce"}),
-        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # cannot both be sharded
+        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # Rows are gathered.
         (put(LHS, P("x")), weights, P(), {"all-gather"}),  # Rows are gathered, because groups divide them.
         (LHS, put(weights, P("x")), P(), {"all-gather"}),
         (rows_of_all, put(weights, P(*k_and_n), square_mesh()), P(None, "y"), {"all-reduce"}),
@@ -125,7 +125,7 @@ def test_optional_operands_are_added_once(names):
     rest = [optional[name] for name in names]
     out, collectives = compiled(f, LHS, put(RHS, along(2)), *rest)
     assert (out.sharding.spec, collectives) == (P(None, "x"), set())
-    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # gathered because of c and bias
+    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # With c and bias, both are gathered.
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
@@ -142,7 +142,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """An axis of six elements, a slice of a sharded axis, may be sharded over four devices."""
+    """XLA may leave a slice of six elements of a sharded axis on all four devices."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
@@ -151,7 +151,7 @@ def test_axes_that_the_devices_do_not_divide_evenly(axis):
     if axis == 2 and jax.__version__ == "0.9.2":
         return  # this version cannot name the sharding of such a slice, even without a product
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    # If N is sharded, jax 0.8.1 uses two devices, which divide N evenly.
+    # jax 0.8.1 shards the six columns over two devices, which divide them evenly.
     assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 

@@ -29,7 +29,7 @@ from quantized_formats import (
 )
 from raggemm import dequantize, fake_quantize, quantize, quantize_nvfp4
 
-pytestmark = pytest.mark.usefixtures("emitters")  # to round to float4_e2m1fn correctly
+pytestmark = pytest.mark.usefixtures("emitters")  # Emitters round to float4_e2m1fn correctly.
 
 CASES = [
     ({}, (3, 1, 5), None),

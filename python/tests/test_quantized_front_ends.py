@@ -156,7 +156,7 @@ def front_end(name, kind):
 
 
 def operands(kind, quantized_sides, dtype, mode):
-    """quantized_sides: "lhs", "rhs" or "both"."""
+    """Returns both operands for a front end, and their float64 values. quantized_sides: "lhs", "rhs" or "both"."""
     e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
     dtypes = (e5m2, e4m3) if quantized_sides == "both" and dtype == e5m2 else (dtype, dtype)
     given, values = [], []

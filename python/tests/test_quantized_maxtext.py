@@ -24,7 +24,7 @@ sys.modules.pop("qwix.pallas", None)
 
 
 def fake_quantized(x, name, axes, bound=None):
-    """axes: axes along which elements share a scale. bound: largest magnitude, if it is fixed."""
+    """Quantizes and dequantizes x. Elements share a scale along `axes`. bound: largest magnitude, if it is fixed."""
     if name is None:
         return x.astype(np.float64)
     largest = np.abs(x).max(axes, keepdims=True) if bound is None else np.float32(bound)

@@ -24,7 +24,7 @@ def mesh(*shape, kind=AxisType.Auto):
 
 
 def shard(x, spec, on=None):
-    """Does not shard axes that the devices do not divide evenly, and arrays of another rank."""
+    """Shards the arrays of x, except for axes that the devices do not divide evenly and arrays of another rank."""
     on = on or mesh()
 
     def place_array(a):

@@ -65,7 +65,7 @@ class Program:
         return differentiable, {i: x for i, x in leaves.items() if i not in differentiable}
 
     def run(self, primals, others):
-        """Cotangents differ in each element."""
+        """Returns the results and, if there are primals, gradients for cotangents that differ in each element."""
         if not primals:
             return self.results(primals, others)
         out, pull, other_results = jax.vjp(lambda primals: self.results(primals, others), primals, has_aux=True)

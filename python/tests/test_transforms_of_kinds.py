@@ -311,7 +311,7 @@ def test_data_parallel(kind, check_vma):
 
 
 def shard(x, axis, devices):
-    """Does not shard PackedWeights, other ranks, and odd extents."""
+    """Shards the arrays of x along an axis, except for PackedWeights, arrays of another rank, and odd extents."""
 
     def place(a):
         is_sharded = np.ndim(a) == x.ndim and a.shape[axis] % 2 == 0 and not isinstance(x, PackedWeights)

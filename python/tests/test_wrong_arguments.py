@@ -118,7 +118,7 @@ def test_errors_name_the_argument(function):
             assert kind != "object" or name in UNUSED, name
 
 
-# Data with two 4-bit elements in each byte, which is not supported. Errors recognize it by half of the expected extent.
+# Calls with two 4-bit elements per byte, which are not supported. An axis then has half of the expected extent.
 
 SCALE = np.ones((1, 1, 8), np.float32)
 HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)

@@ -158,7 +158,7 @@ def _dequantize(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> 
 
 
 def _dequantize_matrix(name: str, tensors: dict[str, np.ndarray], stored: dict) -> np.ndarray:
-    """stored: the checkpoint's quantization_config."""
+    """Returns the values of a quantized matrix. stored: the checkpoint's quantization_config."""
     method, part = stored["quant_method"], tensors.get
     if method == "awq":
         return _dequantize(_awq(part(f"{name}.qweight")), _awq(part(f"{name}.qzeros")), part(f"{name}.scales"))

@@ -9,7 +9,7 @@ import raggemm
 
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", re.MULTILINE)
 WHOLE_MODULE = re.compile(r"^\.\. automodule:: ([\w.]+)\n   :members:$", re.MULTILINE)
-# `import raggemm` does not import all of these modules.
+# Documented modules. `import raggemm` does not import all of them.
 MODULES = ["raggemm", "raggemm.nn", "raggemm.expert_parallel"]
 
 
@@ -69,7 +69,7 @@ def test_every_page_outside_of_docs_is_included(root, docs):
 
 
 def test_links_name_the_file_and_not_the_page_that_includes_it(root, docs):
-    """Links name a file itself, because on a repository host a page that only includes the file looks empty."""
+    """On a repository host, a page that only includes a file looks empty. So links name the included file."""
     import outside
 
     including_pages = set(outside.includes(docs).values())

@@ -26,8 +26,8 @@ def write_tasks(files: pathlib.Path) -> list[str]:
     rows = read_excluded()
     missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
     assert not missing, f"{HERE}/left_out.txt: {missing} do not exist"
-    # Adds products of unsigned bytes to the checksums to compare. Two of these cases end with an error, because they
-    # have fractional scales, and are left out.
+    # The recorded checksums lack products of unsigned bytes, so scalar code computes them here. Two cases are left
+    # out: they have fractional scales and end with an error.
     unsigned = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
     driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *unsigned]
     found = subprocess.run(driver, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -57,7 +57,7 @@ def write_tasks(files: pathlib.Path) -> list[str]:
 
 
 def make_image(root: debian.Root, image: pathlib.Path) -> None:
-    """Programs and libraries of the build have the same paths on the CD as on this system."""
+    """Makes the boot CD. Programs and libraries of the build have the same paths on it as on this system."""
     shutil.rmtree(image, ignore_errors=True)
     files, boot, module = image / "root", image / "cd/isolinux", image / "module"
     for folder in (files / "bin", boot, module, *(files / (BUILD / name).relative_to("/") for name in ("bin", "lib"))):

@@ -45,7 +45,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Branches are spelled like jumps of x86 (jmp or jne)."""
+    """Spells a branch of aarch64 like a jump of x86: jmp, or jne if it is conditional."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -119,7 +119,7 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """A row is wrong if its share of the peak is too small, its loop spills, or the record differs."""
+    """Returns a text for each fault of a row: a too small share of the peak, a loop that spills, another record."""
     found = []
     for row in rows:
         text = " | ".join(row)

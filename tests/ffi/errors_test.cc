@@ -1,4 +1,4 @@
-// buffers_test.cc and sizes_test.cc cover errors of every buffer and of every group size.
+// Tests errors of the plugin. buffers_test.cc covers errors of buffers, and sizes_test.cc those of group sizes.
 #include <functional>
 #include <memory>
 #include <string>

@@ -102,7 +102,7 @@ struct EmptyProblem {
   Dims lhs, rhs, out;
   std::vector<const char*> ragged;
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // Values of each array that is set. No values if sizes_shape has no elements.
+  std::vector<Dims> sizes;  // Values of each array in `ragged`. Empty if sizes_shape has no elements.
   bool lhs_is_trans = false;
   bool packed = false;
   const char* error = "";  // Error of the call, or "" for a valid problem.

@@ -57,7 +57,7 @@ bool IsSmall(const Dims& dims) {
   return elements <= kMostElements;
 }
 
-// Extents of zero do not make an array small, because code that reads a case may loop over its other extents.
+// Returns true if no array is large. Counts an extent of zero as one, because code may loop over the other extents.
 bool IsSmall(const proto::GroupedGemmCase& source) {
   return IsSmall(source.lhs().dims()) && IsSmall(source.rhs().dims()) && IsSmall(source.out().dims()) &&
          IsSmall(source.bias().dims()) && IsSmall(source.alpha().dims()) && IsSmall(source.beta().dims()) &&
@@ -80,7 +80,7 @@ void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) 
     Require(std::all_of(begin, begin + bytes, [](unsigned char byte) { return byte == 0xFF; }), "out is untouched");
     return;
   }
-  if (ElementCount(out) == 0) return;  // The reference could need too much memory for its groups.
+  if (ElementCount(out) == 0) return;  // An empty out may have too many groups for the memory.
   const absl::StatusOr<Reference> reference = ComputeReference(problem);
   Require(reference.ok(), "what was computed has a reference");
   for (size_t i = 0; i < reference->want.size(); ++i) {

@@ -9,7 +9,7 @@ HEAD = "# Checksums of the results of edge.textproto and formats.textproto (test
 
 
 def runs() -> list[list[str]]:
-    """If a flag is repeated, the last one counts.
+    """Returns the flags of each run of ffi_driver, which override earlier flags of the command.
 
     The edge cases run in their own types and in other types. The cases of formats.textproto run with two bf16 rules.
     """

@@ -36,7 +36,7 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// Checks the bits twice: with plans for rhs in the L2 cache, and for a CPU without one.
+// Checks the bits with plans for a CPU whose L2 cache may hold rhs, and for a CPU with an L2 cache of one byte.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);

@@ -12,7 +12,7 @@
 namespace raggemm::test {
 namespace {
 
-// The enum has `count` values, from 0 on.
+// Calls expect(value, error) for numbers that an enum with the values 0 to count - 1 does not have.
 template <typename Expect>
 void ForEachBadValue(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {

@@ -48,7 +48,7 @@ TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   EXPECT_TRUE(HasBits(test.problem.out, want));
 }
 
-// Does not use tests/oracle.
+// Expects `want` from every ISA. Does not use tests/oracle.
 void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
   for (Isa isa : HostIsas()) {
     test.ClearOut();

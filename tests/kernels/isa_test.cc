@@ -51,8 +51,9 @@ TEST(IsaRows, DescribeTheirKernels) {
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      // Bytes that the packed rhs stores next to each other for one column: 8 if the ISA multiplies two rows by two
-      // columns at once (MMLA), else 4. Kernels that multiply single elements have one element.
+      // A packed panel of rhs stores this many bytes of one column next to each other: 8 if the kernel multiplies
+      // two rows by two columns at once (MMLA), 4 for other words of several elements, and the size of a sum (4 or 8)
+      // for single elements.
       const int64_t word = row.row_step == 2 ? 8 : 4;
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))

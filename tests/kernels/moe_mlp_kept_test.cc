@@ -23,7 +23,7 @@ std::vector<uint64_t> BitsOfAll(const Array& array) {
   return bits;
 }
 
-// Buffers that are filled with NaN before a call.
+// Buffers for the kept products, filled with NaN.
 struct Kept {
   explicit Kept(const TestMlp& mlp)
       : up(DType::kF32, {mlp.rows + mlp.spec.behind, mlp.columns}),
@@ -49,7 +49,7 @@ RAGGEMM_FOR_EACH_ISA(MoeMlpKept);
 TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   const auto expect = [](const FloatTensor& kept, const FloatTensor& product) {
     std::vector<uint64_t> expected = BitsOfAll(product.array);
-    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // Adds zeros.
+    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // Rows after the groups are zeros.
     EXPECT_EQ(BitsOfAll(kept.array), expected);
   };
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves}) {
@@ -73,7 +73,7 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   }
 }
 
-// The test gives kept products that do not fit the other operands.
+// The kept products come from an MLP with other operands, so gradients differ if they are read.
 TEST_P(MoeMlpKept, IsReadByGradients) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kInterleaved}) {
     const MlpSpec spec = {.gate = gate};

@@ -110,7 +110,7 @@ TEST_F(PlanTest, PrintsThatOperandsArePacked) {
   }
 }
 
-// Planning does not read the array.
+// Returns an array without memory. Planning does not read it.
 Array HugeArray(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
   return {reinterpret_cast<void*>(address), dtype, dims};
 }

@@ -129,7 +129,7 @@ TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
             if (!Sampled(16)) continue;
             const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
                                  spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
-            if (divides && IsSubByte(spec)) continue;  // This is an error: a group could begin within a byte.
+            if (divides && IsSubByte(spec)) continue;  // The call fails, as a group could begin within a byte.
             ASSERT_TRUE(GivesExpectedBits(spec));
           }
         }

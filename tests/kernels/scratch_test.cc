@@ -65,7 +65,7 @@ struct Taken {
 
 int64_t MinorFaults() {
   rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);  // Counts all threads.
+  getrusage(RUSAGE_SELF, &usage);  // Counts page faults of all threads.
   return usage.ru_minflt;
 }
 
@@ -143,7 +143,7 @@ class ScratchLeaseTest : public testing::Test {
   ScratchLease others_;
 };
 
-// A later call may have other blocks and need a larger one.
+// A later call may need larger pack buffers than the kept ones.
 TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {

@@ -1,4 +1,4 @@
-// Sizes come from a router at run time.
+// Tests group sizes that are wrong, as a router may compute them at run time.
 #include <cstdint>
 #include <cstring>
 #include <limits>

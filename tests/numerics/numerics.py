@@ -32,7 +32,7 @@ CHAIN = 256  # Steps of k in an accumulation chain.
 F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
 PRODUCTS = {None: 1, X3: 3, X6: 6}  # Number of bf16 products that replace a product, by precision.
-SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error that this adds to a product.
+SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error that splitting adds.
 
 
 finfo = ml_dtypes.finfo
@@ -176,7 +176,7 @@ def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
 
 
 def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns its row of the table, and a text for each failure."""
+    """Multiplies float operands. Returns the row of the table, and a text for each failure."""
     operands = make_operands(kind, types.lhs, k, seed)
     tolerance = float_tolerance(operands, k, types)
     arguments = (operands.lhs, operands.rhs, np.dtype(types.out))
@@ -248,7 +248,7 @@ def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
 
 
 def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns its row of the table, and a text for each failure."""
+    """Multiplies quantized operands. Returns the row of the table, and a text for each failure."""
     operands = make_operands(kind, how.dtype, k, seed)
     rhs = how.rhs(jnp.asarray(operands.rhs))
     lhs = how.lhs(jnp.asarray(operands.lhs)) if how.lhs else jnp.asarray(operands.lhs)

@@ -31,7 +31,7 @@ float Sigmoid(float x) {
   return (x < 0 ? e : 1.0F) / (e + 1);
 }
 
-// Computes the tail, the smaller of the two sides of x, as e^(-x^2/2) times a polynomial.
+// Returns the normal distribution function. Its tail beyond |x| is e^(-x^2/2) times a polynomial.
 float NormalCdf(float x) {
   const float y = std::abs(x) > 15 ? 15 : std::abs(x), square = y * y, rest = std::fma(y, y, -square);
   float e = Exp(square * -0.5F);

@@ -72,7 +72,7 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// After the last step it adds products of zeros.
+// Adds the products of step k of row i. Steps after the last one are zeros.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
@@ -308,7 +308,7 @@ class Product {
   }
 
  private:
-  // Any such term gives the same scales, because the summed replicas share them.
+  // Returns the first term that has steps of k. All summed replicas have the same scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }

@@ -33,7 +33,7 @@ struct Batch {
   int64_t problems = 1, replicas = 1, groups = 0, local_groups = 0;
 };
 
-// `group` counts from the first group, and `local` from group_offset on.
+// `group` is the index among all groups, and `local` the index among the processed groups.
 struct GroupIndex {
   int64_t problem, replica, group, local;
 };

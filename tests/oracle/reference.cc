@@ -34,7 +34,7 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// Returns the arithmetic of a rule. For split f32 with one lane, its chain is as long as a block with all its products.
+// Returns the arithmetic of a rule. For split f32 with one lane, a chain has all bf16 products of a block of steps.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;

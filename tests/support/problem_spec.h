@@ -29,7 +29,7 @@ class Random {
   bool Coin() { return Below(2) == 1; }
   // Returns a number in [-1, 1).
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
-  // Some sizes are zero. Their sum is at most `total`, and often equal to it.
+  // Returns random sizes, some of them zero. Their sum is at most `total`, and often equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
@@ -57,7 +57,8 @@ struct ProblemSpec {
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // Type of group sizes and group_offset.
   bool c = false, bias = false, alpha = false, beta = false;
-  // Number of values in alpha and beta. bias has one row per group, or with kPerReplica one per group and replica.
+  // Number of values in alpha and beta: one, one per group, or one per group and replica. bias has at least a row per
+  // group.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
@@ -75,7 +76,7 @@ struct ProblemSpec {
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
   std::optional<DType> gate = std::nullopt;
-  std::optional<int64_t> lhs_rows = std::nullopt;  // Adds a row_index. Rows of lhs in each replica, instead of m.
+  std::optional<int64_t> lhs_rows = std::nullopt;  // Rows of lhs in each replica, if it has a row_index.
   int64_t slack = 0;                               // All-ragged mode only: elements of out after the last group.
   int64_t gap_elements = 0;                        // Elements between each buffer and its unmapped page.
   Cliff cliff = Cliff::kBehind;
@@ -87,8 +88,8 @@ ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// `stored` is the shape of the operand. `blocks` has the form of ProblemSpec::lhs_scale. `rows` is the number of values
-// if there is one per group.
+// Returns the shape of scales or zero points of an operand of shape `stored`. `blocks` has the form of
+// ProblemSpec::lhs_scale. `rows` is the number of values if there is one per group.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
 // Like StoreRounded of tests/oracle, but lets the CPU round f32. This takes a tenth of the time for f32, the most

@@ -95,4 +95,4 @@ def test_two_processes_decode_the_same_tokens(tmp_path):
         for n in (1, 2)
     )
     assert len(one.splitlines()[0].split()) == 16
-    assert two.splitlines()[-1] == one.splitlines()[0]  # The lines before are printed by gloo.
+    assert two.splitlines()[-1] == one.splitlines()[0]  # gloo prints lines before.

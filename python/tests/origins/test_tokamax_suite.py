@@ -26,7 +26,7 @@ class TestRaggedDot(test_base.RaggedDotTestBase):
 
 
 def test_raggemm_takes_the_arguments_of_an_implementation():
-    """tokamax passes on only what a call sets."""
+    """tokamax passes on only the arguments that a call sets."""
     passed = set()
 
     def spy(lhs, rhs, **named):
@@ -34,7 +34,7 @@ def test_raggemm_takes_the_arguments_of_an_implementation():
 
     theirs = inspect.signature(tokamax.ragged_dot).parameters
     not_passed_on = {"lhs", "rhs", "group_sizes", "implementation", "bypass_device_check"}
-    if "zero_initialize" not in theirs:  # tokamax 0.0.12, which refuses group_offset
+    if "zero_initialize" not in theirs:  # tokamax 0.0.12 refuses group_offset
         not_passed_on.add("group_offset")
     options = {name: object() for name in theirs if name not in not_passed_on}
     tokamax.ragged_dot(np.ones((4, 2)), np.ones((2, 2, 3)), np.array([1, 3]), implementation=[spy], **options)

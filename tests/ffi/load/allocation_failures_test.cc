@@ -58,7 +58,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 int madvise(void* start, size_t bytes, int) noexcept {
   static_cast<void>(start), static_cast<void>(bytes);
-  return Fails() ? -1 : 0;  // Gives no advice, which Linux may ignore anyway.
+  return Fails() ? -1 : 0;  // Advises nothing. Linux may ignore advice anyway.
 }
 }
 
@@ -70,7 +70,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Allocations during the call do not fail.
+// Calls an API function of the host, in which allocations never fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {

@@ -74,7 +74,7 @@ inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t 
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Larger than k if the panel stores groups of steps of k next to each other. Zeros then fill the last group.
+// Returns the steps of k in a packed panel. If words have several steps, zeros fill it up to a multiple of k_step.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -123,7 +123,7 @@ inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// Steps from k on are zeros.
+// Returns a packed panel of random elements. Steps from k on are zeros.
 inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
   // NEON kernels read a whole vector at the end of the panel, so it has room for one more vector.
