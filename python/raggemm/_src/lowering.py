@@ -38,7 +38,7 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
-        if storage.first is not None and p * second != 1:  # one value for all rows becomes one per row
+        if storage.first is not None and p * second != 1:  # gives each row its own value, also if all rows share one
             blocks[0] = data.shape[2]
         return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
     groups = data.shape[1]
@@ -108,8 +108,9 @@ def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     def named(*operands):
         return partitioned(*operands)
 
-    # The program identifies `partitioned` by an address, which another call's function may have later. A name with a
-    # hash of the call and the options keeps the two programs apart in JAX's persistent compilation cache.
+    # The text of the lowered program identifies `partitioned` only by its address in memory, which may be the same for
+    # another call in a later process. A function name with a hash of the call and the options makes the texts differ,
+    # so that JAX's persistent compilation cache does not return the program of the other call.
     key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
     named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return jax.jit(named)

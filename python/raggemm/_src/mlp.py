@@ -55,11 +55,11 @@ def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any]
 def _check_matrix(
     part: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
 ) -> None:
-    """Checks that w_up or w_down has `hidden` elements along its axis H, and `groups` groups unless that is None.
+    """Checks that w has `hidden` elements along its axis H and, if `groups` is given, that many groups.
 
-    part: "up" or "down". layout: COLUMN_BLOCKS for PackedWeights, else "".
+    part: "up" or "down", if w is w_up or w_down. layout: COLUMN_BLOCKS for PackedWeights, else "".
     """
-    last = transpose == (part == "up")  # True if H is the last axis
+    last = transpose == (part == "up")  # True if H is the last axis of w
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
         return
     axes = f"[{'G' if groups is None else groups},{f'I,{hidden}' if last else f'{hidden},I'}]"

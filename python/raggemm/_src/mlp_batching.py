@@ -1,13 +1,18 @@
-"""Batching rules of the experts' MLP. A batch is one call with the tokens and rows of all batch elements.
+"""Batching rules of the experts' MLP, which compute vmap over B batch elements by one call, if possible.
+
+The call has the tokens and rows of all batch elements, in these groups:
 
     shared weights     G groups: each has the rows of batch element 0, then of element 1, and so on
     batched weights    B*G groups: those of batch element 0, then of element 1, and so on
 
 Rows of a group and of a token keep their order, so results have the same bits.
 
-Matrices are never copied. Grouped GEMMs compute a batch instead of one call in these cases: some weights are batched,
-but not all matrices; each batch element needs its own gradient of shared weights; the batch is one of tangents; or an
-extent is symbolic or beyond int32.
+Grouped GEMMs compute the batch instead of one call in these cases:
+
+- A weight, scale or bias is batched, but not every matrix. One call would need B copies of the other matrices.
+- Each batch element gets its own gradient of shared weights.
+- The call is a TangentCall.
+- An extent is symbolic or exceeds int32, or B is 0.
 """
 
 import dataclasses
@@ -77,10 +82,11 @@ class _MergedBatch:
         return jnp.take_along_axis(x, groups, 1, mode="clip")
 
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
-        """Returns True if a size is wrong, and the sizes [B,all groups] with which the call reports this error.
+        """Returns (is_wrong, sizes): True if any group size is wrong, and sizes with which the call reports the error.
 
-        Only the first batch element with a wrong size keeps its sizes. The sizes of the others become 0,
-        because they could hide the error, and the number of their rows is added to its first size.
+        `sizes` [B,all groups] is 0 for all batch elements except the first one with a wrong size, because other sizes
+        could hide the error. The first size of this element, unless it is negative, is increased by the number of rows
+        of all other elements, because the merged call has their rows, too.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -91,10 +97,10 @@ class _MergedBatch:
         return wrong.any(), jnp.where(is_first[:, None], shown, 0)
 
     def group_arguments(self) -> Args:
-        """Returns the arguments group_sizes and, if the batch has offsets, group_offset of the merged call.
+        """Returns the arguments of the merged call: group_sizes and, if the batch has offsets, group_offset.
 
-        With offsets, the processed groups come first, and other groups get no rows, unless the call must report a wrong
-        size or offset.
+        If the batch has offsets, group_sizes begins with the sizes of the processed groups, and the rest is 0. But if
+        a size or offset is wrong, group_sizes and group_offset are such that the call reports the error.
         """
         is_wrong, shown = self._find_wrong_sizes()
         all_sizes = self._merge(jnp.where(is_wrong, shown, self.sizes))
@@ -197,7 +203,9 @@ def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | Backw
 
 
 def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
-    flat = [versions.replicate_explicit_axes(x) for x in flat]  # an explicit mesh axis may divide the batch axis
+    # Replicates the operands, because an explicit mesh axis may divide the batch axis. JAX cannot always merge a
+    # divided axis with the next one.
+    flat = [versions.replicate_explicit_axes(x) for x in flat]
     size = next(x.shape[axis] for x, axis in zip(flat, axes, strict=True) if axis is not None)
     has_symbols = any(jax.export.is_symbolic_dim(n) for x in flat for n in x.shape)
     out = None

@@ -17,11 +17,11 @@ from raggemm._src.primitive import register_jitted_impl
 
 # The MLP. Operands: its arguments. Results: its value, and the first products (up and gate) if a gradient keeps them.
 mlp_p = Primitive("moe_mlp")
-# The tangent of the MLP. Operands: the arguments, the kept first products, and the tangents of some arguments, in which
-# the primitive is linear. Result: the tangent of the value.
+# The tangent of the MLP. Operands: the arguments, the kept first products, and the tangents of the arguments with the
+# numbers TangentCall.argnums. The primitive is linear in these tangents. Result: the tangent of the value.
 tangent_p = Primitive("moe_mlp_tangent")
 # The gradient of the MLP. Operands: the arguments, the kept first products, and the cotangent of the value. Results:
-# the cotangents of some arguments.
+# the cotangents of the arguments that BackwardCall.wanted names.
 backward_p = Primitive("moe_mlp_backward")
 mlp_p.multiple_results = backward_p.multiple_results = True
 

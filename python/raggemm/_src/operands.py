@@ -124,7 +124,8 @@ class Operand:
     @functools.cached_property
     def contracts_first(self) -> bool:
         """Returns True if the matrix is [contracted, free], and False if it is [free, contracted]."""
-        if self.rank == len(self.axes):  # without a free axis both answers would be right
+        # Without a free axis the matrix may be [contracted,1] or [1,contracted]. Groups divide the contracted axis.
+        if self.rank == len(self.axes):
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
 

@@ -82,7 +82,9 @@ def _from_group_2(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array
 
 
 def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
-    """Tries the override, which is on. Returns a message if it is wrong, else None.
+    """Runs trial products while the override is on. Returns None if it works, else a message with the first fault.
+
+    Each product must be exact and lowered by raggemm.
 
     lowered_by: returns "raggemm" or "jax" for each call that was lowered so far.
     """
@@ -115,7 +117,7 @@ _PARAMETERS = {
 
 
 class RaggedDotLowering(NamedTuple):
-    """The lowering of one ragged_dot or ragged_dot_general."""
+    """A record of how one ragged_dot or ragged_dot_general was lowered: by raggemm or by JAX's own rule."""
 
     by: str  # "raggemm" or "jax"
     why: str  # the reason if `by` is "jax", else ""
@@ -161,7 +163,7 @@ def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
     """Runs a trial in a new thread, without the caller's contexts (traces, meshes, precisions)."""
 
     def run():
-        # raggemm supports "highest". The configuration may ask for an unsupported precision.
+        # Sets a precision that raggemm supports. The default precision that the user has configured may be another one.
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
             return trial()
 
@@ -239,7 +241,7 @@ _creation = threading.Lock()
 
 
 def _override() -> _Override:
-    with _creation:  # a second instance would replace the rule of the first
+    with _creation:  # a second _Override would replace the lowering rule of the first one
         return _instance()
 
 

@@ -159,7 +159,7 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
             optional[operand.name] = as_rows(x)
         if operand.is_per_block(x) and operand.side == "lhs":
             x = x.swapaxes(2, 3) if call.lhs.trans else x
-            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # ragged rows need one value each
+            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # one value per row, which ragged M requires for lhs
             optional[operand.name] = jnp.broadcast_to(x, (p, g, m, x.shape[3])).reshape(p, 1, g * m, x.shape[3])
     sizes = jnp.full((p, 1, g), m, jnp.int32)
     ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))
@@ -185,6 +185,7 @@ def _unpack_one(x: jax.Array, sizes: jax.Array) -> jax.Array:
     return x.reshape(-1)[_packed_positions(sizes, *x.shape)]
 
 
-# Convert [P,R,rows,cols] with sizes [P,R,G] from STRIDED to PACKED and back.
+# _pack converts matrices [P,R,rows,cols] with group sizes [P,R,G] from STRIDED to PACKED layout. _unpack converts them
+# back.
 _pack = jax.vmap(jax.vmap(_pack_one))
 _unpack = jax.vmap(jax.vmap(_unpack_one))

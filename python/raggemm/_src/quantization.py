@@ -35,7 +35,10 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Returns x, replicated if an axis has blocks. JAX cannot always split an axis that an explicit mesh divides."""
+    """Replicates x over its explicit mesh if x has blocks, else returns x. counts: number of blocks along each axis.
+
+    The caller splits axes of x into blocks, but JAX cannot always split an axis that an explicit mesh divides.
+    """
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
 
@@ -182,8 +185,9 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
     product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
-    # For exponent 0 the exact product is subnormal in float32, and has one bit less than the lifted product. A mantissa
-    # of 1 is rounded away there, so the product counts as 2^-127.
+    # Exponent 0 means that absmax * (1 / largest) is in [2^-127, 2^-126). Computed without the factor 2^64, it would be
+    # subnormal with one fraction bit less, and 2^-127 * (1 + 2^-23) would round to 2^-127. So a fraction of 1 is not
+    # above 2^-127.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
@@ -371,7 +375,7 @@ def _replace_tangent(value: jax.Array, x: jax.Array) -> jax.Array:
 
 @_replace_tangent.defjvp
 def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
-    return _replace_tangent(*primals), tangents[1]  # binds again, so that higher derivatives exist
+    return _replace_tangent(*primals), tangents[1]  # calls _replace_tangent again, so that higher derivatives exist
 
 
 def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:

@@ -23,15 +23,15 @@ from raggemm._src.grouped_gemm import grouped_gemm, mask_grouped_rows
 from raggemm._src.tensors import GroupedTensor
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
-_LEAST_SUM = 1e-20  # added to sums of scores, as in all sources, because all sigmoids of a token may be 0
+_LEAST_SUM = 1e-20  # added to the sum of a token's scores, which may be 0 for sigmoids. TransformerEngine adds it, too
 
 
 class ExpertGroups(NamedTuple):
     """Groups of experts of equal size. A token only gets experts of the top_k groups with the largest scores."""
 
     number: int
-    top_k: int  # number of groups that a token chooses
-    best: int  # the score of a group is the sum of this many of its largest scores
+    top_k: int  # number of groups from which a token gets experts
+    best: int  # number of largest scores of a group that are summed to the score of the group
 
 
 class Router(NamedTuple):
@@ -97,7 +97,10 @@ def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
 def check_expert_groups(
     num_experts: int, top_k: int, groups: ExpertGroups, names: tuple[str, str] = ("top_k", "group_top_k")
 ) -> ExpertGroups:
-    """Checks groups. Returns them with `best` limited to the size of a group. names: names of top_k and group_top_k."""
+    """Raises ValueError if groups do not fit num_experts and top_k. Else returns groups with a valid `best`.
+
+    A valid `best` is at most the number of experts in a group. names: names of top_k and groups.top_k in errors.
+    """
     number, group_top_k, best = groups
     if number < 1 or num_experts % number:
         raise ValueError(f"num_groups is {number}, must divide the {num_experts} experts")
@@ -281,7 +284,10 @@ def gather_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
 
 
 def gather_token_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
-    """Returns gather_rows(x, row_tokens). The gradient of x is summed in float32 or float64."""
+    """Gathers the rows row_tokens of x like gather_rows, but sums the gradient of x in float32 or float64.
+
+    gather_rows sums the gradient in the dtype of x, which may be bfloat16.
+    """
     return gather_rows(versions.replicate_explicit_axes(x).astype(sum_dtype(x)), row_tokens).astype(x.dtype)
 
 

@@ -5,10 +5,10 @@ Each device computes a part of the result, or of the sums, along an axis that gr
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
-Free axes come first. An axis is gathered if groups divide it, or if the devices do not divide it evenly. A summed axis
-is also gathered if the call has c or bias, which must be added once, or an activation, which needs the whole sum.
-Scales and zero points are divided like their matrix. The matrix is gathered if a block or a byte would be split between
-two devices.
+A mesh axis over which operands are sharded divides only one of these axes, the first possible one in _PRIORITY. An axis
+is gathered if groups divide it, or if the devices do not divide it evenly. A summed axis is also gathered if the call
+has c or bias, which must be added once, or an activation, which needs the whole sum. Scales and zero points are divided
+like their matrix. The matrix is gathered if a block or a byte would be split between two devices.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def enable_partitioning(enabled: bool = True) -> None:
     if enabled == (grouped_gemm_p in registry):
         return
     registry.symmetric_difference_update({grouped_gemm_p})
-    jax.clear_caches()  # jax caches for each jaxpr whether it has a primitive of the registry
+    jax.clear_caches()  # jax caches for each jaxpr whether a primitive of it is in `registry`, which has changed
 
 
 def is_enabled() -> bool:
@@ -59,9 +59,10 @@ def is_enabled() -> bool:
 
 
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Returns the names of an array's axes after the first two, and the set of axes that cannot be divided.
+    """Names the axes of the matrices of lhs, rhs or out, which are all axes of the array except the first two.
 
-    axes: names of the rows and columns of its matrices.
+    Returns the names, and the set of names in `axes` of axes that cannot be divided. axes: names of the rows and the
+    columns of the matrices, such as ("m", "k").
     """
     if storage.first is not None and storage.last is not None:
         return [""], set()
@@ -77,9 +78,9 @@ class _Axes(NamedTuple):
 
     operands: list[list[str]]
     out: list[str]
-    summed: set[str]  # names of the axes that the product sums over and that can be divided
-    # By axis name: the number of equal parts that the axis has if no element, block or byte is split. Devices can share
-    # the axis only if their number divides this number.
+    summed: set[str]  # names of the summed axes that can be divided: "k", and "replica" in ragged K
+    # Largest number of equal parts of each axis, by name, that splits no element, block or byte. The number of devices
+    # that share the axis must divide it.
     parts: dict[str, int]
 
 
@@ -124,11 +125,11 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 
 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
-    """Returns for each axis name the mesh axes over which it is divided.
+    """Chooses the mesh axes that divide each named axis of the call. Returns a dict from axis names to mesh axes.
 
-    They are the mesh axes along which the first possible array is sharded: the devices must divide the axis evenly, and
-    each mesh axis is used only once. arrays: for each array the names of its axes, and its shape and
-    sharding.
+    An axis gets the mesh axes over which the first array in `arrays` divides it, without mesh axes that another axis
+    has got before. An array is skipped if the devices of these mesh axes cannot divide the axis evenly. arrays: pairs
+    of the names of an array's axes and the array's shape and sharding.
     """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
@@ -158,8 +159,9 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
     """Returns the arguments of def_partition that tell the partitioner which axes correspond.
 
-    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. Compound names
-    would let the partitioner split axes of the mesh, which jax cannot represent.
+    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. No axis has
+    a compound name, such as "(a b)", because the partitioner could then split an axis of the mesh into two, which jax
+    cannot represent.
     """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
@@ -184,7 +186,7 @@ def make_partitionable(
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
-        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # weights first: they cost most to move
+        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # rhs first, because weights cost most to move
         assigned = _assign_mesh_axes(axes, mesh, arrays)
         specs = [
             NamedSharding(mesh, PartitionSpec(*[assigned.get(name) for name in names]))

@@ -33,7 +33,7 @@ class Container:
     def __post_init__(self) -> None:
         """Registers the class with flax.serialization if the program has imported it. Importing flax takes seconds."""
         flax = sys.modules.get("flax.serialization")
-        # If the module has no to_bytes yet, another thread is still importing it.
+        # flax.serialization has no to_bytes while another thread is still importing it. It is skipped then.
         if flax is not None and hasattr(flax, "to_bytes") and not flax.is_serializable(type(self)):
             flax.register_serialization_state(type(self), _save, _restore, override=True)
 

@@ -126,9 +126,9 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 
 
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
-    """Returns for each row the scales of its group: [rows, n], or [1, n] if all groups share the scales.
+    """Returns for each row the scales of its group: [rows,n], or [1,n] if all groups share the scales.
 
-    scale: (G,), or one scale per column, [1|G,1,n] with n at n_axis.
+    scale: one per group, (G,), with n = 1; or one per column, [1|G,1,n] if n_axis is 2, and [1|G,n,1] if it is 1.
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
@@ -139,10 +139,10 @@ def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any
 
 
 def _fold_scales(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:
-    """Returns dout times the scales of x, and x without scales.
+    """Moves the scales of x to dout, if x has scales that are not per block and do not differ along k.
 
-    Returns dout and x unchanged if x has no scales, or if its scales are per block or differ along k. x: an operand,
-    [M,K] or [G,K,N].
+    Returns (dout times the scales, x without scales), or dout and x unchanged if the scales cannot be moved. x: an
+    operand, [M,K] or [G,K,N].
     """
     if not checks.is_quantized(x) or x.scale is None:
         return dout, x
