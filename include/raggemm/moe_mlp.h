@@ -66,14 +66,17 @@ struct MoeMlpProblem {
   Array row_tokens;
   // [G], a format of sizes. Number of rows of each group. Rows after those of the last group belong to no group.
   Array group_sizes;
-  Array w_up;  // [G_local,H,I], or [G_local,I,H] if up_is_trans. If merged, 2I instead of I.
-  // [G_local,I,H], or [G_local,H,I] if down_is_trans. a has the type of w_down, or of x if w_down is quantized.
+  // Matrices that x is multiplied by, [G_local,H,I], or [G_local,I,H] if up_is_trans. If they also hold the gate
+  // (`merged`), they have 2I instead of I.
+  Array w_up;
+  // Matrices that the intermediate features a are multiplied by, [G_local,I,H], or [G_local,H,I] if down_is_trans. a is
+  // rounded to the type of w_down, or to the type of x if w_down is quantized.
   Array w_down;
-  Array out;  // [T,H]. Must not overlap any other array of the call.
+  Array out;  // The result, [T,H]. Must not overlap any other array of the call.
 
   std::optional<Array> row_weights;   // [M], f32. Weight of each row. Default: 1.
   std::optional<Array> w_gate;        // [G_local,H,I], or [G_local,I,H] if up_is_trans.
-  std::optional<Array> b_up, b_gate;  // [G_local,I]. If merged, b_up is [G_local,2I].
+  std::optional<Array> b_up, b_gate;  // Biases, [G_local,I]. b_up is [G_local,2I] if w_up also holds the gate.
   std::optional<Array> b_down;        // [G_local,H]
   // First processed group, like GroupedGemmProblem::group_offset. Rows of groups that are not processed are ignored.
   std::optional<Array> group_offset;
@@ -201,8 +204,8 @@ struct MoeMlpBackwardProblem {
 
 // Returns the length of the workspace of MoeMlpBackward in int64 elements, or -1 like MoeMlpWorkspaceSize.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
-// Checks the problem and computes the gradients that are given, with the errors of MoeMlp. The gradient of row_weights
-// is 0 in rows of no processed group.
+// Checks the problem and writes the gradients for which the problem has arrays. The errors are those of MoeMlp. The
+// gradient of row_weights is 0 in rows of no processed group.
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace);
 // Fills all given gradients with NaN, like FillOutWithNaN of grouped_gemm.h.

@@ -67,8 +67,8 @@ inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | 
 struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
-  uint8_t axes;   // Bits of Axis. 0 for scales and zero points, whose shape decides.
-  uint8_t modes;  // Bits of the modes that take the operand (SetOf).
+  uint8_t axes;   // Set of Axis bits. 0 for scales and zero points: their shape says along which axes they differ.
+  uint8_t modes;  // Set of the ragged modes in which the operand is allowed, as bits of SetOf.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {

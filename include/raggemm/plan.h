@@ -37,9 +37,10 @@ int64_t OpenMpThreads();
 // The options of a call. Environment variables decide open fields (environment.h): RAGGEMM_EXECUTOR, RAGGEMM_ISA and
 // RAGGEMM_THREADS.
 struct Options {
-  Executor executor = Executor::kAuto;    // Default: the pool if there is one, else OpenMP.
-  std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. An ISA that `cpu` lacks is an error.
-  int64_t threads = 0;                    // At most kMaxThreads. 0: all of the executor, or fewer for little work.
+  Executor executor = Executor::kAuto;    // Source of threads. kAuto: `pool` if it is given, else OpenMP.
+  std::optional<Isa> isa = std::nullopt;  // Instruction set, which `cpu` must have. Default: PreferredIsa.
+  // Number of threads, at most kMaxThreads. 0: all threads of the executor, or fewer if the call has little work.
+  int64_t threads = 0;
   TaskPool* pool = nullptr;               // Pool of Executor::kPool. Must outlive the call.
   Cpu cpu = HostCpu();
 };

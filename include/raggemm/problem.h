@@ -109,7 +109,7 @@ struct GroupedGemmProblem {
   // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte are
   // adjacent, with the first one in the low bits. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
-  BufferDescriptor rhs;  // May have the same formats as lhs, and need not have that of lhs.
+  BufferDescriptor rhs;  // The right operand, in a format that lhs may have. lhs and rhs may have different formats.
   // The result, in a format of matrices, or in s32 if lhs and rhs are integers without scales and zero points. out may
   // be exactly the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap each other.
   BufferDescriptor out;
@@ -122,15 +122,15 @@ struct GroupedGemmProblem {
   // The added rows, [rows,N]: one row for each processed group (rows = P*G_local), or for each processed group of each
   // replica (rows = P*R*G_local, not with ragged K). Ragged N and all ragged have no bias.
   std::optional<Array> bias;
-  // The factor of the product, in the compute type: one value [], or one value for each row that a bias may have.
-  // Default: 1.
+  // The factor of the product, in the compute type: one value, [], or one value for each processed group or for
+  // each processed group of each replica, [rows] as for bias. Default: 1.
   std::optional<Array> alpha;
   // The factor of c, with the type and shapes of alpha. Only with c. Default: 1.
   std::optional<Array> beta;
 
-  // First processed group, for expert parallelism. Shape [], [1] or [P,R], in a format of sizes. The sizes are those of
-  // all G groups. rhs (ragged M) or out (ragged K) has only G_local <= G groups, from group_offset on. In the other
-  // modes all values must be 0. With uniform, the array may have any shape.
+  // First processed group, for expert parallelism. Shape [], [1] or [P,R], in a format of sizes. rhs (ragged M) or out
+  // (ragged K) has only G_local <= G groups, from group_offset on. Dims arrays still have the sizes of all G groups. In
+  // the other modes all values must be 0. With uniform, the array may have any shape.
   std::optional<Array> group_offset;
 
   // Scales and zero points of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn. Zero points are
@@ -147,7 +147,7 @@ struct GroupedGemmProblem {
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
   // Activation of the result r: activation(r), or activation(gate) * r with a gate, in f32 and rounded once. moe_mlp.h
-  // has its bits and errors. The compute type must be f32. Elements of no processed group are not activated.
+  // lists the errors of activations. The compute type must be f32. Elements of no processed group are not activated.
   std::optional<Activation> activation = std::nullopt;
   // The gate of the activation, with the shape and layout of out, in f16, bf16 or f32. Only with an activation.
   std::optional<Array> gate;

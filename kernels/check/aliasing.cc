@@ -108,7 +108,7 @@ absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> 
   }
   for (const NamedArray& input : inputs) {
     const absl::StatusOr<Range> range = RangeOf(input.name, *input.array);
-    if (!range.ok()) continue;  // An input with invalid memory needs no protection.
+    if (!range.ok()) continue;  // Only inputs with valid memory are protected.
     if (absl::Status s = CheckApart(c, input, *range, *out); !s.ok()) return s;
   }
   WithBits(format.dtype, [&](auto bits) {

@@ -42,8 +42,8 @@ struct QuantParams {
   GroupValues values;
   bool per_block = false;
   int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
-  // Size of the array of values, one for each block. If it has fewer rows than there are rows of blocks, its rows
-  // repeat.
+  // Numbers of rows and columns of the array of values, one value for each block. If there are more rows of blocks, the
+  // rows of values repeat.
   int64_t rows = 0, cols = 0;
   bool applies_to_elements = false;  // True: scales multiply elements. False: they multiply sums.
   bool is_given() const { return values.data != nullptr; }

@@ -33,7 +33,7 @@ absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
 }
 
 inline absl::Status CheckFormat(absl::string_view name, const Array& x) {
-  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // The usual case builds no text.
+  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // Valid types return before a text is built.
   return CheckEnumerator(absl::StrCat(name, ": dtype"), x.dtype, kDTypes);
 }
 

@@ -35,12 +35,12 @@ inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t 
 // A group GEMM: the product of one group of one replica, or with ragged K its sum over all replicas.
 struct GroupGemm {
   int64_t problem;
-  int64_t group;  // Index among the processed groups of the problem.
+  int64_t group;  // Index of the group among the processed groups of the problem.
   int64_t replica;
 };
 
-// Returns the number of group GEMMs. They are ordered by problem, group and replica. So those that share weights follow
-// each other, and the weights are read once.
+// Returns the number of group GEMMs. Group GEMMs are ordered by problem, group and replica. So the replicas of a group
+// follow each other, and the weights that they share are read once.
 int64_t CountGemms(const Checked& checked);
 GroupGemm GemmAt(const Checked& checked, int64_t gemm);
 void NextGemm(const Checked& checked, GroupGemm& gemm);

@@ -82,7 +82,8 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
   if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
-  // Without replicas, the workspace has no room for sizes of groups, but out has a matrix for each group.
+  // With ragged K, out has a matrix for each group, so each group needs a size. Without replicas, the workspace has no
+  // room for sizes.
   if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
@@ -175,7 +176,7 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
-// Fills an operand of the mode all ragged: a 1-D array with the same number of elements for each problem.
+// Fills `operand` from x in the mode kAllRagged. x is a 1-D array that is divided equally among the problems.
 absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
                            Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
@@ -211,8 +212,8 @@ absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked
   return absl::OkStatus();
 }
 
-// Checks an rhs in column blocks, [G,T,K,B], and sets its extents to K rows and the columns of out. Before,
-// ResolveOperand has set them as for [G, T*K, B].
+// Checks an rhs in column blocks, [G,T,K,B], and sets the extents of `operand` to K rows and N columns. They
+// replace the extents from ResolveOperand, which takes each group for a matrix [T*K,B].
 absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, Operand& operand,
                                  Extents& extents) {
   const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;
@@ -222,7 +223,7 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
     return Invalid(name, ": shape is ", Shape(x.dims), ", in column blocks it must be [G,T,K,B], not transposed, B a ",
                    "power of two from ", kLeastBlockColumns, " to ", kMostBlockColumns);
   }
-  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Limited so that rounding up cannot overflow.
+  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Rounding this N up to whole blocks cannot overflow.
   if (cols > kMostColumns) return Invalid(name, ": has column blocks for ", cols, " columns, at most ", kMostColumns);
   if (x.dims[1] != CeilDiv(cols, block)) {
     return Invalid(name, ": has ", x.dims[1], " column blocks of ", block, ", must have ", CeilDiv(cols, block),

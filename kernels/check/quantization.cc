@@ -35,7 +35,7 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
-  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // N is not in the shape.
+  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // The shape has K but not N.
   uint64_t extent = 1;
   for (int64_t axis = rows ? has_group_axis : boundary; axis < (rows ? boundary : rank); ++axis) extent *= x.dims[axis];
   return static_cast<int64_t>(extent);
@@ -63,7 +63,8 @@ bool ScalesSums(const BufferDescriptor& x, bool is_lhs, const std::optional<Arra
   return !scale || SumSteps(x, is_lhs, *scale).has_value();
 }
 
-// Checks the shape of scales or zero points with one value per block. Returns them, but without QuantParams::values.
+// Checks the shape of scales or zero points with one value per block. Returns them as QuantParams without
+// `values`, which the caller fills in.
 absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDescriptor& x, const Array& param,
                                           const Operand& operand, const Checked& checked) {
   const bool has_group_axis = operand.repeat == Operand::Repeat::kGroup;

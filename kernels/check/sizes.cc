@@ -14,7 +14,8 @@
 namespace raggemm {
 namespace {
 
-// Returns "group 3", or "group 3 of problem 1, replica 0" if there are several problems or replicas.
+// Returns the name of a group for error messages: "group 3", or "group 3 of problem 1, replica 0" if there are several
+// problems or replicas. `index` counts the groups of all problems and replicas.
 std::string GroupName(const Checked& checked, int64_t index) {
   const int64_t segment = index / checked.groups;
   std::string name = absl::StrCat("group ", index % checked.groups);
@@ -24,8 +25,9 @@ std::string GroupName(const Checked& checked, int64_t index) {
 
 // An axis that groups divide.
 struct RaggedAxis {
-  int64_t extent;             // Length of the axis in a segment. Negative: the sum of the sizes has no limit.
-  absl::string_view of = "";  // Operand with this extent, for errors. Empty: the operand of the dims array.
+  // Length of the axis in a segment, which limits the sum of the group sizes. Negative: no limit is checked.
+  int64_t extent;
+  absl::string_view of = "";  // Name of the operand that has the extent, if error messages must add it. Else empty.
 };
 
 // Reads the group sizes of one dims array, checks them, and computes the start of each group.
@@ -55,10 +57,10 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
   return absl::OkStatus();
 }
 
-// Replaces first.starts of an operand of the mode all ragged by offsets in elements. Checks that all groups lie within
-// the operand.
+// Checks that all groups lie within an operand of the mode kAllRagged. Replaces the values of Operand::first.starts by
+// offsets of groups in elements.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // The workspace, where they are, may be written.
+  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // The starts are in the workspace, which is not const.
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
     if (i % checked.groups == 0) start = 0;
@@ -154,7 +156,7 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
       return Invalid(name, ": value ", value, " at index ", segment, " differs from ", offsets[first], " at ", first,
                      "; with ragged K all replicas of a problem share it");
     }
-    if (checked.groups == 0) continue;  // The workspace then has no room for offsets.
+    if (checked.groups == 0) continue;  // Without groups, `offsets` has no elements.
     for (int64_t i = segment; i < (single ? segments : segment + 1); ++i) offsets[i] = value;
   }
   return absl::OkStatus();

@@ -41,10 +41,10 @@ struct Activations {
   // Returns e^x for x <= 0, as 2^n * e^r with |r| <= ln(2) / 2. The polynomial has an error of 4e-9. 2^n is applied in
   // two factors, because the smallest results are denormal.
   static F ExpOfNegative(F x) {
-    constexpr float kRounder = 0x1.8p23F;     // Adding it to a float rounds to an integer, in the last bits of the sum.
+    constexpr float kRounder = 0x1.8p23F;     // The low bits of x + kRounder are x, rounded to an integer.
     constexpr float kLn2 = 0x1.62e43p-1F;     // ln(2), rounded to f32.
     constexpr float kExcess = 1.9046542e-9F;  // kLn2 - ln(2)
-    x = x < Splat(-104) ? Splat(-104) : x;    // The result is 0 below -104.
+    x = x < Splat(-104) ? Splat(-104) : x;    // e^x rounds to 0 for x <= -104.
     const F sum = V::Fma(x, Splat(1.44269504F), Splat(kRounder));
     const I n = __builtin_bit_cast(I, sum) - __builtin_bit_cast(int32_t, kRounder);
     const F whole = V::Add(sum, Splat(-kRounder));
@@ -60,8 +60,8 @@ struct Activations {
     return (x < Splat(0) ? e : Splat(1)) / V::Add(e, Splat(1));
   }
 
-  // Returns the normal CDF: Phi(-y) = e^(-y^2/2) * q((y - 3) / (y + 3)) for y >= 0. q is a polynomial with an error of
-  // 3e-7. Beyond y = 15 the result is 0. The rounding error of y^2 is corrected.
+  // Returns the normal CDF Phi(x), computed from Phi(-y) = e^(-y^2/2) * q((y - 3) / (y + 3)) with y = |x|. q is a
+  // polynomial with an error of 3e-7. For y > 15, Phi(-y) is 0. The rounding error of y^2 is corrected.
   static F NormalCdf(F x) {
     static constexpr float kTail[] = {0x1.f1b89cp-4F,  -0x1.a6b66ap-3F, 0x1.f8bad6p-4F,   -0x1.7a942ep-5F,
                                       0x1.91dab8p-8F,  0x1.7ca93ep-9F,  -0x1.01a418p-10F, -0x1.62fdc8p-12F,
@@ -83,7 +83,7 @@ struct Activations {
     } else if constexpr (kActivation == Activation::kGelu) {
       return V::Mul(x, NormalCdf(x));
     } else if constexpr (kActivation == Activation::kGeluTanh) {
-      // The constants are 2 * sqrt(2 / pi) and 0.044715 times that.
+      // The constants are 2 * sqrt(2 / pi) * 0.044715 and 2 * sqrt(2 / pi).
       return V::Mul(x, Sigmoid(V::Mul(x, V::Fma(V::Mul(x, x), Splat(0.0713548163F), Splat(1.59576912F)))));
     } else if constexpr (kActivation == Activation::kRelu) {
       return x <= Splat(0) ? Splat(0) : x;

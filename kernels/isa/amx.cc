@@ -49,8 +49,8 @@ struct AmxTiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // Loads the configuration that SetUp saved, in case the caller of this thread uses tiles. If the caller had
-  // none, releases the tiles, so that context switches do not save them.
+  // Restores the tile configuration that SetUp saved, because other code of this thread may use tiles, too. If the
+  // saved configuration is empty, releases the tiles, so that context switches do not save them.
   static void Restore(const void* saved) {
     const TileConfig& config = *static_cast<const TileConfig*>(saved);
     if (config.palette == 0) {

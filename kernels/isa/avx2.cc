@@ -230,8 +230,8 @@ struct Avx2Bytes : Avx2S32 {
     return _mm256_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // Both instructions are in one asm statement. Otherwise GCC 12 computes the products for all sums before it adds
-  // them, and registers spill to memory.
+  // Multiplies and adds in one asm statement. With two statements, GCC 12 computes the products for all sums before it
+  // adds them, and registers spill to memory.
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(a), "x"(b));

@@ -52,7 +52,7 @@ struct Avx2S32 {
   }
   static void Transpose(Words (&r)[kWidth]) { Interleave<Avx2S32>(r); }
 
-  // Loads the first n of 16 bytes, then zeros.
+  // Loads 16 bytes: the first n from p, and zeros for the others.
   template <class E>
   static __m128i LoadBytes(const E* p, int64_t n) {
     if (n >= 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

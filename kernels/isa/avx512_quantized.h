@@ -147,7 +147,7 @@ struct Avx512NibbleCodes : V {
     return tables;
   }();
 
-  // Loads the first n of 32 codes, then zeros. A byte has two codes.
+  // Loads 32 codes of four bits: the first n from p, and zeros for the others.
   static __m128i LoadCodes(Source p, int64_t n) {
     if (n >= 32) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at));
     return _mm_maskz_loadu_epi8(static_cast<__mmask16>(n <= 0 ? 0 : (1U << n / 2) - 1), p.at);

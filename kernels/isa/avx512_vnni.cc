@@ -8,7 +8,7 @@ template <class E>
 struct Avx512Vnni : Avx512Quads<E> {
   using typename Avx512S32::Vec, typename Avx512S32::Words;
   static constexpr bool kFlips = true, kFlipsSameFormat = true;
-  static constexpr int kRows = 12;  // With 13 rows, no registers are left for the excess of flipped bits.
+  static constexpr int kRows = 12;  // With 13 rows, no registers are left for WordSteps::excess.
   static constexpr int kWide[kRows + 1] = {0, 8, 6, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 
   static Words Flip(Words a, Words b) { return _mm512_xor_si512(a, b); }

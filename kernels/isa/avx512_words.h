@@ -13,7 +13,7 @@ struct Avx512Words {
   static Words LoadWords(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static void StoreWords(uint32_t* p, Words x) { _mm512_storeu_si512(p, x); }
   static Words BroadcastWord(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
-  // Loads the first n of 32 bytes, then zeros.
+  // Loads 32 bytes: the first n from p, and zeros for the others.
   static __m256i LoadBytes(const void* p, int64_t n) {
     if (n >= 32) return _mm256_loadu_si256(static_cast<const __m256i*>(p));
     return _mm256_maskz_loadu_epi8(n <= 0 ? 0 : (__mmask32{1} << n) - 1, p);

@@ -27,7 +27,8 @@ struct Codes {
 
   static Words Splat(uint32_t x) { return Words{} + x; }
 
-  // Returns the constant at(0), at(1), ... A loop over the words would take the compiler a hundred times as long.
+  // Returns a constant vector with at(i) in word i. A loop over the words would take the compiler a hundred times as
+  // long.
   template <int... kLanes, class At>
   static constexpr Words FromLanes(At at) {
     if constexpr (sizeof...(kLanes) == kWidth) {
@@ -79,7 +80,8 @@ struct CodePointer {
   const uint8_t* at;
 };
 
-// Returns the bits of the f32 value of a code without its sign, times 2^exponent.
+// Computes 2^exponent times the absolute value that `magnitude` encodes, a code without its sign. Returns the bits of
+// the result in f32.
 constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
   if (magnitude >= format.first_nonfinite) {
     return format.is_ieee() && magnitude == format.first_nonfinite ? 0x7f800000 : 0x7fc00000;
@@ -94,7 +96,8 @@ constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitu
   return __builtin_bit_cast(uint32_t, value);
 }
 
-// Returns the bits of the f32 value of a signed or unsigned 4-bit code, times 2^exponent. Zeros keep their sign.
+// Computes 2^exponent times the value of a 4-bit code, and returns the bits of the result in f32. Zeros keep their
+// sign.
 constexpr uint32_t NibbleBits(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
   const bool minus = format.is_signed && code >= 8;
   const uint32_t magnitude = !minus ? code : format.is_integer ? 16 - code : code - 8;

@@ -1,4 +1,4 @@
-// Makes the kernel rows whose packed elements have the type of their sums.
+// Makes the kernel rows that multiply by fma. Elements of their packed panels have the type of the sums.
 #ifndef RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 #define RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 
@@ -17,9 +17,9 @@ namespace {
 // element.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
-// Vectors of the widest register tile with kMr rows. For kTiles, two sums for each element count like twice as many
-// rows. For kPairs, GCC loads the elements of both steps first, and registers spill if sums fill them. So register
-// tiles of three rows with AVX2 have two vectors instead of four.
+// Number of vectors in a row of the widest register tile with kMr rows. kTiles keeps two sums for each element, so its
+// tiles have the width for 2 * kMr rows. With AVX2, kPairs has two vectors for three rows. With four vectors, registers
+// spill, because GCC loads the elements of two steps first.
 template <class V, ArithmeticId kId, int kMr>
 inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
@@ -74,7 +74,7 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Only the first of several register tiles stores the panel, and its height is always above kTallest / 2 rows.
+      // Storing kernels compute only the first of several register tiles, which always has more than kTallest / 2 rows.
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {

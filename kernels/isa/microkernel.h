@@ -76,7 +76,7 @@ enum class End : uint8_t {
 struct RhsView {
   const void* data;         // Row kk starts at data + kk * stride, in the element type that the kernel reads.
   int64_t stride;           // Elements from row to row. In a packed panel, the width of the panel.
-  BlockScales scales = {};  // Only for an rhs in its stored layout.
+  BlockScales scales = {};  // Block scales of an rhs in its stored layout. Not used for a packed panel.
 };
 
 struct OutView {
@@ -89,25 +89,27 @@ struct OutView {
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
-  PackAhead* pack = nullptr;  // The panel to pack meanwhile. Only for kernels that pack ahead.
+  PackAhead* pack = nullptr;  // The next panel, which the kernel packs while it multiplies. Null: it packs none.
 };
 
 // Arguments of a micro-kernel, which computes the sums of a register tile over `k` steps of k. Step kk sets the chain
-// of element (i, j) to fma(a[kk][i], b[kk][j], chain). The arithmetic prescribes the order of the steps. Kernels with
-// KernelRow::adds_totals keep the total in `chain` and add all chains to it. Their `end` is never kAddTotal.
+// of element (i, j) to fma(a[kk][i], b[kk][j], chain). The arithmetic prescribes the order of the steps. With
+// KernelRow::adds_totals, `chain` holds totals instead: kernels add each finished chain to them, and `end` is never
+// kAddTotal.
 struct MicrokernelArgs {
-  int64_t k;      // Number of steps of k. A multiple of KernelRow::k_step, unless the panel ends with them.
+  int64_t k;      // Number of steps of k. A multiple of KernelRow::k_step, except at the end of the panel.
   const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind it is readable.
   RhsView b;
-  int64_t columns;  // GEMV kernels only: columns, and row stride of `chain` and `total`.
+  int64_t columns;  // Columns to compute, and the row stride of `chain` and `total`. Only for GEMV kernels.
   void* panel;      // Memory for a packed panel of rhs, [k][nr], for kernels that store it.
-  // Chains that wait between calls, T [mr][nr]. A GEMV kernel leaves garbage here after the last step.
+  // Unfinished chains that one call leaves for the next one (End::kKeepChain), T [mr][nr]; [mr][columns] for GEMV
+  // kernels. With other values of End, GEMV kernels leave garbage here.
   void* chain;
   const void* total;  // Totals that End::kAddTotal adds, T [mr][nr].
   OutView out;
   Begin begin;
   End end;
-  bool same_format = false;  // lhs and rhs have the same element format. Only for kernels for bytes.
+  bool same_format = false;  // True if lhs and rhs have the same element format. Only used by kernels for bytes.
   SideWork side;
 };
 using Microkernel = void(const MicrokernelArgs&);
@@ -126,7 +128,7 @@ struct PackArgs {
   int64_t k_padded;  // Steps of k with padding: at least k, and a multiple of KernelRow::k_step.
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // From row to row of dst, in elements of type T, words or lines.
+  int64_t dst_stride;  // Row stride of dst, in elements of the panel: values of type T, words or lines.
   Prefetch* prefetch;  // Lines to prefetch. Only for Packers::transposed.
   // is_lhs is true if the packer packs lhs, and same_format if lhs and rhs have the same format. VPDPBUSD multiplies a
   // signed by an unsigned byte, and SDOT two signed bytes. If the formats do not fit the instruction, the packer of lhs
@@ -141,7 +143,7 @@ struct PackAhead {
   Pack* pack;
   PackArgs left;               // Arguments of the packer for the rest of the panel.
   int64_t slice;               // Steps of k in a slice.
-  int64_t src_step, dst_step;  // Bytes from one slice to the next.
+  int64_t src_step, dst_step;  // Bytes from one slice to the next, in src and in dst.
   int64_t count;               // Slices that this kernel call packs.
 };
 
@@ -239,8 +241,8 @@ struct ScaleArgs {
 };
 using Scale = void(const ScaleArgs&);
 
-// Arguments of a dot product of a and b. Chain j of 16 fma chains sums the elements i with i % 16 == j, from +0. The
-// chains are then added in pairs, at distances of 8, 4, 2 and 1.
+// Arguments of a dot product of a and b. Chain j of 16 fma chains sums the products of elements i with i % 16 == j,
+// from +0. Then 16 sums become 8, by adding sum j + 8 to sum j. Likewise 8 sums become 4, then 2, then 1.
 struct DotArgs {
   int64_t count;
   const void* a;
@@ -268,8 +270,8 @@ static_assert([] {
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block of f32 that is split into bf16 parts. For kernels these are three or six times as many steps of
-// bf16.
+// Steps of a KC block if f32 is split into bf16 parts. For each of the 64 steps, kernels compute three or six steps of
+// bf16, one for each product of two parts.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -326,7 +328,8 @@ inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFo
 // or if element and scale have at most four binary digits each.
 struct DequantizeArgs {
   const void* src;
-  // Index of the first element of line 0 in src, and elements from line to line. Each line begins at a whole byte.
+  // Positions in src, in elements: `first` is the start of line 0, and lines are src_step apart. Each line begins at a
+  // whole byte.
   int64_t first, src_step;
   int64_t lines, count;
   void* dst;
@@ -337,7 +340,8 @@ struct DequantizeArgs {
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// Dequantizers by target type, in the order of kQuantized. In to_bytes, float formats have null.
+// Dequantizers by target type. The index is the source format, in the order of kQuantized. Float formats cannot become
+// bytes, so their entries of to_bytes are null.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -391,16 +395,16 @@ struct KernelRow {
   int64_t vector;    // Elements of T in a vector.
   PackedLayout lhs, rhs;
   FormatKernels formats[kDTypes];   // Indexed by DType.
-  SplitPackers split[kPrecisions];  // Indexed by Precision. Null if the row cannot split f32.
+  SplitPackers split[kPrecisions];  // Packers that split f32, by Precision. Null if the row has none.
   ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
   ScaleSums* add_scaled_integers;   // Adds scaled sums of type s32 to totals. Null if T is an integer.
-  Combine* combine;                 // Null unless the arithmetic is f32.
+  Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
-  double products_per_fma;  // Multiply-adds that take as long as one f32 fma of the same instruction set.
-  int64_t ahead_slice;      // Steps of k in a slice that kernels pack ahead. 0: they do not pack ahead.
-  // Configure a matrix unit around all kernels of a thread, or null. set_up saves the previous configuration in
-  // `saved`, and restore loads it.
+  double products_per_fma;  // Relative speed: multiply-adds for each lane of a vector in the time of one fma.
+  int64_t ahead_slice;      // PackAhead::slice of kernels that pack the next panel. 0: kernels pack no panel.
+  // Functions that a thread calls before its first and after its last kernel, to configure a matrix unit. Null if
+  // kernels need none. set_up saves the previous configuration in `saved`, and restore loads it.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);
 };
