@@ -84,7 +84,7 @@ TRACING = [
     (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
     (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: the two"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: the two must"),
-    # ragged_dot raises TypeError for these, as jax.lax does.
+    # Wrong shapes and numbers of groups, for which ragged_dot raises TypeError, as jax.lax does.
     (lambda: ragged_dot(LHS[0], RHS, SIZES), TypeError, "lhs: shape is"),
     (lambda: ragged_dot(LHS, RHS[:, 1:], SIZES), TypeError, "contracted, but differ: 4 and 3"),
     (lambda: ragged_dot(LHS, RHS[:1], SIZES), TypeError, "rhs has 1 groups, but group_sizes has 2: the two must be"),
@@ -108,7 +108,7 @@ TRACING = [
      r"rhs: contracting_dims \(2, 1\) are unsorted"),
     (lambda: forward(lhs=np.ones((2, 2, 2)), contracting_dims=((0, -1), (1,))), ValueError,
      r"lhs: contracting_dims \(0, -1\) are not adjacent"),
-    # Modes, layouts and arguments of a single mode.
+    # Dims that fit no mode, unknown layouts, and arguments that the mode does not have.
     (lambda: forward(contracting_dims=((0,), (1,))), ValueError, "no mode has the dims arrays lhs.first_dims"),
     (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no mode .* lhs.first_dims, lhs.last_dims"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs.layout is 'DENSE'"),
@@ -174,7 +174,7 @@ RUNTIME = [
     (lambda: tgmm(LHS.T, OTHER, SIZES, group_offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
      "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3"),
-    # Gradients that run without the forward call. They treat all groups as one group.
+    # Gradients that are computed without the forward call. They treat all groups as one, so errors name group 0.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "rhs.last_dims: group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
      "rhs.last_dims: group 0 has size -1, must be at least 0"),

@@ -39,7 +39,8 @@ def run_demo(monkeypatch, capsys):
 
 def test_demo(run_demo):
     code, lines = run_demo(TINY)
-    # The forward pass has 8 checks: 3 products and 5 contenders. The gradient has 15: 5 results of 3 contenders.
+    # The forward pass has 8 checks: 3 grouped products and 5 contenders. The gradient has 15: 5 results of each of
+    # 3 contenders.
     assert (code, lines[-1]) == (0, "raggemm demo: OK (23 checks)")
     assert [line.split()[:3] for line in lines[2:4]] == [[TINY.model, phase, "19"] for phase in ("prefill", "grad")]
 
@@ -65,7 +66,7 @@ def test_moe_lm(monkeypatch, capsys):
     assert f"after 2 steps: {loss!r}" in capsys.readouterr().out
 
 
-# Checkpoints. `./dev test --checkpoints` compares them with mlx-lm.
+# Tests of tiny checkpoints. `./dev test --checkpoints` compares results with mlx-lm.
 
 
 def logits_of(folder, parts=(12,)):

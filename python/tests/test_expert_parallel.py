@@ -33,7 +33,7 @@ T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T is the number of tokens on a
 
 
 def operands(dtype=np.float32):
-    """All tokens of the first device choose expert 2, except for some with invalid ids."""
+    """Returns random operands. All tokens of the first device choose expert 2, except for some with invalid ids."""
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
     ids[: T // 4] = (2, 3, 2)
@@ -179,7 +179,7 @@ def test_wrong_arguments():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process_count", [4])  # the next test has two processes
+@pytest.mark.parametrize("process_count", [4])  # two processes are covered by the next test
 def test_processes_over_loopback(process_count):
     """Processes compute each row once, send about the least possible bytes, and get the bits of one device."""
     command = [sys.executable, EXAMPLE, f"--processes={process_count}"]
@@ -194,12 +194,12 @@ def test_processes_over_loopback(process_count):
     for algorithm, rows in table.items():
         assert [row[0] for row in rows] == list(range(process_count))
         assert sum(row[1] for row in rows) == tokens * top_k
-        others = (process_count - 1) / process_count  # share of the data that other processes hold
+        others = (process_count - 1) / process_count  # share of the data that is on other processes
         # Data goes to the experts and back in the forward pass, and again in the gradient: four times.
         least = 4 * others * mebibyte_of_tokens * (1 if algorithm == "all_gather" else top_k / process_count)
         assert all(least * 0.6 < row[2] < least * 3 for row in rows), (algorithm, least, rows)
         assert all(row[3] > 0 for row in rows)
-    # With jaxlib 0.9.2, gradients differ by 1.1e-7, because XLA adds and rounds them in another way.
+    # With jaxlib 0.9.2, gradients differ by 1.1e-7 from those of one device, because XLA rounds its sums differently.
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 

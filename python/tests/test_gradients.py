@@ -63,7 +63,7 @@ def test_group_offset():
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
-    # With last_dims, groups divide the columns of the gradient of lhs. That mode has no group_offset.
+    # If lhs has last_dims, groups divide the columns of its gradient, and the mode of the gradient has no group_offset.
     for layout in ("STRIDED", "PACKED"):
 
         def columns(x, w, layout=layout):

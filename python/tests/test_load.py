@@ -66,7 +66,7 @@ def test_calls_on_all_devices_at_once(capsys):
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # Without freeing, results of the second half would take 870 MiB.
+    # If results were never freed, those of the second half of the calls would take 870 MiB.
     assert resident[-1] < max(resident[:5]) + 32
 
 

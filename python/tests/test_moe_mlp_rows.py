@@ -101,7 +101,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Limit of all other temporary memory of these calls: a fixed amount, and 24 bytes per row.
+# Limit of all temporary memory that the test does not count itself. It includes 24 bytes for each row.
 FIXED_BYTES = 25 << 20
 
 

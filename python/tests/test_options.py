@@ -59,7 +59,7 @@ def test_rules_of_bf16(rule):
     want = np.concatenate([np.float64(lhs[:4]) @ np.float64(rhs[0]), np.float64(lhs[4:]) @ np.float64(rhs[2])])
     np.testing.assert_allclose(results[0], want, rtol=0, atol=1e-4)
     with raggemm.options(bf16_sums="tiles" if rule == "pairs" else "pairs"):
-        assert (results[0] != np.asarray(product(lhs, rhs, sizes))).any()  # the rules add in different orders
+        assert (results[0] != np.asarray(product(lhs, rhs, sizes))).any()  # the bf16_sums rules add in different orders
 
 
 @pytest.mark.parametrize("isa", USABLE)

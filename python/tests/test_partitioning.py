@@ -65,7 +65,7 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     (dlhs, drhs), collectives = compiled(
         lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
     )
-    assert collectives == {"all-reduce"}  # It sums the devices' parts of dlhs.
+    assert collectives == {"all-reduce"}  # The all-reduce sums the partial dlhs of all devices.
     assert dlhs.sharding.is_fully_replicated
     assert drhs.sharding.spec == along(n)
 
@@ -125,7 +125,7 @@ def test_optional_operands_are_added_once(names):
     rest = [optional[name] for name in names]
     out, collectives = compiled(f, LHS, put(RHS, along(2)), *rest)
     assert (out.sharding.spec, collectives) == (P(None, "x"), set())
-    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # With c and bias, both are gathered.
+    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # A call with c or bias gathers lhs and rhs.
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
@@ -142,16 +142,16 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """XLA may leave a slice of six elements of a sharded axis on all four devices."""
+    """Slices an axis that is sharded over four devices to six elements, which XLA may leave on all four."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
 
     compiled(lambda x, w: f(x, w).sum(axis=1), LHS, put(RHS, along(axis)))
     if axis == 2 and jax.__version__ == "0.9.2":
-        return  # this version cannot name the sharding of such a slice, even without a product
+        return  # jax 0.9.2 cannot name the sharding of a slice of six of eight columns, even without gmm
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    # jax 0.8.1 shards the six columns over two devices, which divide them evenly.
+    # With jax 0.8.1, the result is sharded over two devices, which have three columns each.
     assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 
@@ -162,7 +162,7 @@ def test_inside_loops_shard_map_and_export():
 
     compiled(jax.grad(loss), put(RHS, along(2)), LHS)
     specs = {"in_specs": (P(), along(2), P()), "out_specs": P(None, "x")}
-    for names in ({"x", "y"}, {"x"}):  # manual along both axes of the mesh, and along one
+    for names in ({"x", "y"}, {"x"}):  # mesh axes that are manual: both, then only one
         sharded = jax.shard_map(gmm, mesh=square_mesh(), axis_names=names, **specs)
         compiled(sharded, LHS, put(RHS, along(2), square_mesh()), SIZES)
     allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]

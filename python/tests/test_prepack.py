@@ -18,7 +18,8 @@ M, K, G = 14, 64, 4
 LHS = random(M, K)
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 QUANTIZED = ("int8", "uint8", "int4", "uint4", "int2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
-# Numbers of columns: a single one, one block, much padding in the last block, others with different block widths, none.
+# Numbers of columns: 1; 64, which is one block; 100, with much padding in the last block; 704 and 2880, which have
+# different block widths; and 0.
 COLUMNS = (1, 64, 100, 704, 2880, 0)
 
 
@@ -59,7 +60,7 @@ def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
             same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
 
 
-# `./dev test` runs every format except one, each with one number of columns.
+# `./dev test` runs every seventh pair of a format and a number of columns.
 @pytest.mark.parametrize(("name", "columns"), sampled([*itertools.product(QUANTIZED, COLUMNS)], 7, unpack=True))
 def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
     transpose = QUANTIZED.index(name) % 2 == 1

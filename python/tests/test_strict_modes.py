@@ -25,9 +25,9 @@ PROMOTION = (
     functools.partial(jax.numpy_rank_promotion, "raise"),
 )
 # {mode: (context managers that enable it, True if calls in it are compiled by jit)}
-# - x64: With it, the mode of strict promotion finds operations that mix int32 and int64.
-# - tracers: transfer_guard would refuse x[0] and x + 1 outside of jit, because jax.numpy moves numbers to the device.
-# - debug_nans: It checks each operation outside of jit, but only the results inside. So calls are not compiled.
+# - x64: adds jax_enable_x64 to strict promotion, which then also finds operations that mix int32 and int64.
+# - tracers: compiled, because outside of jit transfer_guard refuses x[0] and x + 1, which move numbers to the device.
+# - debug_nans: not compiled, because JAX checks each operation for NaN outside of jit, but only the results inside.
 MODES = {
     "promotion": (PROMOTION, True),
     "x64": ((functools.partial(jax.enable_x64, True), *PROMOTION), True),
@@ -65,7 +65,7 @@ class Program:
         return differentiable, {i: x for i, x in leaves.items() if i not in differentiable}
 
     def run(self, primals, others):
-        """Returns the results and, if there are primals, gradients for cotangents that differ in each element."""
+        """Returns the results. Also returns the gradients of primals, unless primals is empty."""
         if not primals:
             return self.results(primals, others)
         out, pull, other_results = jax.vjp(lambda primals: self.results(primals, others), primals, has_aux=True)
@@ -99,8 +99,8 @@ def same_bits(got, want):
 def call_and_mode_pairs():
     """Returns pairs of a call and a mode: each function's first call with every mode, each other call with one mode.
 
-    `./dev test` runs the functions of the module raggemm in one compiled mode each, and one call in debug_nans, which
-    is slow.
+    `./dev test` runs only the first call of each function of the module raggemm, in one compiled mode, and one call of
+    gmm in debug_nans. This mode is slow.
     """
     first = [name for name in CALLS if name.endswith("-0")]
     others = [name for name in CALLS if name not in first]

@@ -52,7 +52,7 @@ def split_leaves(arrays):
 
 
 def nonlinear_function(run, arrays):
-    """Returns a nonlinear function of the result of run(arrays), as a function of the arrays that have derivatives."""
+    """Returns a function of the arrays that have derivatives. It computes sin(run(arrays)), times constants."""
     _, rebuild = split_leaves(arrays)
 
     def function(primals):
@@ -103,7 +103,7 @@ def test_without_jit(kind):
 
 
 def derivatives(function, primals, tangents):
-    """Returns first and second derivatives, by the name of the transform."""
+    """Returns {name of the transform: first or second derivative of function that it computes}."""
 
     def directional(primals):
         return jax.jvp(function, (primals,), (tangents,))[1]

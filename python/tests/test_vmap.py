@@ -16,7 +16,7 @@ ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # order
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Batches first one of lhs, rhs and sizes, and then all optional operands or three random operands."""
+    """Each case runs two vmaps: one over lhs, rhs or sizes, and one over all optional or over three random operands."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))
@@ -68,7 +68,7 @@ def test_tgmm_in_every_combination(is_batched):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_vmap_copies_no_weights(transpose):
-    """Programs of batches of rows or weights, and of their gradients, move no array as large as the weights."""
+    """A vmap of gmm over rows or weights, and the gradient of such a vmap, copy no array as large as the weights."""
     weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
 
     def loss(lhs, rhs, sizes):

@@ -14,7 +14,7 @@ def root() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def build() -> pathlib.Path:
-    """The test fails if there is no build."""
+    """Returns the folder build/release. Fails the test if it has no build."""
     path = ROOT / "build" / "release"
     if not (path / "build.ninja").exists():
         pytest.fail(f"no build in {path}; run ./dev build first")

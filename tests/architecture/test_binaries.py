@@ -25,8 +25,8 @@ EXPORTS = {
     "raggemm_version",
     "raggemm_ffi_version",
 }
-# Functions that code may call because GCC adds calls of them. Scalar code may also call fma of libm and the conversions
-# of f16 in libgcc.
+# External symbols that the object files of all ISAs may use, because GCC inserts calls of these functions. Scalar code
+# may also call fma of libm, and libgcc's f16 conversions.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]
@@ -114,7 +114,8 @@ def test_isa_object_leaks_nothing(build, isa):
         re.sub(r"^_ZN7raggemm\d+k(?i:" + isa.replace("_", "") + r")(\w+)E$", r"\1", name) for name in exported
     )
     assert tables in (["Kernels"], ["Dequantizers", "Kernels"])
-    assert [name for kind, name in symbols if kind in "uvVwW"] == []  # The linker could merge weak symbols of two ISAs.
+    # The linker could merge a weak symbol with that of another ISA.
+    assert [name for kind, name in symbols if kind in "uvVwW"] == []
     assert {name for kind, name in symbols if kind == "U"} <= RUNTIME | (SCALAR_RUNTIME if isa == "scalar" else set())
     sections = _run("readelf", "-SW", _isa_object(build, isa))
     assert ".init_array" not in sections and ".ctors" not in sections

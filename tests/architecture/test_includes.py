@@ -50,7 +50,7 @@ RULES = [
             r'"raggemm/(types|activation)\.h"',
         ],
     ),
-    # The stages of a call, from the machine and the checks to the expert MLP.
+    # Folders of kernels/ from target, which knows the machine, to mlp, the expert MLP.
     (r"kernels/target/.*", [*MACHINE, r'"kernels/target/\w+\.h"', r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
     (r"kernels/check/.*", [STD, ABSL, API, CHECK]),
     (r"kernels/threads/.*", [*MACHINE, THREADS, "<omp.h>", r"<pthread\.h>"]),
@@ -145,7 +145,7 @@ def test_public_headers_have_no_conditions(root):
 
 
 def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
-    """The name of a package means its __init__.py."""
+    """Returns the imports of each module. The name of a package means its __init__.py."""
     sources = {path.relative_to(root / "python").with_suffix(""): path for path in (root / PYTHON).rglob("*.py")}
     names = {".".join(path.parts).removesuffix(".__init__"): source for path, source in sources.items()}
     imports: dict[str, set[str]] = {}
@@ -178,7 +178,7 @@ def test_python_loads_the_library_and_nothing_else(root):
 
 
 def test_only_targets_and_kernels_know_an_architecture(root):
-    """In kernels/, only the folders isa and target name instruction sets, CPUs or vendors. Comments may."""
+    """In kernels/, only isa and target name instruction sets, CPUs or vendors, except in comments."""
     named = re.compile(r"avx|amx|vnni|sse\d|ia32|x86|neon|aarch64|zen\d|intel|amd\b|immintrin|MXCSR", re.IGNORECASE)
     folders = [root / "kernels" / name for name in ("check", "plan", "run", "mlp", "threads")]
     for path in [file for folder in folders for file in folder.iterdir()]:

@@ -70,7 +70,8 @@ def test_each_frame_calls_the_next(frames):
     for (caller, definition), (callee, _) in itertools.pairwise(frames[:7]):
         name = callee.split("::")[-1]
         assert re.search(rf"\b{name}\(", definition.partition("{")[2]), f"{caller} does not call {name}"
-    assert "RunTile" in frames[3][1]  # Team::Work calls RunTile through a parameter. Run passes it.
+    # The definition of Team::Work lacks the name RunTile, because Run passes this function to it as a parameter.
+    assert "RunTile" in frames[3][1]
     assert "MicrokernelArgs" in frames[7][1] and "MicrokernelArgs" in frames[8][1]
 
 

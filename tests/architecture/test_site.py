@@ -69,7 +69,7 @@ def test_every_page_outside_of_docs_is_included(root, docs):
 
 
 def test_links_name_the_file_and_not_the_page_that_includes_it(root, docs):
-    """On a repository host, a page that only includes a file looks empty. So links name the included file."""
+    """Some pages only include another file, and look empty on a repository host. So links lead to that file instead."""
     import outside
 
     including_pages = set(outside.includes(docs).values())

@@ -46,7 +46,8 @@ Peer PeerOf(const char* name, decltype(Peer::run) run) {
   return peer;
 }
 
-// The weights that a call reads take 4 MiB, so the contest makes many sets of operands, but few enough to list.
+// Returns a case for which the contest makes many sets of operands, because a call reads or writes only 4 to 6 MiB of
+// weights or gradients.
 Case SmallCase(Mode mode) {
   Case c;
   c.name = "small";
@@ -58,7 +59,8 @@ Case SmallCase(Mode mode) {
   return c;
 }
 
-// The meter of the limits of the machine is made once, because filling its gigabytes of memory takes seconds.
+// Runs the contest of a case with these peers. All contests share one LimitsMeter, because its constructor fills
+// gigabytes of memory, which takes seconds.
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
   static LimitsMeter& meter = *new LimitsMeter;
   const Memory memory({c}, c.in);

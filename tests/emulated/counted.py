@@ -3,8 +3,9 @@
     python counted.py FOLDER-OF-OBJECTS [--record]
 
 compares the cycles with those in bench/results/aarch64-counted.md, or with --record writes this file. Nothing is run.
-The basic block with the most product instructions is taken as a kernel's loop over k. It has all loads. Prefetches run
-only in some iterations, so they are in other blocks. Branches count as instructions without a target.
+The basic block with the most product instructions is taken as a kernel's loop over k. This block has all loads, but no
+prefetches, which are in other blocks because they run only in some iterations. A subs instruction stands for the
+conditional branch at the end of the block.
 """
 
 import argparse
@@ -45,7 +46,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Spells a branch of aarch64 like a jump of x86: jmp, or jne if it is conditional."""
+    """Replaces the mnemonic of an aarch64 branch by that of an x86 jump: jmp, or jne if the branch is conditional."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -119,7 +120,7 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Returns a text for each fault of a row: a too small share of the peak, a loop that spills, another record."""
+    """Returns a message for each row with a share of the peak below LEAST, a loop that spills, or new numbers."""
     found = []
     for row in rows:
         text = " | ".join(row)

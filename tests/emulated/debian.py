@@ -22,11 +22,11 @@ ENVIRONMENT = {
 
 
 class NotCovered(Exception):
-    """The exception's text is the reason."""
+    """Raised if a chroot cannot be made here. The text of the exception says why."""
 
 
 class Root:
-    """The constructor makes the chroot, with these packages, if it does not exist."""
+    """A Debian 13 chroot in `folder`. The constructor makes it with these packages, unless it exists already."""
 
     def __init__(self, session, folder: pathlib.Path, *packages: str):
         self.session, self.folder = session, folder

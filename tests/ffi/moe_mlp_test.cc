@@ -30,7 +30,8 @@ TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
-// The weights have 64 columns, so their memory layout is also that of one column block per matrix.
+// A matrix with 64 columns has a single column block. So the layout COLUMN_BLOCKS stores it with the same bytes as a
+// row-major matrix, and the same weights serve for both layouts.
 TEST(MoeMlpCall, TakesColumnBlocksOfUpAndOfDown) {
   for (const bool up : {false, true}) {
     for (const bool down : {false, true}) {

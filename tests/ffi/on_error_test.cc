@@ -54,7 +54,8 @@ bool IsAllNaN(const Array& out) {
   return true;
 }
 
-// Before the call, elements of out are another NaN, because every byte is 0xFF.
+// Returns true if every element of out has the bits of the NaN that on_error writes. The initial bytes 0xFF are a NaN
+// with other bits.
 bool IsTheWrittenNaN(const Array& out) {
   static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
   const auto bytes = SizeOf(out.dtype);
@@ -106,8 +107,9 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
   }
 }
 
-// Calls that are wrong by their program must fail, because they fail on every device. Also, out must not be written if
-// it overlaps an input. In the last case out overlaps rhs, and the error is about lhs, which is checked first.
+// With on_error NaN, a call still fails if its program is wrong, because such a program fails on every device. A call
+// also fails if out overlaps an input, because the NaN would overwrite the input. In the last case out overlaps rhs,
+// but the error names lhs, which is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},

@@ -49,7 +49,7 @@ TEST(RecordPlansTest, AreThoseOfTheCallsWhileRecordingInOrder) {
 TEST(RecordPlansTest, IsTheTextOfThePlan) {
   PluginCall call(EveryOperand());
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  ASSERT_EQ(call.Run(nullptr).message, "");  // The call leaves pack buffers, which the plan's text counts.
+  ASSERT_EQ(call.Run(nullptr).message, "");  // This call is not recorded.
   const std::string text = PlanText(frame.get());
   EXPECT_THAT(text, HasSubstr("cpu: "));
   Record(true);

@@ -76,7 +76,7 @@ class OwningRunner : public host::TaskRunner {
 struct PoolCase {
   const char* name;
   std::function<std::unique_ptr<host::TaskRunner>()> make;
-  bool has_threads = true;  // False: calls with the attribute executor = POOL fail.
+  bool has_threads = true;  // False: the pool has no threads, so calls with executor = POOL fail.
   bool fails = false;       // True: the API function that schedules a task returns an error.
 };
 

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kWrong[] = {-1, 1000, kHighest, kLowest, int64_t{1} << 31, kHighest / 2};
 
-// Writes each value of kWrong to one element of an array, converted to its type, and expects an error with these texts.
+// Writes each value of kWrong, converted to the array's type, to the element `index` of the array, and expects an error
+// with these texts. Skips values that is_right accepts.
 template <typename IsRight>
 void ExpectValuesAreRefused(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
                             IsRight is_right) {
@@ -102,7 +103,7 @@ struct EmptyProblem {
   Dims lhs, rhs, out;
   std::vector<const char*> ragged;
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // Values of each array in `ragged`. Empty if sizes_shape has no elements.
+  std::vector<Dims> sizes;  // Group sizes in each array of `ragged`. Empty if these arrays have no elements.
   bool lhs_is_trans = false;
   bool packed = false;
   const char* error = "";  // Error of the call, or "" for a valid problem.
@@ -163,7 +164,7 @@ const EmptyProblem kEmpty[] = {
      true},
 };
 
-// Only the arrays of group sizes and the workspace have memory.
+// A call of an EmptyProblem. The workspace and the arrays of group sizes have memory. All other buffers are null.
 class EmptyCall {
  public:
   explicit EmptyCall(const EmptyProblem& empty) {

@@ -80,7 +80,9 @@ void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) 
     Require(std::all_of(begin, begin + bytes, [](unsigned char byte) { return byte == 0xFF; }), "out is untouched");
     return;
   }
-  if (ElementCount(out) == 0) return;  // An empty out may have too many groups for the memory.
+  // Nothing to compare if out is empty. ComputeReference could run out of memory, because the number of groups of an
+  // empty out is not limited.
+  if (ElementCount(out) == 0) return;
   const absl::StatusOr<Reference> reference = ComputeReference(problem);
   Require(reference.ok(), "what was computed has a reference");
   for (size_t i = 0; i < reference->want.size(); ++i) {

@@ -156,7 +156,8 @@ absl::Status Execute(XLA_FFI_Handler* handler, const RunConfig& config, host::Ca
   call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(config.isa));
   call.attributes["threads"] = config.threads;
   const host::Error error = host::Execute(handler, call, &PluginsPool());
-  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // Both enums have the same numbers.
+  // XLA's and Abseil's error codes have the same numbers.
+  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);
 }
 
 Options OptionsOf(const RunConfig& config) {

@@ -58,7 +58,7 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   return nullptr;
 }
 
-// The table has the functions that a handler for the CPU calls. The others are null.
+// Returns XLA's table of API functions. It has the functions that handlers for the CPU call. All others are null.
 XLA_FFI_Api MakeApi() {
   XLA_FFI_Api api{};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;

@@ -21,8 +21,9 @@ void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
   });
 }
 
-// Fills an array with signed fractions, made of the top bits of the random numbers. There are as many bits as the type
-// has digits. Scaling by a power of two is exact in double, except for subnormal results of type double.
+// Fills an array with random numbers in [-1, 1), times 2^exponent. Each number is made of the top bits of a hash, as
+// many as the type has digits. The multiplication by a power of two in double is exact, unless the array has type f64
+// and the product is subnormal.
 template <typename T>
 void FillFractions(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;

@@ -27,8 +27,8 @@ void ParallelChunks(int64_t n, const Body& body) {
 // The elements are, if d is the number of digits of the type (24 for f32):
 //
 //     f16, bf16, f32, f64          the top d bits of z as a signed integer, divided by 2^(d - 1), times 2^exponent.
-//                                  Before the last step they are uniform over the multiples of epsilon in [-1, 1).
-//                                  Values below the normal numbers are rounded once. `exponent` is at least -1000.
+//                                  Without the factor 2^exponent, they are uniform over the multiples of epsilon in
+//                                  [-1, 1). Subnormal values are rounded once. `exponent` is at least -1000.
 //     integers, formats of 4 bits  the top bits of z. Types of less than a byte are filled in whole bytes.
 //     float8                       the top bits of z. For an infinity or NaN the lowest bit of the exponent is flipped.
 //     scales of type f8e8m0fnu     2^(t - 8) if t is the top four bits of z

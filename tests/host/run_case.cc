@@ -16,7 +16,8 @@ namespace {
 using proto::GroupedGemmCase;
 
 absl::Status ToStatus(const Error& error) {
-  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // Both enums have the same numbers.
+  // XLA's and Abseil's error codes have the same numbers.
+  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);
 }
 
 int64_t Rows(const GroupedGemmCase& recorded) {

@@ -30,17 +30,19 @@ struct Plugin {
 struct RunOptions {
   Attributes how;              // Attributes executor, isa and threads. They take precedence over those of the case.
   std::optional<DType> dtype;  // Type of lhs and rhs, instead of the types of the case.
-  // The bf16_sums rule and the precision of cases that name none. Cases for which TakesPrecision is false ignore the
-  // precision.
+  // Default bf16_sums rule and default precision, for cases that name none themselves. The default precision does not
+  // apply to cases for which TakesPrecision is false.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
   std::optional<proto::GroupedGemmConfig::Precision::Value> precision;
-  int64_t max_multiply_adds = 0;  // Limit to which rows of recorded cases are scaled down. 0: no limit.
+  int64_t max_multiply_adds = 0;  // Limit of multiply-adds, to which recorded cases are scaled down. 0: no limit.
 };
 
 struct CaseRun {
   std::string plan;
   std::string dtypes;
-  int64_t rows = 0, recorded_rows = 0;  // Rows after and before scaling down. 0 for explicit cases.
+  // Number of rows of a recorded case: `rows` after it was scaled down, `recorded_rows` before. Both are 0 for explicit
+  // cases.
+  int64_t rows = 0, recorded_rows = 0;
   Check check;
   uint64_t checksum = 0;
   double seconds = 0;

@@ -1,5 +1,5 @@
-// Gives common names to what differs in XLA's C header between the FFI API versions 0.2 (jaxlib 0.8.1) and 0.5 (jaxlib
-// 0.12). Since 0.4 the API function that reads an error's message also returns its code.
+// Common names for parts of XLA's C header that have different names in the FFI API versions 0.2 (jaxlib 0.8.1) to 0.5
+// (jaxlib 0.12). Since version 0.4, the API function that reads the message of an error also returns its code.
 #ifndef RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 #define RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
 

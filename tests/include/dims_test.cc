@@ -31,7 +31,7 @@ TEST(DimsTest, InitializeAnArrayInOneExpression) {
   EXPECT_THAT((Array{nullptr, DType::kF32, absl::MakeConstSpan(dims, 1)}).dims, ElementsAre(2));
 }
 
-// A vector could be made from a number, as a length, but a number is no shape.
+// A number must not convert to Dims. The vector in Dims can be constructed from a number, which is then its length.
 TEST(DimsTest, AreNotMadeFromANumber) { EXPECT_FALSE((std::is_convertible_v<int64_t, Dims>)); }
 
 TEST(DimsTest, MayExceedTheInlineCapacity) {

@@ -27,8 +27,8 @@ class BlockTest : public testing::Test {
     schedule_ = MakeSchedule(problem_->problem, {.isa = Isa::kScalar, .cpu = cpu}, absl::MakeSpan(workspace_)).value();
   }
 
-  // Adds the indices of the cache lines that a kernel with this `prefetch` fetches, counted from `data`, to `lines`.
-  // Advances `prefetch` like a kernel.
+  // Advances `prefetch` to its end, as a kernel does, and adds the indices of all prefetched cache lines to `lines`.
+  // The cache line at `data` has index 0.
   static void AddLines(Prefetch& prefetch, const char* data, std::set<int64_t>& lines) {
     for (; prefetch.count > 0; --prefetch.count) {
       lines.insert((prefetch.line - data) / 64);
@@ -38,7 +38,8 @@ class BlockTest : public testing::Test {
     }
   }
 
-  // Adds the indices of the cache lines that the work on a whole block prefetches, counted from the start of rhs.
+  // Adds the indices of all cache lines that are prefetched during the work on `block` to `lines`. The cache line at
+  // block.rhs.data has index 0.
   void PrefetchAll(Prefetcher& prefetcher, const TileTask& task, const Block& block, std::set<int64_t>& lines) {
     Panel panel;
     for (int64_t col = 0; col < block.cols; col += panel.cols) {

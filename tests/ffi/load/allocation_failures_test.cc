@@ -58,7 +58,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 int madvise(void* start, size_t bytes, int) noexcept {
   static_cast<void>(start), static_cast<void>(bytes);
-  return Fails() ? -1 : 0;  // Advises nothing. Linux may ignore advice anyway.
+  return Fails() ? -1 : 0;  // Success without any effect, because madvise only gives hints.
 }
 }
 
@@ -103,7 +103,8 @@ bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   return allocations >= first;
 }
 
-// The constructor makes the call frames, so that Run does not.
+// The stages INSTANTIATE and EXECUTE of a call. The constructor makes the call frames, so that Run does not allocate
+// memory for them.
 class Stages {
  public:
   Stages(PluginCall& call, host::TaskRunner* pool)
@@ -171,9 +172,9 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Each attempt runs in a process of its own, because only one call of a process is its first. The child loads the
-// plugin, because after a fork raggemm would not use OpenMP in the child. libgomp ends the process if it has no memory
-// for a team. raggemm tries the allocation before, but libgomp's own allocation may still fail.
+// Each attempt runs in a child process, because a process has only one first call. The child loads the plugin, because
+// raggemm does not use OpenMP in a child of a process that has loaded the plugin. libgomp ends the process if it has no
+// memory for a team. raggemm makes a trial allocation first, but the later allocation by libgomp may still fail.
 TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
@@ -199,9 +200,9 @@ TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   }
 }
 
-// If XLA has no memory to schedule a task, the memory that belongs to the task must be free for the next call. The pool
-// runs tasks at once, so earlier tasks hold no memory. The test runs in a child, because other tests need a process
-// that has not made a call.
+// Calls reuse the memory of earlier tasks. After a call in which an allocation failed, the next call must not allocate
+// more than usual. The pool runs each task when it is scheduled, so no task of an earlier call still holds memory. The
+// test runs in a child process, because other tests need a process without earlier calls.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");

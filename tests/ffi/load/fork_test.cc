@@ -1,4 +1,4 @@
-// Tests that a process works that forks after or during calls, or calls exit() during calls.
+// Tests processes that fork after or during calls, and processes that call exit() during calls.
 #include <unistd.h>
 
 #include <atomic>

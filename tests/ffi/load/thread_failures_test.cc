@@ -61,7 +61,8 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
 
-// libgomp has no team yet for the new thread. Returns "" if all results are right, else what is wrong.
+// Makes three calls while only `threads` more threads can be created. Returns "" if all results are right, else a
+// message. Makes the calls on a new thread, for which libgomp has no helper threads yet.
 std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
   PluginCall call(ManyTiles());
   call.call().attributes["executor"] = executor;
@@ -91,8 +92,9 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
   }
 }
 
-// In the first three environments, threads with the default stack size can be created, but not with libgomp's. After a
-// trial with the default size, libgomp would then end the process.
+// raggemm creates threads as a trial before libgomp creates its own. In the first three environments, only threads with
+// the default stack size can be created, and libgomp uses a larger size. If raggemm tried the default size, the trial
+// would succeed, and libgomp would then end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";
