@@ -194,7 +194,11 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
 def _sum_local_experts(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
 ) -> tuple[jax.Array, np.dtype]:
-    """Sums for each token the weighted results of this device's experts. Returns sums, and the dtype of the results."""
+    """Sums for each token the weighted results of this device's experts.
+
+    Returns:
+      (sums in float32 or float64, dtype of the results of `experts`).
+    """
     local = _experts_per_device(routing.num_experts, axis_name)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     order = _order_by_expert(routing.expert_ids, routing.num_experts)
@@ -274,7 +278,7 @@ def _exchange_and_run(
     sizes = order.group_sizes.reshape(devices, local)
     counts = sizes.sum(1, dtype=jnp.int32)
     starts = jnp.cumsum(counts) - counts
-    device = order.ids // local  # equals `devices` for rows without an expert
+    device = order.ids // local  # device of each row's expert; `devices` for rows without an expert
     index = jnp.arange(len(rows), dtype=jnp.int32) - starts.at[device].get(mode="fill", fill_value=0)
     not_sent = devices * capacity + jnp.arange(len(rows), dtype=jnp.int32)  # unique positions past the end
     slots = jnp.where((device < devices) & (index < capacity), device * capacity + index, not_sent)

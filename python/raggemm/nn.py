@@ -105,7 +105,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 
 
 def _check_matrix(params: dict[str, Any], name: str, width: int, options: dict[str, Any]) -> tuple[int, int]:
-    """Checks that a matrix has `width` elements along its axis H. Returns its number of groups and other extent."""
+    """Checks that a matrix has `width` elements along axis H. Returns its number of groups and its extent along I."""
     w, side = _grouped_matrix(params, name), "down" if name.endswith("down") else "up"
     data, _, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
     shape = data.shape if packed is None else w.shape
@@ -134,7 +134,10 @@ def _check_shared(params: dict[str, Any], width: int, options: dict[str, Any]) -
 
 
 def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    """Checks the arrays of params that moe_mlp's error messages would not name by their keys. shape: shape of x."""
+    """Checks arrays of params before moe_mlp does, so that error messages name them by their keys in params.
+
+    shape: shape of x.
+    """
     router = checks.as_float_array("params['router']", params["router"]).shape
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
@@ -169,9 +172,9 @@ def _matmul_float32(x: jax.Array, matrix: Any) -> jax.Array:
 def _run_experts(
     tokens: jax.Array, rows: tuple[Any, Any, Any], matrices: list[Any], options: dict[str, Any]
 ) -> jax.Array:
-    """Calls moe_mlp, with transpose_up and transpose_down False for PackedWeights.
+    """Calls moe_mlp with these options, but without transposing PackedWeights.
 
-    rows: row_tokens, row_weights, group_sizes. matrices: w_up, w_gate, w_down.
+    rows: moe_mlp's row_tokens, row_weights and group_sizes. matrices: its w_up, w_gate and w_down.
     """
     up, gate, down = matrices
     transposes = {

@@ -22,7 +22,7 @@ class Case:
     name: str
     lhs: GroupedTensor
     rhs: GroupedTensor
-    static: dict[str, Any]  # contracting_dims and, for some modes, out_layout and out_size
+    static: dict[str, Any]  # keywords of grouped_gemm: contracting_dims, and in some cases out_layout or out_size
 
     def __str__(self):
         return self.name
@@ -59,7 +59,10 @@ class Case:
 
 
 def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
-    """Returns cases of every mode. `ragged` is the extent of the ragged axis, at least the sum of SIZES."""
+    """Returns cases of every mode. m, k and n are the extents of axes that are not ragged.
+
+    ragged: extent of the ragged axis in modes with one, at least the sum of SIZES.
+    """
     rng = np.random.default_rng(1)
     g = GROUPS
 
@@ -67,7 +70,7 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         return rng.normal(size=shape).astype(np.float32)
 
     def stored(shape, trans, **dims):
-        """Returns a random matrix, or one per group, of this shape."""
+        """Returns random data of this shape, [rows,columns] or [G,rows,columns]. `trans` stores it transposed."""
         shape = (*shape[:-2], shape[-1], shape[-2]) if trans else shape
         return GroupedTensor(data(*shape), **dims)
 
@@ -83,8 +86,8 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         lhs_groups, lhs_axis = stored((g, m, k), lt), 1 if lt else 2
         add(f"uniform-{flags}", lhs_groups, rhs_groups, lhs_axis, rhs_axis)
 
-        # If the ragged axis is stored first, its sizes are first_dims, otherwise last_dims. Only last_dims have
-        # layouts.
+        # Sizes of a ragged axis are first_dims if it is the first axis of the stored array, else last_dims. Only
+        # operands with last_dims have more than one layout.
         for layout in layouts if lt else layouts[:1]:
             dims = {"last_dims": SIZES, "layout": layout} if lt else {"first_dims": SIZES}
             add(f"M-{flags}-{layout}", stored((ragged, k), lt, **dims), rhs_groups, 0 if lt else 1, rhs_axis)

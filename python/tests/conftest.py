@@ -88,7 +88,7 @@ def bounded_memory():
 @pytest.fixture(scope="module")
 def emitters():
     """Enables XLA's fusion emitters for a test module. Without them jaxlib 0.10.2 rounds float4_e2m1fn incorrectly."""
-    if not xla_flags.knows(xla_flags.EMITTERS):  # A jaxlib without the flag always uses emitters.
+    if not xla_flags.knows(xla_flags.EMITTERS):  # A jaxlib that does not know the flag always uses emitters.
         yield
         return
     original = compiler.get_compile_options

@@ -72,7 +72,7 @@ def groups(sizes):
 
 
 def expected(x, w, sizes):
-    """Returns the result and the gradients of x and w, for the result's sign as cotangent."""
+    """Returns the product in float64, and the gradients of x and w. The cotangent is the sign of the product."""
     x, w = x.astype(np.float64), w.astype(np.float64)
     out, dx, dw = np.zeros((len(x), w.shape[2])), np.zeros_like(x), np.zeros_like(w)
     for g, rows in enumerate(groups(sizes)):

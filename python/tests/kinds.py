@@ -35,7 +35,7 @@ class Kind:
     other: dict[str, Any]  # operands of a second problem, with the same shapes and types
     rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # {extent: name of its symbol}
     weights: str = "w"  # key of the weights in `arrays`
-    exact: bool = True  # True if a vmap is one call, whose results have the bits of single calls
+    exact: bool = True  # True if run is one custom call, also under vmap, and vmap keeps the bits
     relative: float = 2e-5  # largest permitted error, divided by the largest magnitude of the result
 
     def __str__(self):
@@ -100,7 +100,10 @@ def _dense_forward(arrays, activation=None, row_index=None):
 
 
 def _reversed(arrays, **given):
-    """Returns operands of the same types and shapes: each array reversed along axis 0, or replaced by `given`."""
+    """Returns the operands of a second problem, with the types and shapes of `arrays`.
+
+    Each array is reversed along axis 0, except the arrays in `given`, which replace those of the same name.
+    """
     return jax.tree.map(lambda a: a[::-1] if np.ndim(a) else a, arrays) | given
 
 
@@ -174,7 +177,7 @@ def _other_modes():
         kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
         kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
         kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # A vmap joins the rows of all problems. A scale that all rows share then becomes a scale for each row.
+        # Not exact: a vmap joins the rows of all problems, and one scale for all rows becomes one scale for each row.
         kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
         kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),
@@ -289,7 +292,7 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Kinds that `./dev test` runs. They cover each mode, zero points and each optional operand.
+# Names of the kinds that `./dev test` runs. These kinds cover each mode, zero points and each optional operand.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
@@ -297,6 +300,9 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Returns test parameters. Marks all kinds as slow, except every step-th kind of CORE from index `turn` on."""
+    """Returns the kinds as test parameters. Marks a kind as slow unless its name is in CORE[turn::step].
+
+    `./dev test` leaves out slow kinds.
+    """
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

@@ -87,6 +87,10 @@ def gradient(run, names):
 
 
 def case(batched=(), seed=0, **options):
-    """Returns arguments, in_axes of their vmap, and a function that runs one problem."""
+    """Makes a random batch of moe_mlp problems.
+
+    Returns:
+      (arguments, in_axes, run): jax.vmap(run, in_axes) computes the batch, and run alone computes one problem.
+    """
     random = np.random.default_rng(seed)
     return *batch_of([arguments(random, **options) for _ in range(BATCH)], batched), runs(**options)

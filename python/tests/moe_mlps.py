@@ -17,7 +17,7 @@ GATES = (None, "separate", "halves", "interleaved")
 
 
 class Case:
-    """`given` has the array arguments, and `values` their exact values for the oracle."""
+    """Arguments of a moe_mlp call. `given` has the arrays for moe_mlp, and `values` the same numbers for the oracle."""
 
     def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)
@@ -45,7 +45,10 @@ class Case:
         self.given = dict(self.values)
 
     def cast(self, **dtypes):
-        """Casts arguments to dtypes. Names are those of arguments, or "b" for all biases or "w" for all weights."""
+        """Casts arrays of the case, such as cast(x=np.float16, w=np.float16).
+
+        Keywords are names of arguments, "w" for all weights, or "b" for all biases.
+        """
         for name, x in self.given.items():
             if dtype := dtypes.get(name, dtypes.get(name[0] if "_" in name else name)):
                 self.given[name] = x.astype(dtype)
@@ -65,9 +68,10 @@ class Case:
         )
 
     def check(self, got, activation="silu", relative=3e-6, **options):
-        """Checks that errors are at most `relative` times the MLP of the arguments' magnitudes, plus a final rounding.
+        """Compares a result of moe_mlp with the float64 oracle.
 
-        Token 8, which has no rows, must be +0.
+        An error may be `relative` times the MLP of the arguments' magnitudes, plus the rounding of the result. The
+        result for token 8, which has no row in a group, must be +0.
         """
         got = np.asarray(got)
         values = {name: np.float64(x) for name, x in self.values.items()}

@@ -34,7 +34,7 @@ def activated(xp, name, gate, up):
 
 
 def largest(xp, name, gate, up):
-    """Returns a bound of the magnitude of activated(), given the magnitudes of gate and up."""
+    """Returns an upper bound of the magnitude of activated(), for gate and up of at most these magnitudes."""
     return up if gate is None else gate * (up + (name == "swiglu_oai"))
 
 
@@ -65,7 +65,7 @@ def mlp(
     rounded=lambda a: a,
     on_input=False,
 ):
-    """Computes the MLP.
+    """Computes the result of moe_mlp.
 
     Args:
       values: float64 arrays by the names of moe_mlp's arguments.

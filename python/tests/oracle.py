@@ -41,9 +41,10 @@ def compute_type(*dtypes) -> type:
 
 
 def tolerance(k, magnitude, want, compute, out, alpha=1.0):
-    """Returns the largest permitted errors. compute and out: types of sums and of the result.
+    """Returns the largest permitted error of each element of the result `want`.
 
-    magnitude: |alpha| * sum of |a||b| + |beta c| + |bias|.
+    compute: type of the sums. out: type of the result. magnitude: |alpha| * sum of |a||b| + |beta c| + |bias|, for
+      each element. k: number of products in a sum.
     """
     c, o = ml_dtypes.finfo(compute), ml_dtypes.finfo(out)
     bound = float(c.eps) * (258 + k / 256) * magnitude + float(o.eps) * np.abs(want)
@@ -63,9 +64,9 @@ def _slices(sizes):
 
 
 def _packed(rows, cols, trans):
-    """Returns the flat positions of matrices of shape (rows[g], cols[g]) that are stored one after the other.
+    """Returns an array of flat positions for each matrix g, [rows[g],cols[g]]. Matrices are stored one after another.
 
-    trans: True if the returned positions are transposed.
+    trans: True transposes the returned arrays, but not the stored matrices.
     """
     positions, start = [], 0
     for m, n in zip(rows, cols, strict=True):
@@ -76,7 +77,10 @@ def _packed(rows, cols, trans):
 
 
 def _positions(x, axes, groups, has_group_axis):
-    """Returns the flat positions of each group's matrix of operand x. Its second axis is the contracted one."""
+    """Returns for each group an array with the flat positions of its matrix in x.data.
+
+    The second axis of each array is the contracted axis.
+    """
     if x.first_dims is not None and x.last_dims is not None:
         return _packed(x.first_dims, x.last_dims, axes == (0,))
     position = np.arange(np.size(x.data)).reshape(np.shape(x.data))

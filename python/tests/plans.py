@@ -12,5 +12,8 @@ def described(*args) -> str:
 
 
 def lines(name: str, function, *operands) -> list[str]:
-    """Runs describe on a function. Returns the text after "name: " in the plan of each of its calls of raggemm."""
+    """Describes the function's calls of raggemm by raggemm.describe, which prints a plan for each.
+
+    Returns the text after "name: " from each plan.
+    """
     return re.findall(rf"^{name}: (.*)$", described(function, *operands), re.MULTILINE)

@@ -20,8 +20,8 @@ def collectives(program) -> set[str]:
 def copies_of_weights(lowered, elements: int) -> list[str]:
     """Returns the instructions of a program that copy or move weights.
 
-    An instruction that only moves data counts if the number of elements of its result is a multiple of `elements`. No
-    other array of the program may have such a size.
+    elements: number of elements of the weights, or of one expert's matrix. An instruction that only moves data counts
+      if its result has a multiple of this number of elements. So no array except weights may have such a size.
     """
     moved = []
     for line in lowered.compile().as_text().splitlines():

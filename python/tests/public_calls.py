@@ -1,7 +1,7 @@
 """Calls of every public function on small operands.
 
-FUNCTIONS has simple arguments for each function. MORE has calls that reach more code. CALLS is for tests: for each
-public name it has the calls in MORE, or if there are none, the call in FUNCTIONS.
+Tests run CALLS. For each public name, CALLS has the calls in MORE, which reach more code. A name without an entry in
+MORE has one call, with the simple arguments in FUNCTIONS.
 """
 
 import contextlib
@@ -95,14 +95,20 @@ class Call:
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """Returns a call of the program of a front end, whose results include gradients already."""
+    """Returns a call of the program `name` of front_end_programs.
+
+    Tests do not differentiate this call, because the program itself computes gradients.
+    """
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Returns the calls of kinds whose names start with these functions. Sizes are uint32, which raggemm converts."""
+    """Returns calls of all kinds in kinds.KINDS whose names start with one of these strings.
+
+    Sizes and offsets are uint32, which raggemm converts.
+    """
 
     def unsigned(name: str, x: Any) -> Any:
         return np.uint32(x) if name in ("sizes", "group_sizes", "group_offset") else x
@@ -115,8 +121,8 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# The last three rows are in no group. Arrays of a call have different types, and integers have types that raggemm
-# itself never creates.
+# Operands of the calls in MORE. The last three rows are in no group. Each call mixes types. Sizes are uint32, which
+# raggemm converts.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}
@@ -140,7 +146,7 @@ DEEPSEEK = {"score": "sigmoid", "num_groups": 3, "group_top_k": 2, "scaling_fact
 
 
 def quantizers(mode: str) -> te.QuantizerSet:
-    """Returns quantizers of this scaling mode. If the mode permits it, gradients have fewer mantissa bits."""
+    """Returns quantizers of this scaling mode. Incoming gradients become float8_e5m2, or float4_e2m1fn for NVFP4."""
     forward, _, _ = te_tensors.MODES[mode]
     backward = forward if forward == ml_dtypes.float4_e2m1fn else ml_dtypes.float8_e5m2
     scale = np.float32([2]) if mode == "DELAYED_TENSOR_SCALING" else None
@@ -176,7 +182,11 @@ LOSSY = RoutedMoE(6, load_balance_loss_weight=0.1, routed_bias_update_rate=0.1)
 
 
 def with_experts(layer: Callable, devices: int, *options: Any) -> tuple[Callable, dict[str, Any]]:
-    """Returns a layer of expert_parallel as a function of arrays on several devices, and its arguments' shardings."""
+    """Wraps a layer of expert_parallel in shard_map over `devices` devices.
+
+    Returns:
+      (function of the layer's arrays as keyword arguments, {name: sharding of this array}).
+    """
 
     def run_on_device(tokens, ids, weights, up, down):
         return layer(expert_parallel.mlp(up, down), tokens, expert_parallel.Routing(ids, weights, 4), *options)
@@ -200,7 +210,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# {public name: its calls, instead of the call in FUNCTIONS}. A dict has the arguments of a call.
+# Lists of calls by public name. They replace the call in FUNCTIONS. A dict in a list has the arguments of one call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {
@@ -242,7 +252,7 @@ MORE: dict[str, list[Any]] = {
         {"logits": SCORES, "top_k": 2, "pre_softmax": True, "renormalize": True, "scaling_factor": 2},
         {"logits": SCORES, "top_k": 2, "expert_bias": random(6)} | DEEPSEEK,
     ],
-    # sort_by_expert has other code for many experts.
+    # Two numbers of experts, because sort_by_expert has another algorithm for many experts.
     "raggemm.sort_by_expert": [
         {"experts": x, "num_experts": n} for x, n in ((CHOSEN, 6), (CHOSEN.astype(np.uint32), 6000))
     ],
@@ -303,7 +313,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.tops.gmm": [program("tops", int(front_end_programs.SIZES.sum()))],
     "raggemm.compat.tops.tgmm": [{"lhs": X, "rhs": X, "group_sizes": SIZES}],
-    # Group sizes must be known when tracing, so they are not arrays.
+    # Tests trace arrays, but gmm_ref and tgmm_ref must know group sizes when tracing. So sizes are a tuple.
     "raggemm.compat.tops.gmm_ref": [{"lhs": X, "rhs": W, "group_sizes": (4,)}],
     "raggemm.compat.tops.tgmm_ref": [{"lhs": X, "rhs": X, "group_sizes": (4,)}],
     "raggemm.compat.transformer_engine.fused_topk_with_score_function": [

@@ -24,7 +24,7 @@ def codes(name):
 
 
 def magnitudes(name):
-    """Returns the finite values from 0 on, in ascending order. Values at even indices have even mantissas."""
+    """Returns the finite nonnegative values of a format, ascending. Values at even indices have even mantissas."""
     values = codes(name).astype(np.float64)
     return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
 
@@ -39,7 +39,7 @@ def nearest(quotients, name):
 
 
 def broadcast_blocks(values, shape):
-    """Gives each element of an array of this shape the value of its block."""
+    """Repeats the values, one per block, so that the result has this shape and each element has its block's value."""
     values = np.asarray(values)
     values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
     for axis, extent in enumerate(shape):
@@ -48,7 +48,10 @@ def broadcast_blocks(values, shape):
 
 
 def reduce_blocks(reduce, x, counts):
-    """Reduces each block of x to one value. counts: number of blocks along each axis."""
+    """Reduces each block of x to one value by `reduce`, such as np.max.
+
+    counts: number of blocks along each axis of x.
+    """
     pairs = [part for n, count in zip(x.shape, counts, strict=True) for part in (count, n // count)]
     return reduce(x.reshape(pairs), axis=tuple(range(1, 2 * x.ndim, 2)))
 

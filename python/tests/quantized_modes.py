@@ -19,8 +19,9 @@ FORMATS = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# For each mode (M: ragged M, K: ragged K, U: uniform): the einsum of MEMBERS, lhs and rhs, then the shapes of lhs and
-# rhs, then the axes along which elements of lhs and of rhs share a scale.
+# Three tables with one entry per mode (M: ragged M, K: ragged K, U: uniform). EQUATIONS: the product as an einsum of
+# MEMBERS, lhs and rhs; mode U needs no MEMBERS. SHAPES: shapes of lhs and rhs. SHARED: for lhs and for rhs, the axes
+# along which elements share a scale.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
@@ -67,10 +68,11 @@ def elements(dtype, shape, seed):
 
 
 def operand(dtype, mode, side, seed, shared=None):
-    """side: 0 for lhs, 1 for rhs.
+    """Makes a random quantized lhs (side 0) or rhs (side 1). Returns its elements, scales and float64 values.
 
-    Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared`. One element of each
-    scale is the format's largest, so that quantizing the values gives the same elements and scales again.
+    Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared`, by default those in
+    SHARED. For each scale, one element is the largest number of the format, so that quantizing the values gives the
+    same elements and scales again.
     """
     shape = SHAPES[mode][side]
     shared = SHARED[mode][side] if shared is None else shared
@@ -102,7 +104,11 @@ def gradient(mode, side, other, ct):
 
 
 def given_as(kind, data, scale, values):
-    """Returns an operand for a front end in a container of this kind, or its float32 values for any other kind."""
+    """Returns a quantized operand in the form in which a front end takes it.
+
+    kind: "QArray", "AsQArray", "QuantizedTensor", or "array" for the elements alone. Any other kind gives the float32
+      values.
+    """
     if kind == "QArray":
         return QArray(data, scale, None, data.dtype)
     if kind == "AsQArray":
@@ -111,7 +117,10 @@ def given_as(kind, data, scale, values):
 
 
 def experts(dtype, blocks, seed=0):
-    """Returns elements, scales and float64 values. Scales of different groups differ by factors of 2^9 to 2^21."""
+    """Makes random quantized weights [G,K,N]. Returns their elements, scales and float64 values.
+
+    Scales of different groups differ by factors of 2^9 to 2^21.
+    """
     random = np.random.default_rng(seed)
     data = elements(np.dtype(dtype), (G, K, N), seed)[0]
     scale = random.uniform(1, 2, (G, blocks, 1, N)) * 2.0 ** np.array([-10, 0, 10]).reshape(G, 1, 1, 1)

@@ -42,7 +42,7 @@ class Form:
 
     @property
     def _outer(self) -> str:
-        """Returns the letters of the axes that group_sizes may have before the group axis."""
+        """Returns the letters of the axes that group_sizes may have in front of its last axis, the group axis."""
         lhs, rhs, out, ragged = self.letters
         batch = [a for a in lhs if a in rhs and a in out]
         if ragged in batch:
@@ -51,9 +51,9 @@ class Form:
         return "".join([*batch, *same_kind[: same_kind.index(ragged)]])
 
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
-        """Returns lhs, rhs and group sizes. Sums of sizes are at most the extent of the ragged axis.
+        """Returns random lhs, rhs and group sizes. Sizes may sum to less than the extent of the ragged axis.
 
-        sizes_per_batch: True if group_sizes has an axis for each axis of _outer.
+        sizes_per_batch: True gives group_sizes all axes that it may have, False gives it the group axis only.
         """
         rng = np.random.default_rng(3)
         lhs, rhs, _, ragged = self.letters
@@ -63,7 +63,7 @@ class Form:
         return [*(rng.normal(size=[EXTENTS[a] for a in x]).astype(dtype) for x in (lhs, rhs)), sizes]
 
     def einsum(self, lhs, rhs, sizes, einsum=np.einsum):
-        """Computes the product by its definition, with a mask of the groups."""
+        """Computes the ragged dot as one einsum of lhs, rhs and a mask that is 1 for members of a group."""
         left, right, out, ragged = self.letters
         if ragged in right and ragged in out:  # If a batch axis is ragged, group sizes have no effect.
             return einsum(f"{left},{right}->{out}", lhs, rhs)

@@ -8,7 +8,7 @@ from raggemm.compat import maxtext
 
 
 class RoutedMoE:
-    """A layer that selects experts by top_k of the logits, like MaxText's layer without a routed bias."""
+    """A stand-in for MaxText's RoutedMoE without a routed bias. Its router selects the top_k largest logits."""
 
     permute, unpermute = maxtext.permute, maxtext.unpermute
     is_hash_routing = False

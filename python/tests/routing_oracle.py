@@ -18,7 +18,10 @@ def best(scores, count):
 
 
 def allowed(scores, num_groups, group_top_k, count):
-    """Returns the experts of the group_top_k best groups. A group's rank is the sum of its `count` largest scores."""
+    """Returns the experts that a token may choose: all experts of the group_top_k best of num_groups groups.
+
+    The score of a group is the sum of its `count` largest scores of experts.
+    """
     size = len(scores) // num_groups
     groups = [range(g * size, (g + 1) * size) for g in range(num_groups)]
     sums = [sum(sorted((scores[e] for e in group), reverse=True)[:count]) for group in groups]
@@ -26,9 +29,9 @@ def allowed(scores, num_groups, group_top_k, count):
 
 
 def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renormalize=False, scaling_factor=1.0):
-    """Returns the weights, in float64, and the experts of each token, both [T,k].
+    """Returns the routing weights, in float64, and the experts of each token, both [T,k].
 
-    groups: None, or the arguments of allowed() after the scores.
+    groups: (num_groups, group_top_k, count) limits a token's experts as in allowed(). None: no limit.
     """
     weights, chosen = [], []
     for token_logits in np.asarray(logits).astype(np.float64):

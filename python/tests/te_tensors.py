@@ -32,7 +32,10 @@ def parts(x):
 
 
 def close(got, lhs, rhs, out=None, bias=None):
-    """Checks the product of each group. out: index of each product in `got`. Default: 0, 1, and so on."""
+    """Checks that `got` has lhs[g] @ rhs[g] + bias[g] for each group g, and zeros elsewhere.
+
+    out: where the product of each group is in `got`, as an index or slices. The default is index g.
+    """
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
     for g, index in enumerate(range(len(lhs)) if out is None else out):

@@ -22,7 +22,11 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def random_routing(groups, m, seed):
-    """Returns sizes, first groups and group counts of CASES routings. In a third of them, each row is in a group."""
+    """Makes CASES random routings of m rows. In a third of the routings, each row is in a group.
+
+    Returns:
+      (group sizes [CASES,groups]; first group of a shard and number of its groups, both [CASES]).
+    """
     rng = np.random.default_rng(seed)
     sizes = np.zeros((CASES, groups), np.int32)
     for i in range(CASES):

@@ -46,7 +46,7 @@ def run_moe(x=X, gate=GATE, wi=WI, wo=WO, biases=(None, None, None), **options):
 
 
 def expected(arrays, activation="silu", early=False, dtype=np.float64, **router):
-    """Returns the result [tokens,H] in float64 and the chosen experts [tokens,k].
+    """Computes moe in float64. Returns its result [tokens,H] and the chosen experts [tokens,k].
 
     Args:
       arrays: x, gate, wi, wo and optionally three biases.
@@ -95,7 +95,7 @@ def test_activations_and_early_weights(activation, early, biases):
     close(run()[0], expected((X, GATE, WI, WO, *biases), activation, early)[0])
     is_fused = activation not in ("linear", "tanh") and not (early and biases)
     products = custom_calls(run.lower())
-    assert products == (0 if is_fused else 3)  # unfused: two dense layers, and the sums of the rows of each token
+    assert products == (0 if is_fused else 3)  # three: two by grouped_dense, and one by combine
 
 
 @pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])

@@ -113,7 +113,7 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# `./dev test` runs MX and delayed scaling. Other tests multiply NVFP4.
+# Pairs (name of SETS, is_transposed). `./dev test` samples only MX and delayed scaling. Other tests multiply NVFP4.
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 

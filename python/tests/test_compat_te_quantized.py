@@ -38,9 +38,10 @@ def as_ragged_tensor(x):
 
 @jax.jit
 def compute_products(x, kernel, grad, plain):
-    """Computes the three products of a layer, each with one and with two scaled tensors.
+    """Computes the forward product and the two gradients of a layer, with one or both operands scaled.
 
-    x, kernel and grad are scaled tensors. `plain` has arrays in place of them. Keys name the scaled operand.
+    x, kernel and grad are scaled tensors, and `plain` has three arrays with the same meaning. A key of the result
+    names the operand that is scaled, or is "both".
     """
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
     return {
@@ -174,7 +175,10 @@ COLUMN_CASES = [*itertools.product(COLUMN_MODES, "NT", (False, True))]
 
 @pytest.mark.parametrize("mode, layout, is_colwise", sampled(COLUMN_CASES, 5, unpack=True), ids=str)
 def test_groups_of_columns(mode, layout, is_colwise):
-    """A tensor with last_dims can be lhs in modes ragged M and ragged K, and rhs of a scaled lhs in mode ragged N."""
+    """Tests tensors with ragged columns (last_dims), which can be operands in three modes.
+
+    They are lhs in modes ragged M and ragged K, and rhs in mode ragged N, with a scaled lhs.
+    """
     x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
     shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
     shared = dataclasses.replace(shared, first_dims=None)

@@ -6,8 +6,8 @@ Arguments and their order are those of that function. The semantics are those of
 runs without a TPU: rhs [num_groups, k, n] has scales and a bias, and rows of the groups overwrite existing_out.
 activation_quantized_dtype quantizes lhs. Deliberate differences:
 
-- Rows outside the processed groups are zero, or rows of existing_out, with any zero_initialize. In sglang-jax they are
-  zero only if rhs has fewer groups than group_sizes and existing_out is None.
+- Rows outside the processed groups are zero, or keep the rows of existing_out. zero_initialize has no effect. In
+  sglang-jax these rows are zero only if rhs has fewer groups than group_sizes and existing_out is None.
 - m need not be a multiple of a tile. tiling has no effect.
 - rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies it and the rows of existing_out by
   the scales of lhs.

@@ -39,7 +39,10 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 
 
 def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
-    """Returns x as an operand of the product and, for an AsQArray, the array that gets the gradient, else None."""
+    """Returns the operand of the product for the argument x, and the array that gets the gradient instead, or None.
+
+    Only an AsQArray has such an array: its unquantized value. The operand is then quantized, without a gradient.
+    """
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
     if not isinstance(x, jax.Array | np.ndarray) and not checks.is_quantized(x):

@@ -66,7 +66,7 @@ class Pair:
     def theirs(self) -> list[Parameter]:
         path = importlib.metadata.distribution(self.package).locate_file(self.file)
         found = parameters_of(path.read_text(), self.name)
-        if "." in self.name:  # Our function takes the method's self as its first argument.
+        if "." in self.name:  # A method: the first parameter of `ours` stands for self, with another name.
             found[0] = found[0].replace(name=next(iter(inspect.signature(self.ours).parameters)))
         return found
 

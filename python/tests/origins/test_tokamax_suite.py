@@ -11,7 +11,7 @@ from absl import flags
 from raggemm.compat.tokamax import ragged_dot
 from tokamax._src.ops.ragged_dot import test_base
 
-flags.FLAGS.mark_as_parsed()  # otherwise tokamax would parse pytest's command line
+flags.FLAGS.mark_as_parsed()  # keeps tokamax from parsing pytest's command line as its flags
 
 
 class TestRaggedDot(test_base.RaggedDotTestBase):

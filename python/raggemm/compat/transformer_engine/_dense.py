@@ -1,4 +1,7 @@
-"""grouped_dense and grouped_dbias. With quantizers, each product quantizes along its contracted axes."""
+"""Defines grouped_dense, a dense layer for groups of rows, and grouped_dbias, the gradient of its bias.
+
+With quantizers, grouped_dense quantizes the operands of each forward and backward product along the contracted axes.
+"""
 
 import dataclasses
 import functools
@@ -44,7 +47,10 @@ def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
 
 
 def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
-    """Sums the rows of each group: [groups, columns of x]. The sum is a product with ones, which checks the sizes."""
+    """Returns the sum of each group's rows of x: [groups, columns of x].
+
+    Computes it as a product of ones and x, because grouped products also check the sizes.
+    """
     ones = jnp.ones((1, x.shape[0]), jnp.float32)
     return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]
 

@@ -1,4 +1,4 @@
-"""moe, TransformerEngine's block of a router and its experts, with raggemm's moe_mlp."""
+"""Defines moe, TransformerEngine's layer of a router and its experts. raggemm's moe_mlp computes it if possible."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -58,7 +58,7 @@ class _Experts(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The computation of the experts, without the router."""
+    """The experts of a moe call and their options. Calling it computes the experts for routed rows."""
 
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
@@ -66,7 +66,11 @@ class _Block(NamedTuple):
     weights_before_wo: bool  # True: routing weights multiply the operand of wo. False: the result of wo
 
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
-        """Computes [T,H]. Calls moe_mlp if that computes the same function, else grouped_dense twice."""
+        """Computes the weighted sum of each token's experts, [T,H].
+
+        Calls moe_mlp if there are no quantizers, moe_mlp has the activation, and routing weights do not come before a
+        wo_bias. Otherwise calls grouped_dense twice.
+        """
         wi, wo, wi_bias, wo_bias = self.experts
         is_plain = not any(has_quantizers(q, f"quantizer_sets[{i}]") for i, q in enumerate(self.quantizer_sets))
         fused = _FUSED_ACTIVATIONS.get(self.activation) if isinstance(self.activation, str) else None

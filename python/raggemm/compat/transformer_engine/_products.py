@@ -62,7 +62,11 @@ def amax_scale(amax: jax.Array) -> jax.Array:
 
 
 def _group_scales(x: Any) -> jax.Array | None:
-    """Returns the scales that multiply the sums of each group, (G,) or (), or None if x has no such scales."""
+    """Returns the scales of x that grouped_gemm applies to sums, as part of alpha.
+
+    There is one scale per group, (G,), or one scale, (), if x has no groups. None if x has only scales of blocks, or no
+    scales.
+    """
     if not isinstance(x, ScaledOperand):
         return None
     scale = x.scale if x.block is None else None
@@ -81,9 +85,10 @@ def _supports_blocks(layout: Layout, block: tuple[int, int]) -> bool:
 
 @jax.jit
 def _dequantize(x: ScaledOperand) -> jax.Array:
-    """Multiplies elements by the scales of their blocks. Returns bfloat16.
+    """Multiplies elements by the scales of their blocks. Returns the products in bfloat16.
 
-    The result is [G,rows,columns], or [rows,columns] with ragged rows. Transposes ragged columns to rows.
+    The result is [G,rows,columns], or [rows,columns] with ragged rows. If the columns of x are ragged, the result is
+    transposed, so that its rows are ragged.
     """
     layout, block, data, scale = x.layout, x.block, x.data, x.scale
     assert block is not None and scale is not None
@@ -105,10 +110,12 @@ def _dequantize(x: ScaledOperand) -> jax.Array:
 
 
 def _to_grouped_operand(x: Any, allows_scales: bool) -> tuple[Any, Callable[[int], int]]:
-    """Converts x to an operand of raggemm.grouped_gemm, without the scales that _group_scales returns.
+    """Converts x to an operand of raggemm.grouped_gemm. Leaves out scales of groups, see _group_scales.
 
-    Returns also a function that converts an axis of x to an axis of this operand. allows_scales: False if grouped_gemm
-    supports no scales in this mode, so that x is dequantized.
+    allows_scales: False dequantizes blocks, for modes in which grouped_gemm supports no scales.
+
+    Returns:
+      (operand, function that maps an axis of x to the same axis of the operand).
     """
     if not isinstance(x, ScaledOperand):
         return x, lambda axis: axis
@@ -135,7 +142,10 @@ def parse_axes(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Array | None:
-    """Multiplies the scales of groups of both operands. `groups`, offset: the groups to select; None: all."""
+    """Returns the argument alpha of grouped_gemm: the product of both operands' scales of groups. None: no such scales.
+
+    groups, offset: number of groups that the call processes, and index of the first one. None selects all groups.
+    """
 
     def select_groups(scale: jax.Array) -> jax.Array:
         if groups is None or offset is None or scale.ndim == 0 or scale.shape[0] <= groups:
@@ -150,10 +160,10 @@ def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Arra
 def multiply(
     names: ArgNames, lhs: Any, rhs: Any, contracting_dims: Axes, *, precision: Any, dtype: Any, **options: Any
 ) -> jax.Array:
-    """Computes lhs x rhs for each group.
+    """Computes lhs x rhs for each group by raggemm.grouped_gemm. Either operand may have scales.
 
-    names: names of arguments in error messages. dtype: preferred_element_type. options: arguments of
-      raggemm.grouped_gemm.
+    names: names of lhs and rhs for error messages. dtype: preferred_element_type of the result. options: further
+      arguments of grouped_gemm.
     """
     is_ragged_n = _is_ragged(rhs) and not _is_ragged(lhs)
     (left, map_left), (right, map_right) = (_to_grouped_operand(x, not is_ragged_n) for x in (lhs, rhs))

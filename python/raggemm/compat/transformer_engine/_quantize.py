@@ -1,4 +1,4 @@
-"""grouped_quantize, quantization of the operands of products, and unswizzled."""
+"""Quantizes arrays and operands of products in groups, and converts swizzled scales to raggemm's layout."""
 
 import dataclasses
 import functools
@@ -82,10 +82,10 @@ def check_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("x", "sizes"), meta_fields=("layout",))
 @dataclasses.dataclass(frozen=True)
 class _GroupMatrices:
-    """The matrices of an array: [G,rows,columns], or [rows,columns] with ragged rows."""
+    """An array that is quantized group by group: [G,rows,columns], or [rows,columns] if groups divide the rows."""
 
     x: jax.Array
-    sizes: Any  # sizes of the groups that divide the rows; None: [G,rows,columns]
+    sizes: Any  # sizes of the groups that divide the rows; None if x is [G,rows,columns]
     layout: Layout
 
     @property
@@ -115,12 +115,12 @@ class _GroupMatrices:
         return self.x * jnp.append(values, 1)[self.rows.group][:, None]
 
     def quantize_blocks(self, dtype: Any, scale_dtype: Any, block: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-        """Quantizes the matrices in blocks. Returns elements and scales. Partial blocks are padded with zeros."""
+        """Quantizes x with one scale per block. Returns elements and scales. Zeros complete partial blocks."""
         (rows, columns), counts, at = self.layout.matrix, self.layout.scale_shape(block), None
         x = jnp.pad(self.x, ((0, 0),) * (self.x.ndim - 1) + ((0, -columns % block[1]),))
         if self.rows is None:
             x = jnp.pad(x, ((0, 0), (0, -rows % block[0]), (0, 0)))
-        elif block[0] > 1:  # Moves each group to the start of a block.
+        elif block[0] > 1:  # Each group must start a new block.
             at = block_of_each_row(self.rows, self.sizes, block[0]) * block[0] + self.rows.offset % block[0]
             x = jnp.zeros((counts[0] * block[0], x.shape[1]), x.dtype).at[at].set(x, mode="drop")
         q = quantize_blocks(x, QuantSpec(dtype, scale_dtype, False, counts, None))

@@ -1,4 +1,7 @@
-"""Matrices whose rows are divided into groups: blocks of rows that start anew in each group, and transposed packing."""
+"""Helpers for matrices whose rows are divided into groups.
+
+They number blocks of rows that never span two groups, and store each group's matrix transposed, one after the other.
+"""
 
 from typing import NamedTuple
 
@@ -31,7 +34,7 @@ def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 class GroupedRows(NamedTuple):
-    """The group of each row of a matrix, and the row's place in it. Each array has one entry per row."""
+    """For each row of a matrix: its group, its index in the group, and the group's size."""
 
     group: jax.Array  # index of each row's group; the number of groups for rows of no group
     offset: jax.Array  # index of each row in its group
@@ -46,10 +49,10 @@ class GroupedRows(NamedTuple):
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
-        """Returns for each row the start of its group, plus offsets.
+        """Returns starts[group] + offsets for each row, or `end` for rows of no group: positions in another array.
 
-        starts: one start per group. offsets: one or more offsets per row. Rows of no group get `end`, which is
-        out of bounds.
+        starts: position of the start of each group. offsets: one or more per row, relative to the start of its group.
+        end: the size of the other array, so that it is out of bounds.
         """
         groups = starts.shape[0]
         starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))
@@ -86,5 +89,8 @@ def pack_transposed(x: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def unpack_transposed(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Inverts pack_transposed. Rows of no group are filled as in gather_rows."""
+    """Returns the array of this shape, [rows, width], that pack_transposed has packed into `flat`.
+
+    Rows of no group get zeros, or 2^-127 if the type is float8_e8m0fnu.
+    """
     return gather_rows(flat, _packed_positions(sizes, *shape))

@@ -1,4 +1,7 @@
-"""TransformerEngine's router and permutation, with raggemm's router and combine."""
+"""Defines TransformerEngine's functions that route tokens to experts, and that reorder rows by expert and back.
+
+They are computed by raggemm's router and by raggemm.combine.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -127,7 +130,7 @@ def _flatten_batch(name: str, x: Any) -> jax.Array:
 
 
 class _DispatchedRows(NamedTuple):
-    """Rows ordered by expert and then by token, with padding after each expert."""
+    """Rows of token_dispatch's result: ordered by expert and then by token, with padding after each expert's rows."""
 
     tokens: jax.Array  # token of each row, int32 [rows]; T for padding
     experts: jax.Array  # expert of each row, int32 [rows]
@@ -144,17 +147,17 @@ def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRow
     row = jnp.arange(count, dtype=jnp.int32)
     expert = jnp.searchsorted(jnp.cumsum(sizes), row, side="right").astype(jnp.int32)
     expert = jnp.minimum(expert, experts - 1)
-    pair = row - pad_offsets[expert]  # index among the routed pairs, sorted by expert
+    pair = row - pad_offsets[expert]  # number of the row's routed pair, counted expert by expert
     is_padding = pair >= jnp.cumsum(routed)[expert]
     index = jnp.searchsorted(
         jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1
-    )  # index in [E,T] of the routed pair
+    )  # flat index of each row's pair in [E,T]
     token = jnp.where(is_padding, tokens, index.astype(jnp.int32) % max(tokens, 1))
     return _DispatchedRows(token, expert, sizes, pad_offsets)
 
 
 def _row_id_map(is_routed: jax.Array) -> jax.Array:
-    """Returns row_id_map of token_dispatch, int32 [T,2E+1]. Rows are counted without padding."""
+    """Returns token_dispatch's row_id_map, int32 [T,2E+1]. Its row numbers do not count rows of padding."""
     routed = is_routed.sum(0, dtype=jnp.int32)
     first = jnp.cumsum(routed) - routed
     row = jnp.where(is_routed, first[None] + jnp.cumsum(is_routed, 0, dtype=jnp.int32) - 1, -1)
@@ -171,11 +174,11 @@ def token_dispatch(
     Args:
       inp: [T,H] or [batch,sequence,H], like routing_map and probs.
       routing_map: [T,E], nonzero if a token goes to an expert.
-      num_out_tokens: rows without padding, at least 1: the number of nonzeros in routing_map. Further rows are zero.
-        Pairs without a row are dropped.
+      num_out_tokens: number of rows without padding, at least 1. It should be the number of nonzeros in routing_map. If
+        it is larger, the remaining rows are zero. If it is smaller, the last pairs of token and expert can get no row.
       probs: [T,E]. Rows with probability 0 are zero, like padding.
       align_size: pads each expert with zeros to a multiple of this number of rows. The result has (num_out_tokens + E *
-        (align_size - 1)) // align_size * align_size rows, enough for every routing_map.
+        (align_size - 1)) // align_size * align_size rows, enough for any distribution of the tokens.
 
     Returns:
       (rows [M,H]; row_probs [M], or None; row_id_map int32 [T,2E+1] for token_combine: the rows of a token in
@@ -226,7 +229,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     is_valid = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_valid, row, len(inp)).reshape(-1)
     num_pairs = tokens * num_experts
-    # For each row of inp the index in [T,E] of its token and expert; num_pairs for padding.
+    # For each row of inp, the flat index in row_id_map[:, :num_experts] of its entry; num_pairs for padding.
     pair = jnp.full(len(inp), num_pairs, jnp.int32).at[row].set(jnp.arange(num_pairs, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:
@@ -255,7 +258,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
         raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must both be [chunks]")
 
     def new_positions(sizes: jax.Array, order: jax.Array) -> jax.Array:
-        """Returns the position of each row after the chunks are reordered."""
+        """Returns for each row its new position, if chunks of these sizes are rearranged in this order."""
         ends = jnp.cumsum(sizes[order])
         starts = jnp.zeros_like(sizes).at[order].set(ends - sizes[order])
         row = jnp.arange(len(inp), dtype=jnp.int32)

@@ -49,9 +49,9 @@ class GroupedScaledTensor1x:
     """A quantized operand. TransformerEngine's own class, or any object with these attributes, works, too.
 
     data is flat, of original_shape. Axes before flatten_axis collapse to rows, the others to columns. Groups divide the
-    rows (first_dims, [G]) or the columns (last_dims, [G]), and may not cover the last ones. Groups of columns are
-    contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis is 2 or more,
-    and there is one matrix if it is 1.
+    rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or columns may belong to no group. Groups of
+    columns are contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis is
+    2 or more, and there is one matrix if it is 1.
 
     With data_layout "T" each group's matrix is stored transposed, and the matrices are contiguous. original_shape and
     flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise and
@@ -111,7 +111,8 @@ class ScaledTensor2x:
 class GroupedQuantizer:
     """A quantizer. TransformerEngine's own quantizers, or any object with these attributes, work, too.
 
-    If a quantizer of TransformerEngine has an attribute `quantizers`, with one per group, the scales of these are used.
+    A quantizer of TransformerEngine may have an attribute `quantizers`, a list with one quantizer per group. Each group
+    then has the scale of its own quantizer.
     """
 
     q_dtype: Any
@@ -195,7 +196,10 @@ class Layout:
         return axis + len(self.shape) - first if axis < first else axis - first + self.lead
 
     def scale_shape(self, block: tuple[int, int]) -> tuple[int, ...]:
-        """Returns the shape of scale_inv for blocks of this stored shape: [G,rows,columns], or without G if ragged."""
+        """Returns the shape of scale_inv, counted in blocks: [G,rows,columns], or [rows,columns] if an axis is ragged.
+
+        block: rows and columns of a block in the stored matrix.
+        """
         counts = [
             max_blocks(extent, self.groups, size) if axis == self.ragged else cdiv(extent, size)
             for axis, (extent, size) in enumerate(zip(self.matrix, block, strict=True))
