@@ -31,7 +31,7 @@ EXECUTORS = ("pool", "openmp", "serial")
 CASES = ",".join(str(ROOT / f"proto/cases/{name}.textproto") for name in ("edge", "formats"))
 PYTEST = (str(PYTHON), "-m", "pytest", "-n", "2", "--dist=loadfile")
 REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
-# The newest jax is pinned for the newer Python of a Debian 13 chroot.
+# Version of the newest jax. requirements.txt pins it for Python 3.12 or later, such as that of Debian 13.
 NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
 VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
 # Versions of jaxlib. Their headers together have each version of XLA's FFI API from 0.2 to 0.5.
@@ -172,7 +172,7 @@ def valgrind(session: nox.Session, steps: Steps) -> None:
 
 @form("full")
 def full(session: nox.Session) -> None:
-    """Runs the tests that the default excludes, or the named parts of them."""
+    """Runs the tests that the session "default" excludes, or only the named parts of these tests."""
     steps, parts = Steps(session), session.posargs or ["bench", "grids", "slow", "address", "thread", "valgrind"]
     if "bench" in parts:
         steps.run("bench", "ctest", "--preset", "release", "-L", "bench")
@@ -240,7 +240,8 @@ def lint(session: nox.Session) -> None:
     # The presets compile several sources as one (a unity build). A build without that finds missing #includes.
     tidy = ROOT / "build/tidy"
     session.run("cmake", "--preset", "release", "-B", str(tidy), "-DCMAKE_UNITY_BUILD=OFF", silent=True)
-    # The compile commands have the flags of g++. clang-tidy also needs these, for GCC's headers and builtins.
+    # clang-tidy reads the flags of g++ from the compile commands. It also needs the flags in `extra`, for GCC's headers
+    # and builtins.
     include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
     extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]
@@ -525,7 +526,7 @@ def aarch64_tests(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Runs all forms or the named ones, one after the other."""
+    """Runs all sessions of FORMS, or only the named ones, one after the other."""
     parser = argparse.ArgumentParser(prog="./dev test --release", usage="%(prog)s [--resume] [NAME...]")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("name", nargs="*", help=", ".join(FORMS))

@@ -130,12 +130,12 @@ class RhsPanels {
 };
 
 // Sets the arguments of kernels. Adjacent register tiles with the same height and rhs mode share a kernel and most
-// arguments. GFLOP/s for 2048x768 f32 on two cores of Zen 3, if all arguments are set for each register tile, or only
-// those that differ:
+// arguments, so MoveDown sets only the others again. GFLOP/s for 2048x768 f32 on two cores of Zen 3, if BindTile sets
+// all arguments for each register tile, and with MoveDown:
 //
-//                            all      only different ones
-//     gradient, 16 rows      64       69
-//     forward, 64 rows       117      122
+//                            BindTile only    with MoveDown
+//     gradient, 16 rows      64               69
+//     forward, 64 rows       117              122
 //
 // Kernels that compute eight register tiles in one call would be 4 % faster for the gradient of 16 rows, but 3 % slower
 // for 512 rows forward.
@@ -199,7 +199,7 @@ class ArgumentBinder {
   const int64_t sum_size_;   // Bytes of a sum.
   const int64_t row_bytes_;  // Bytes of a packed row of lhs, in a whole KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs before the current block.
+  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs from the start of the KC block to the current block.
   // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };

@@ -63,7 +63,8 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Frees the list when the library is unloaded. Takes the lock, because other threads may still be in calls.
+// Frees the buffers of free_list when the library is unloaded. Locks lists_mutex, because other threads may still make
+// calls.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};

@@ -22,7 +22,7 @@ struct Scratch {
   // Accumulation chains: an array [mr][nr] for each register tile of the first panel, then of the next panel, and so
   // on.
   char* chain;
-  char* total;  // Totals of the chains, in the layout of `chain`.
+  char* total;  // Sums of each element's finished accumulation chains, in the layout of `chain`.
   char* bias;   // Bias [columns], in the type of the sums.
   // Only for calls with an activation: one row of the gate and one row of results before the activation, f32 [columns].
   float *gate, *result;
@@ -33,7 +33,7 @@ struct Scratch {
   int64_t bytes = 0;  // Bytes of all buffers.
 };
 
-// Largest number of buffers that the list keeps. With the largest blocking they have 128 MiB.
+// Largest number of buffers that the process-wide list keeps. With the largest blocking, they have 128 MiB together.
 inline constexpr int64_t kMostKeptBuffers = 64;
 
 // The pack buffers of a call, one for each thread. The destructor returns them to the list.
@@ -44,7 +44,8 @@ class ScratchLease {
   ScratchLease(const ScratchLease&) = delete;
   ScratchLease& operator=(const ScratchLease&) = delete;
 
-  // Returns ResourceExhausted if there is not enough memory.
+  // Takes `count` buffers of at least `bytes` bytes each from the list, or allocates them. Returns ResourceExhausted if
+  // memory is short.
   absl::Status Acquire(int64_t count, int64_t bytes);
   void* at(int64_t i) const { return blocks_[i]; }
 

@@ -61,8 +61,8 @@ Cpu ProbedCpu() {
   if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
   if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
   if (row == nullptr) {
-    // Assumes two vector fmas per cycle, and half a vector of f32 from L2 per cycle, with the vectors of the preferred
-    // ISA.
+    // A CPU without measured numbers is assumed to compute two vector fmas per cycle, and to read half a vector of f32
+    // per cycle from L2, with the vectors of the preferred ISA.
     const Isa isa = PreferredIsa(host, kArithmetics[0]);
     host.fmas_per_cycle = host.l2_bytes_per_cycle = 2.0 * static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
   }

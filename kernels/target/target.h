@@ -19,9 +19,10 @@ struct IsaRow {
   // Returns what the CPU or the operating system lacks for the instruction set, or null.
   const char* (*missing)();
   absl::Span<const KernelRow> kernels;
-  // Instruction set whose kernels compute the arithmetics that `kernels` lacks. The scalar one has itself.
+  // Instruction set whose kernels compute the arithmetics that `kernels` lacks. The base of the scalar instruction set
+  // is itself.
   Isa base;
-  const Dequantizers* dequantizers = nullptr;  // Null: the dequantizers of `base` are used.
+  const Dequantizers* dequantizers = nullptr;  // Null: the instruction set uses the dequantizers of `base`.
   bool usable() const { return missing() == nullptr; }
 };
 

@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // One row for bf16, one for bytes.
+extern const KernelRow kAmxKernels[2];  // Kernels for bf16, and kernels for bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
@@ -57,7 +57,8 @@ absl::Span<const IsaRow> IsaRows() {
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 
 absl::Span<const Cpu> MeasuredCpus() {
-  // prefetch_panels_below comes from these GFLOP/s of prefetches panel by panel and row by row (2048x768, two cores):
+  // prefetch_panels_below was chosen by these GFLOP/s of 2048x768 products on two cores. The next block of rhs is
+  // prefetched panel by panel, or row by row:
   //
   //     Emerald Rapids   panels  rows         Zen 3            panels  rows
   //     f32, 4 rows      55      50           f32, 8 rows      31      51
@@ -67,9 +68,10 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 8 rows     155     153
   //     bf16, 32 rows    243     269
   //
-  // By the numbers below, reading rhs from memory takes as long as the arithmetic with 23 rows of f32 on Emerald Rapids.
-  // Measured were 21 rows. The constants in rhs_layout.h and strategy.cc were measured on Emerald Rapids. Zen 3 has
-  // copies of the numbers of Emerald Rapids for memory, calls and pages. Calls on Zen 3 were tested with them.
+  // On Emerald Rapids, the numbers below predict that the arithmetic of 23 rows of f32 takes as long as reading rhs
+  // from memory. By measurement, 21 rows take as long. The constants in rhs_layout.h and strategy.cc were measured on
+  // Emerald Rapids. Zen 3 has the memory_bytes_per_cycle, cycles_per_call and block_bytes of Emerald Rapids. Calls on
+  // Zen 3 were tested with them.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
@@ -92,9 +94,9 @@ absl::Span<const Cpu> MeasuredCpus() {
        .l1_bytes = 32 << 10,
        .l2_bytes = 512 << 10,
        .block_bytes = 384 << 10},
-      // The measured times of kernel loops differ by 13 % from those that these numbers predict. A call has an overhead
-      // of 94 cycles. But with cycles_per_call = 94, plans choose blocks with too few steps of k: 512 rows of 2048x768
-      // f32 run at 175 instead of 183 GFLOP/s.
+      // The numbers of Zen 4 predict the times of kernel loops with an error of 13 %. The measured overhead of a kernel
+      // call is 94 cycles. But with cycles_per_call = 94, plans choose blocks with too few steps of k: 512 rows of
+      // 2048x768 f32 run at 175 instead of 183 GFLOP/s.
       {.name = "AMD Zen 4",
        .isas = With({"avx2", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 16,

@@ -23,8 +23,9 @@ namespace {
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Bit kLast of a loop number means that the helpers stop after this loop. The only loop of a team has it. A team with
-// several loops ends with the loop number kEnded, which has no tiles.
+// Bit kLast of a loop number tells the helpers to stop after this loop. A team for one loop gives this loop the
+// number 1. A team for several loops numbers them 2, 4, 6 and so on. Team::End stops its helpers by the number kEnded,
+// which has bit kLast and no tiles.
 constexpr int64_t kLast = 1, kEnded = -1;
 
 // Number of times that a waiting thread checks a value before it sleeps. The value usually changes within microseconds,
@@ -94,9 +95,9 @@ void Team::For(int64_t count, TileBody body) {
   For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
 }
 
-// body_ is used only after a claim. body_ then belongs to the loop of the claimed tile, because the caller waits for
-// claimed tiles. If a thread claims beyond the end of a loop, it may see the end of a later loop. So the numbers of the
-// loops of the claim and of the end must be the same, too.
+// Claims and runs tiles until all ranges are empty. Reads body_ only after a claim: body_ then belongs to the loop of
+// the claimed tile, because the caller waits for claimed tiles. A claim beyond the end of a loop may be compared with
+// the Range::end of a later loop. So a claim counts only if its loop number equals the loop number of Range::end.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -115,7 +116,8 @@ void Team::Work(int64_t worker) {
   if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
 }
 
-// Does nothing on the thread of the caller, because that thread would wait for itself.
+// Works on the loops of the team as `worker`, until the last loop is done. Does nothing if it runs on the thread of the
+// caller, because that thread would wait for itself.
 void Team::Help(int64_t worker) {
   if (std::this_thread::get_id() == caller_) return;
   int64_t loop = 0;
@@ -133,7 +135,7 @@ void Team::StartHelpers(TaskPool& pool) {
         Help(next_worker_.fetch_add(1, std::memory_order_relaxed));
         Release();
       });
-    } catch (...) {  // The team works with fewer helpers.
+    } catch (...) {  // If Schedule throws, the team works with fewer helpers.
       Release();
       break;
     }
@@ -152,7 +154,7 @@ namespace {
 
 #ifdef _OPENMP
 
-// This library reads the environment while it is loaded, and so does libgomp.
+// Stack size of libgomp's threads. A static constant, because libgomp reads the environment when it is loaded, too.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -177,11 +179,12 @@ int64_t TryThreads(int64_t wanted) {
   return made;
 }
 
-// Returns the number of threads that libgomp can use, up to `wanted`. libgomp has kept `kept` of them from its last
-// team. Makes the other threads and allocates memory on trial, before libgomp does so. libgomp can still fail if other
-// code takes the last thread in between, or if other code has run a smaller team on this thread.
+// Returns the number of threads with which libgomp can start a team, up to `wanted`. `kept` of them still exist from
+// libgomp's last team. Makes the others on trial and allocates memory on trial, because libgomp ends the process if it
+// fails to do so. libgomp can still fail if other code takes the last thread in between, or if other code has run a
+// smaller team on this thread.
 int64_t AvailableThreads(int64_t wanted, int64_t kept) {
-  if (IsForkedChild()) return 1;  // libgomp would wait for threads of the parent.
+  if (IsForkedChild()) return 1;  // Here libgomp would wait for threads that only the parent process has.
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
@@ -242,7 +245,7 @@ bool IsOpenMp(const ThreadChoice& threads) { return threads.executor == Executor
 
 }  // namespace
 
-// The reference of the caller to a team.
+// Scope in which a caller uses a team. The destructor ends the team and releases the caller's reference to it.
 struct Membership {
   ~Membership() {
     team->End();

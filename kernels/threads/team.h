@@ -43,7 +43,7 @@ class Team {
   // time. body must not throw. During body the floating-point environment is the default one, without flush-to-zero.
   // The environment of the caller is restored afterwards.
   void For(const TileRanges& ranges, TileBody body);
-  // Calls body(tile, worker) in the same way for `count` tiles of equal cost.
+  // Runs `count` tiles of equal cost by the other overload, with one range for each thread.
   void For(int64_t count, TileBody body);
 
  private:
@@ -51,13 +51,14 @@ class Team {
   friend absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
   friend struct Membership;
 
-  // The next tile of a range that nobody has claimed, and the end of the range. Memory orders matter on CPUs such as
-  // aarch64:
+  // A range of tiles of a loop. `next` is the first tile that no thread has claimed. Memory orders matter on CPUs such
+  // as aarch64:
   //
-  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value of `next`,
-  //   or a value that earlier claims made of it. So the claiming thread sees the loop. A claim of an older value has
-  //   the number of an older loop and is ignored.
-  // - Workers write results, then release their count of finished tiles (Work). The caller acquires the last count.
+  // - Team::For writes body_, remaining_ and `end`, then stores `next` with release order. To claim a tile, Team::Work
+  //   increments `next` with acquire order. So the claiming thread sees what Team::For wrote. A claim with the number
+  //   of an older loop is ignored.
+  // - Team::Work writes results, then subtracts its finished tiles from remaining_ with release order. Team::For loads
+  //   the final 0 with acquire order. So the caller sees all results.
   struct alignas(64) Range {
     std::atomic<int64_t> next, end;
   };
@@ -76,7 +77,7 @@ class Team {
   std::atomic<int64_t> references_;
   std::atomic<int64_t> next_worker_;  // Next free worker number. The caller is worker 0.
   std::atomic<int64_t> loop_;         // Number of the current loop.
-  std::atomic<int64_t> remaining_;    // Unfinished tiles of the current loop.
+  std::atomic<int64_t> remaining_;    // Number of unfinished tiles of the current loop.
   const TileBody* body_;
   Team* next_free_;
   Range ranges_[kMaxThreads];

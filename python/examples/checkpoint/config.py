@@ -59,7 +59,7 @@ class Config(NamedTuple):
     head_dim: int
     latent: Latent | None
     frequencies: tuple[float, ...]  # rotation of each pair of elements, in radians per position
-    magnitude: float  # factor of rotated elements
+    magnitude: float  # factor that multiplies rotated elements
     score_scale: float
     epsilon: float
     windows: tuple[int | None, ...]  # tokens that each layer attends to, with the token itself; None: all
@@ -79,7 +79,7 @@ def _mscale(factor: float, coefficient: float) -> float:
 
 
 def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray, float]:
-    """Returns the frequency of each of the dim / 2 pairs of rotated elements, and the factor of rotated elements.
+    """Returns the frequency of each of the dim / 2 pairs of rotated elements, and the factor that multiplies them.
 
     scaling: rope_scaling of config.json. Its type "yarn" is YaRN (arXiv:2309.00071).
     """

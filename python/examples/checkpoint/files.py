@@ -44,7 +44,7 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
 
 class Entry(NamedTuple):
     path: pathlib.Path
-    offset: int  # bytes from the start of the file
+    offset: int  # start of the tensor, in bytes from the start of the file
     dtype: str
     shape: tuple[int, ...]
 

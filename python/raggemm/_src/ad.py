@@ -40,9 +40,9 @@ def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """Returns the axis of lhs or rhs that groups divide, and the group of each index along this axis.
+    """Finds the axis of lhs or rhs that groups divide. Returns this axis and the group of each index along it.
 
-    Groups are counted from the first processed one. Returns None if groups do not divide the operand.
+    Groups are counted from the first processed one. The result is None if groups do not divide the operand.
     """
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
@@ -319,7 +319,8 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # The custom call does not check indices of rows in no processed group. Indices out of range become `tokens`.
+    # Rows in no processed group may have an index out of range, because the custom call does not check these indices.
+    # Each index out of range is replaced by `tokens`, which selects no row.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
@@ -349,10 +350,11 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
         if operand.side == ("rhs" if to_lhs else "lhs"):
             values = args.optional[operand.name]
             if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
-                values = broadcast_scale(call, args, operand.side, values)  # sums over replicas need one value per row
+                # Ragged K sums over replicas, whose scales differ. So each row or column gets its own value.
+                values = broadcast_scale(call, args, operand.side, values)
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
-        ct = ct.astype(kept.dtype)  # exact, because ct is float32 or narrower
+        ct = ct.astype(kept.dtype)  # exact: kept is float32, and ct float32 or narrower
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 

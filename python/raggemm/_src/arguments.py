@@ -116,7 +116,7 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
 
 def check_group_offset(x: Any, mode: Mode) -> jax.Array | None:
     offset = checks.as_group_offset(x)
-    if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
+    if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the offset
         return offset
     if (value := np.asarray(x).item()) != 0:
         raise ValueError(f"group_offset is {value}, must be 0 except for ragged M and ragged K")

@@ -3,7 +3,8 @@
     call                                                               canonical axis
     ragged M or uniform, rhs and its scales shared by the batch        replicas; uniform becomes ragged M
     ragged N, one lhs per group, shared by the batch                   replicas; becomes ragged M of the transpose
-    ragged N, one lhs for all groups, alone batched, out not PACKED    rows of lhs
+    ragged N, one lhs for all groups, out not PACKED,                  rows of lhs
+      no batched operands except lhs, c and gate
     all other calls                                                    problems
 
 Per-group weights that the batch shares are not copied, unless their scales are batched.
@@ -19,10 +20,10 @@ from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_rag
 
 
 def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
-    """Merges the batch axis of x with the following axis.
+    """Merges the batch axis of x with the axis `into`, which becomes `size` times as long.
 
-    axis: position of the batch axis; None if x is not batched, and is broadcast. into: the axis that the batch axis is
-    merged with, counted without the batch axis. extent: extent to which `into` is broadcast first; None: its own.
+    axis: position of the batch axis; None: x has no batch axis and is repeated `size` times. into: an axis, counted
+    without the batch axis. extent: extent to which the axis `into` is broadcast before the merge; None: its own extent.
     """
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]

@@ -49,7 +49,7 @@ class OptionalOperand(NamedTuple):
 
     name: str
     role: OperandRole
-    axes: tuple[str, ...] = ()  # axes by name, see sharding.py; (): those of out. A "replica" axis has extent 1 or R
+    axes: tuple[str, ...] = ()  # names (see sharding.py); (): the axes of out. "replica": extent 1 or R
 
     @property
     def is_per_group(self) -> bool:

@@ -193,7 +193,7 @@ def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # the only type of qwix whose elements are no numbers
+    if getattr(tensor, "qtype", None) == "nf4":  # the only qtype of qwix with elements that are no numbers
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)

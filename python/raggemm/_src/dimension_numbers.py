@@ -27,9 +27,13 @@ MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
     """Converts per-block scales or zero points to the canonical shape of OptionalOperand in call.py.
 
-    The custom call requires blocks of one size. So values are repeated until they have one per problem. If several axes
-    of data merge, values are repeated along each of these axes that precedes the last one with blocks. If groups divide
-    an axis of data, values are also repeated along this axis and the replicas.
+    The custom call requires blocks of one size along each canonical axis. So `values` are repeated, until there is one
+    value per index, along these axes of data:
+
+    - axes that merge to problems, or to the replicas of an operand that groups divide
+    - axes that merge to groups, if one of them has several blocks
+    - axes that merge to rows or columns, before the last one with several blocks
+    - the ragged axis, if it has several blocks, or if it is the rows of several matrices
 
     shape: shape of data. parts: axes of data that merge to each canonical axis. ragged: axis of data that groups
     divide, or None.
@@ -107,9 +111,9 @@ def _is_identity(axes: Sequence[int]) -> bool:
 
 
 def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
-    """Returns x with axes [lead..., rows..., cols...], and False.
+    """Transposes x to axes [lead..., rows..., cols...], unless its axes are [lead..., cols..., rows...].
 
-    Returns the unchanged x, and True, if its axes already are [lead..., cols..., rows...].
+    Returns x, and True if it keeps the order [lead..., cols..., rows...].
     """
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
@@ -129,7 +133,8 @@ class Result(NamedTuple):
 class _Axes:
     """The axes of lhs and rhs by role.
 
-    Contracted axes have the order of rhs, so that weights are not transposed, unless the ragged axis is one of them.
+    `left` and `right` are the contracted axes of lhs and rhs. They have the order of rhs, so that weights are not
+    transposed. If the ragged axis is contracted, they have the order of the dimension numbers instead.
     """
 
     def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
@@ -150,17 +155,17 @@ class _Axes:
 
 
 def _arrange_ragged(x, lead, free, ragged, trans_if_first):
-    """Returns x with axes [lead, ragged, free], or unchanged if its axes are [lead, free, ragged], and its Storage.
+    """Transposes x to axes [lead, ragged, free], unless its axes are [lead, free, ragged]. Returns x and its Storage.
 
-    lead, free: axes of x. ragged: the axis of x that groups divide. trans_if_first: `trans` of the Storage in the first
-    case; in the second case it has the other value.
+    lead, free: axes of x. ragged: the axis of x that groups divide. trans_if_first: Storage.trans for the order [lead,
+    ragged, free]; for [lead, free, ragged], Storage.trans is the opposite.
     """
     matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
 def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the axes that merge to the rows, and those that merge to the columns, in a result of _arrange_ragged."""
+    """Returns two lists of axes of an operand from _arrange_ragged: those that merge to rows, and to columns."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 

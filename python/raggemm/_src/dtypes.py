@@ -18,7 +18,7 @@ def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# Dtypes of matrices and of quantized elements, with the dtypes of their sums.
+# Dicts from the dtypes of matrices, and from the dtypes of quantized elements, to the dtype of their sums.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
@@ -77,7 +77,7 @@ def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[
     if narrow and all(x in INTEGER_ELEMENTS for x in (lhs, rhs)):
         operands, results = INTEGER_ELEMENTS, (_S32,)
     elif narrow and any(x in QUANTIZED for x in (lhs, rhs)):
-        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # the custom call rejects two float8_e5m2
+        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # the custom call rejects float8_e5m2 x float8_e5m2
         operands, results = FLOATS if both_wide else (*FLOATS, *QUANTIZED), FLOATS
     triples = (("lhs", lhs, operands), ("rhs", rhs, operands), ("result", out, results))
     return next(((name, allowed) for name, dtype, allowed in triples if dtype not in allowed), None)

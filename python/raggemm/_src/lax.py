@@ -42,7 +42,7 @@ def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, h
     def call(lhs, rhs, group_sizes):
         return jax.lax.ragged_dot_general(lhs, rhs, group_sizes, numbers, preferred_element_type=dtype)
 
-    # On a mesh with explicit axes the rule would require out_sharding.
+    # An empty mesh replaces the caller's. On a mesh with explicit axes, jax.lax would require out_sharding.
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return jax.eval_shape(call, *avals)
 
