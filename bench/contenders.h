@@ -29,7 +29,8 @@ struct Contender {
 // PeerThreads that it supports.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
-// Returns peers that multiply f32, on operands that are already widened: those of the case wide_case.
+// Returns peers that multiply the f32 operands of `wide_case` in `wide`. These operands are already widened, so calls
+// widen nothing.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
 // Returns our library on bf16 operands with the shapes, but not the values of the quantized case `c`.

@@ -44,13 +44,15 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// The expected result of operand set 0 of a case. Some elements are from tests/oracle, in float64. The first result
-// that is right in these elements, that of our library, is compared with all later ones.
+// Checks the results of contenders on operand set 0 of a case. Some elements of each result are compared with those of
+// tests/oracle, in float64. The first result that passes, from our library, is kept. All later results are also
+// compared with this first result.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
 
-  // Fills out with NaNs and runs the contender on set 0. Returns an internal error if the result is wrong.
+  // Overwrites the old result, and runs the contender on operand set 0. Returns InternalError if the new result is
+  // wrong, or the error of the run.
   absl::Status Run(const Contender& contender);
 
  private:
@@ -60,7 +62,7 @@ class ResultCheck {
 
   Case case_;
   std::vector<int64_t> dims_;
-  std::vector<int64_t> elements_;  // Positions in the result of the elements in reference_.
+  std::vector<int64_t> elements_;  // Indices of the result's elements that reference_ has.
   Reference reference_;
   std::vector<char> first_;
 };
@@ -170,7 +172,7 @@ void Contest::ChooseWidened(ResultCheck& check) {
   for (const Entrant& candidate : widened_) {
     Entrant& chosen = entrants_.emplace_back(Entrant{WithWidening(candidate.contender, case_, memory_, *wide_)});
     chosen.status = check.Run(chosen.contender);
-    if (chosen.status.ok()) break;  // A wrong candidate stays in the report.
+    if (chosen.status.ok()) break;  // A candidate with wrong results stays in the report, with its error.
   }
 }
 
@@ -200,7 +202,7 @@ Stretches Contest::NextMatrices() {
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  // In quantized cases, slow contenders run all rounds.
+  // Slow contenders run all rounds of a quantized case, because bf16 is expected to be slower than quantized operands.
   if (entrant.seconds.empty() || case_.quantization != nullptr) return false;
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);

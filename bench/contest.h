@@ -25,8 +25,9 @@ struct Rounds {
 
 class Contest {
  public:
-  // `memory` has the operands of the case. `wide` is for comparisons and may be null. For a case of bf16, `wide`
-  // has the same values in f32. For a quantized case, `wide` has bf16 operands of the same shapes, with other values.
+  // Prepares a contest between our library and `peers` on the operands of case `c` in `memory`. `wide`, unless null,
+  // adds contenders that multiply wider operands of the same shapes. For a bf16 case, `wide` has the same values in
+  // f32. For a quantized case, `wide` has other values, in bf16.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
   // Returns an internal error if our own result is wrong. If a peer fails, the error is in the report.
@@ -36,7 +37,7 @@ class Contest {
   struct Entrant {
     Contender contender;
     std::vector<double> seconds = {};  // Mean seconds of a call in each round.
-    absl::Status status = {};          // After an error the entrant is not timed.
+    absl::Status status = {};          // First error of a call or check. After an error the contender is not timed.
   };
 
   void ChooseWidened(ResultCheck& check);
@@ -49,7 +50,7 @@ class Contest {
   const Case case_;
   const Memory& memory_;
   const Memory* wide_ = nullptr;
-  std::vector<Entrant> entrants_;  // The first one is our library.
+  std::vector<Entrant> entrants_;  // Contenders that are timed. The first contender is our library.
   // Candidates that multiply widened operands. The fastest one becomes an entrant that also widens.
   std::vector<Entrant> widened_;
   int64_t next_set_ = 0;

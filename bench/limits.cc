@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
-// Number of turns in the first measurement of a unit, for each number of threads. So many turns usually find the
-// highest rate, and the first cases of a run get the same limit as the last ones.
+// Number of turns in the first measurement of a unit, for each number of threads. Ten turns usually find the highest
+// rate, so the first cases of a run get the same limit as the last ones.
 constexpr int kFirstTurns = 10;
 
 #define RAGGEMM_STORE_LINES(instructions)                           \

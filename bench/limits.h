@@ -52,9 +52,9 @@ class LimitsMeter {
 };
 
 // Return the upper quartile or the median of each limit over the samples. Disturbances of the machine only lower the
-// measured limits, so the limits of a case are upper quartiles. For the rates of units this is not enough, because a
-// long case has only six samples: once the quartile was 159 GFLOP/s, our result 206, and the rate in other cases 230
-// (Zen 4, two threads).
+// measured limits, so the limits of a case are upper quartiles. LimitsMeter::WithFastestUnits then raises the rates of
+// units, because a long case has only six samples: once the quartile was 159 GFLOP/s, our result 206, and the rate in
+// other cases 230 (Zen 4, two threads).
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 

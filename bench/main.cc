@@ -53,7 +53,8 @@ class Session {
   // Runs the next case. Writes the report of all cases so far to the disk.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
-  // Returns an internal error if one of our results was wrong, or Unavailable without a report.
+  // Returns the first error of the session, for example InternalError if one of our results was wrong, or Unavailable
+  // if the report could not be written.
   const absl::Status& status() const { return status_; }
 
  private:

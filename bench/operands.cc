@@ -17,7 +17,7 @@ namespace raggemm::bench {
 namespace {
 
 constexpr int64_t kPage = 4096;
-// Elements that a thread widens at a time, or bytes that it sets to zero.
+// Size of the chunks that threads work on: in elements when they widen operands, in bytes when they write zeros.
 constexpr int64_t kChunk = 1 << 16;
 
 // Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices of a case start with
@@ -48,7 +48,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void Widen(const ui
 
 void WidenMatrix(const void* from, const void* to, int64_t elements, int threads) {
   const auto* narrow = static_cast<const uint16_t*>(from);
-  // GemmSeries has const operands, but this function writes to those of the wide series.
+  // Casts const away, because the operands of every GemmSeries are const, but this function writes a wide operand.
   auto* wide = static_cast<uint32_t*>(const_cast<void*>(to));
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));

@@ -59,7 +59,8 @@ int64_t SetsOf(const Case& c);
 // for wgrad all gradients. Adjacent matrices are joined.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// All cases must have the same `in` and quantization. `precision` is that of Arena.
+// Memory with random operand sets, large enough for each of `cases`, which use it one at a time. All cases must have
+// the same `in` and quantization. lhs and rhs are rounded to `precision` (see Arena).
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);

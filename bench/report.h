@@ -23,7 +23,8 @@ Limits LimitsOf(const proto::Limits& message);
 // Sets the best peer and our speed divided by its speed.
 void SetComparison(proto::CaseReport& report);
 
-// Sets the limits, the unit, the roofline and our share of the roofline. Call SetComparison before this function.
+// Sets the fields of `report` that compare our speed with the machine: limits, unit, roofline_gflops, roofline_share.
+// Call SetComparison before this function.
 void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& report);
 
 // Returns Unavailable if the report cannot be written.

@@ -132,7 +132,7 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns the entry of each peer with its faster threading, by the peer's name. A failed threading counts as 0."""
+    """Returns a dict from each peer's name to its entry with the faster threading. Failed entries count as 0."""
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
@@ -223,7 +223,7 @@ def share_by_rows(cases: pd.DataFrame, path: pathlib.Path) -> bool:
     panels = list(swept.groupby(["k", "n", "lhs_dtype"]))
     columns = swept["lhs_dtype"].nunique()
     rows = -(-len(panels) // columns)
-    size = (8.5, 2.7 * rows)  # Inches; the page is 850 px wide.
+    size = (8.5, 2.7 * rows)  # Width and height in inches. The page shows 100 px per inch.
     figure, axes = plt.subplots(
         rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
     )

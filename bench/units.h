@@ -9,7 +9,7 @@
 
 namespace raggemm::bench {
 
-// Multiplies bytes into s32, all other types into f32.
+// An instruction that multiplies and adds. Sums are s32 for products of bytes, and f32 for all other types.
 struct Unit {
   const char* name;
   DType in;                    // Type of the elements of both operands.
@@ -28,7 +28,7 @@ bool Multiplies(const Unit& unit, DType in);
 
 struct UnitRates {
   double fastest;  // GFLOP/s in the best millisecond.
-  double overall;  // GFLOP/s over all 10 ms. Other processes lower it.
+  double overall;  // Mean GFLOP/s over all 10 ms, which other processes lower.
 };
 
 UnitRates MeasureUnit(const Unit& unit, int threads);

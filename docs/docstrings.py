@@ -87,5 +87,6 @@ def setup(app) -> None:
     def skip(app, what: str, name: str, thing: object, skipped: bool, options: object) -> bool | None:
         return True if type(thing).__name__ == "_tuplegetter" else None  # Skips fields of NamedTuples.
 
-    app.connect("autodoc-process-docstring", process, priority=400)  # runs before Sphinx's napoleon (priority 500)
+    # Converts docstrings before Sphinx's napoleon extension, which has priority 500.
+    app.connect("autodoc-process-docstring", process, priority=400)
     app.connect("autodoc-skip-member", skip)

@@ -22,7 +22,7 @@ namespace raggemm {
 // A decoded custom call. The problem and the workspace point to XLA's buffers. The operand names of messages point into
 // the attributes.
 struct DecodedCall {
-  Options options;   // Set by the attributes, except for the pool, which the handler sets.
+  Options options;   // Options from the attributes, and the pool from the handler.
   NamedSlots named;  // Optional operands and results of this call.
   absl::Span<int64_t> workspace;
 };

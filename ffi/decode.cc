@@ -141,7 +141,7 @@ absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl
     return Invalid("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", threads);
   }
   options.threads = threads;
-  options.executor = static_cast<Executor>(executor);  // ffi/config.h checks that the numbers are the same.
+  options.executor = static_cast<Executor>(executor);  // ffi/config.h checks that both enums agree.
   options.isa = IsaOf(isa);
   if (options.isa || absl::EqualsIgnoreCase(isa, kAuto)) return absl::OkStatus();
   std::string allowed(kAuto);

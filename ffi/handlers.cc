@@ -40,7 +40,7 @@ class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
 
-  // Returns 0 if this XLA has no pool.
+  // Returns the number of threads of XLA's pool, or 0 if this XLA has no pool.
   int64_t num_threads() const override { return pool_.num_threads(); }
 
   void Schedule(std::function<void()> task) override {
@@ -69,7 +69,7 @@ auto OnException(Report report) {
   }
 }
 
-// Returns the outcome of a failed call: success if on_error is NaN and `fill` filled out with NaN, else an error.
+// Returns the outcome of a failed call: success if on_error is NaN and `fill` has set the result to NaN, else an error.
 // Success needs no memory. FAILED_PRECONDITION is an error even if on_error is NaN: the machine lacks something, so
 // other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
@@ -86,7 +86,7 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
     // The codes of XLA and of absl::Status have the same numbers.
     return {static_cast<ffi::ErrorCode>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
-    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // Short enough for std::string to allocate nothing.
+    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // std::string stores so short a text inside itself.
   }
 }
 
@@ -94,7 +94,8 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
 constinit std::atomic<int32_t> plan_recorders{0};
 constinit std::mutex records_mutex;
 
-// The text is never destroyed, because calls may still run when the process ends.
+// Returns the text of the recorded plans. The string is never destroyed, because calls may still run when the process
+// ends.
 std::string& Records() {
   static auto* records = new std::string;
   return *records;
@@ -237,7 +238,7 @@ void raggemm_record_plans(int32_t on) {
     recorders.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // A negative count would keep the next recording off.
+  // Decrements plan_recorders unless it is 0. A negative count would keep the next recording off.
   int32_t count = recorders.load(std::memory_order_relaxed);
   while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
   }

@@ -14,14 +14,14 @@ class Library {
   // reason if the library cannot be loaded or the path is empty.
   static absl::StatusOr<Library> Load(const std::string& path);
 
-  // Sets `function` to null and status() to an error if the symbol is missing.
+  // Sets `function` to the address of the symbol, or to null if the symbol is missing. Then status() is an error.
   template <typename Function>
   void Find(const std::string& symbol, Function*& function) {
     function = reinterpret_cast<Function*>(Address(symbol));
   }
 
   const std::string& path() const { return path_; }
-  // Returns NotFoundError with the first missing symbol.
+  // Returns NotFoundError with the first symbol that Find did not find, or OK if all were found.
   const absl::Status& status() const { return status_; }
 
  private:

@@ -80,7 +80,8 @@ absl::StatusOr<std::vector<Peer>> LoadMkl() {
   if (set_interface_layer(kLp64) != kLp64 || set_threading_layer(kGnuThreading) != kGnuThreading) {
     return absl::NotFoundError(absl::StrCat(library->path(), " refuses 32-bit sizes or GNU's OpenMP"));
   }
-  // The first product loads the layers and the kernels.
+  // Computes a product of 1x1 matrices, because MKL loads its interface and threading layers and its kernels in the
+  // first product.
   const float one = 1;
   float out = 0;
   cblas.f32(kRowMajor, kNoTrans, kNoTrans, 1, 1, 1, 1, &one, 1, &one, 1, 0, &out, 1);

@@ -183,7 +183,8 @@ class Matmul {
     if (!status.ok()) return status;
     dnnl_primitive_attr_t attributes;
     f_.attr_create(&attributes);
-    // A library scratchpad would belong to the thread that creates the primitive, but other threads run it, too.
+    // Each thread passes its own scratch memory to the primitive. Scratch memory of the library would belong to the
+    // thread that creates the primitive, but other threads run the primitive, too.
     status = Checked(f_.attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "set_scratchpad_mode");
     if (IsQuantized(series.rhs_dtype)) {
       status.Update(f_.versioned.Quantize(series, rank, operands_[series.lhs_scale.empty() ? 0 : 3].desc, attributes));
@@ -229,7 +230,7 @@ class Matmul {
     bool is_transposed = false;
   };
 
-  // With rank 3, the shape is [1,rows,columns].
+  // Appends a description of `matrix` to operands_. Its shape is [rows,columns], or [1,rows,columns] if `rank` is 3.
   absl::Status Describe(int argument, DType dtype, int rank, const Matrix& matrix) {
     const int64_t dims[] = {1, matrix.rows, matrix.columns};
     const int64_t steps[] = {matrix.rows * matrix.columns, matrix.is_transposed ? 1 : matrix.step,

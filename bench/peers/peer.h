@@ -25,7 +25,7 @@ struct GemmSeries {
   Mode mode = Mode::kForward;
   DType lhs_dtype = DType::kF32, rhs_dtype = DType::kF32, out_dtype = DType::kF32;
   int64_t k = 0, n = 0;
-  absl::Span<const int64_t> rows;  // The m of each group, positive.
+  absl::Span<const int64_t> rows;  // Number of rows m of each group, at least 1.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
   // Scales of quantized operands, for each group: f32 [m] for the rows of lhs, and [k / block, n] for rhs. Empty if

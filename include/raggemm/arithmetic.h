@@ -14,12 +14,12 @@ namespace raggemm {
 // The contraction of a group is cut into accumulation chains. Each chain starts at +0. The total starts as a copy of
 // the first chain, or at +0 if chains have several lanes. The remaining chains are added to the total in order.
 //
-// A chain has `lanes` partial sums, which take its products in turns. At the end of the chain they are added. A lane
-// takes `pair` consecutive products at once, and adds the last of them first.
+// A chain has `lanes` partial sums. Its products are dealt to the lanes in turn, `pair` consecutive products at a time.
+// A lane adds the last of these `pair` products first. At the end of the chain the lanes are added to each other.
 //
-// With adds_pairs, the two products of a pair are added to each other, and their sum is added to the chain. Products
-// are exact. Both sums are rounded to odd: an inexact sum becomes the neighboring float with an odd last digit. A sum
-// of magnitude 0x1p128 or more becomes an infinity.
+// With adds_pairs, the two products of a pair are added to each other, and the sum of the pair is added to the chain.
+// Products are exact. The sum of the pair and the new sum of the chain are rounded to odd: an inexact sum becomes the
+// neighboring float with an odd last digit. A sum of magnitude 0x1p128 or more becomes an infinity.
 struct Arithmetic {
   const char* name;
   DType product;  // Type of lhs and rhs when they are multiplied. s8 includes u8.
@@ -27,7 +27,7 @@ struct Arithmetic {
   int64_t chain;  // Largest number of steps of k in a chain, unless f32 is split (Splitting).
   int64_t lanes;
   int64_t pair;
-  int64_t whole;  // The length of each chain is filled up to a multiple of this, with steps that multiply +0 by +0.
+  int64_t whole;  // Multiple, in steps of k, to which each chain is filled up by steps that multiply +0 by +0.
   // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
   // denormal after rounding. The epilogue keeps denormals.
   bool flushes;
@@ -51,7 +51,7 @@ inline constexpr Arithmetic kArithmetics[] = {
     // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 fills an AMX tile.
     {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, 32, true, 32, false, "tiles"},
     {"s32", DType::kS8, DType::kS32, 256, 1, 1, 1, false, 0, false, nullptr},
-    // bf16 with bf16 as BFMMLA computes it: one instruction takes two pairs, which are four steps of k.
+    // bf16 with bf16 as BFMMLA computes it: one instruction multiplies and adds two pairs, which are four steps of k.
     {"mmla", DType::kBF16, DType::kF32, 256, 1, 2, 4, true, 0, true, "mmla"},
 };
 
@@ -77,7 +77,7 @@ struct Splitting {
 // The precisions, in the order of kSplittings.
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };
 
-// The last column is proved in a comment of tests/oracle/reference.cc.
+// Rows: name, parts, products, order, error. A comment of tests/oracle/reference.cc proves the values of `error`.
 inline constexpr Splitting kSplittings[] = {
     {"default", 1, 1, {{0, 0}}, 0},
     {"bf16_x3", 2, 3, {{1, 0}, {0, 1}, {0, 0}}, 0x1.02p-15},

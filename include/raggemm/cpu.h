@@ -33,16 +33,17 @@ struct Cpu {
   double l2_bytes_per_cycle = 32;       // Bytes of rhs per cycle that a kernel reads from L2.
   // Overhead of a kernel call in cycles.
   double cycles_per_call = 120;
-  int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
-  int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache.
+  int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache, in bytes.
+  int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache, in bytes.
   // Size that RowsShape::share multiplies to get the largest block of rhs, in bytes. The data TLB limits it, because a
   // block is in use while the next one is prefetched: 384 KiB are 96 pages of 4 KiB. The first data TLB has 96 entries
   // on Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter slower on Zen 4.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // True if stores that bypass the caches are faster for results not read soon.
-  // Limit of a ratio: the time that a tile computes, divided by the time of reading rhs from memory. Below it, the next
-  // block of rhs is prefetched panel by panel, else row by row. With the default 0 it is always row by row. This is the
-  // smaller risk: it costs 8 % on Emerald Rapids (16 rows of f32), but panels cost up to 40 % on Zen 3 (8 rows of f32).
+  // Limit below which the next block of rhs is prefetched panel by panel, otherwise row by row. It is compared with the
+  // compute time of a tile divided by the time of reading its rhs from memory. With the default 0, every block is
+  // prefetched row by row. This is the smaller risk for an unknown CPU: it costs 8 % on Emerald Rapids (16 rows of
+  // f32), but panel by panel costs up to 40 % on Zen 3 (8 rows of f32).
   double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }

@@ -25,9 +25,9 @@ struct Environment {
 // Returns the values that the variables had at the first call. Later changes have no effect.
 const Environment& ProcessEnvironment();
 
-// Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. FailedPrecondition, also from
-// the next three functions: the value of the variable is unknown, or not available on this CPU or to this caller. The
-// message has the variable, its value and all usable values.
+// Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. Like DefaultExecutor,
+// DefaultThreads and DefaultBf16Sums, returns FailedPrecondition if the value of the environment variable is unknown,
+// or not available on this CPU or to this caller. The message has the variable, its value and all usable values.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
 // Returns the executor of a call that names none: RAGGEMM_EXECUTOR, else the pool if there is one, else OpenMP. Never
 // returns kAuto.

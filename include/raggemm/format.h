@@ -39,7 +39,7 @@ struct Format {
   const char* name;   // Name in messages and plans. Case files use capitals.
   const char* numpy;  // Name in NumPy or ml_dtypes.
   uint8_t xla;        // XLA_FFI_DataType
-  uint8_t bits;       // Bits of an element: sign, exponent and fraction from the top.
+  uint8_t bits;       // Size of an element in bits. Floats have sign, exponent and fraction, from the highest bit down.
   Role role;
   int16_t digits;                      // Bits of precision, with the hidden bit and without the sign.
   int16_t min_exponent, max_exponent;  // Exponents of the smallest normal number and of the largest number.
@@ -69,12 +69,13 @@ inline constexpr Format kFormats[] = {
     {DType::kS4, "s4", "int4", 21, 4, Role::kQuantized, 3, 0, 2, NonFinite::kNone, DType::kS32},
     {DType::kU4, "u4", "uint4", 22, 4, Role::kQuantized, 4, 0, 3, NonFinite::kNone, DType::kS32},
     {DType::kS2, "s2", "int2", 26, 2, Role::kQuantized, 1, 0, 0, NonFinite::kNone, DType::kS32},
-    // Open Compute Project, 8-bit Floating Point Specification 1.0 and Microscaling Formats Specification 1.0.
+    // The Open Compute Project defines the formats f8e4m3fn, f8e5m2, f4e2m1fn and f8e8m0fnu, in its 8-bit Floating
+    // Point Specification 1.0 and Microscaling Formats Specification 1.0.
     {DType::kF8E4M3FN, "f8e4m3fn", "float8_e4m3fn", 20, 8, Role::kQuantized, 4, -6, 8, NonFinite::kAllOnes,
      DType::kF32},
     {DType::kF8E5M2, "f8e5m2", "float8_e5m2", 19, 8, Role::kQuantized, 3, -14, 15, NonFinite::kIeee, DType::kF32},
     {DType::kF4E2M1FN, "f4e2m1fn", "float4_e2m1fn", 32, 4, Role::kQuantized, 2, 0, 2, NonFinite::kNone, DType::kF32},
-    // An exponent only. The value is 2^(bits - 127).
+    // f8e8m0fnu has only an exponent. The value is 2^(bits - 127).
     {DType::kF8E8M0FNU, "f8e8m0fnu", "float8_e8m0fnu", 33, 8, Role::kScale, 1, -127, 127, NonFinite::kAllOnes,
      DType::kF32},
     {DType::kS16, "s16", "int16", 3, 16, Role::kPanel, 15, 0, 14, NonFinite::kNone, DType::kS32},
@@ -116,8 +117,8 @@ constexpr int64_t BytesOf(DType dtype, int64_t elements) {
 }
 // Returns the size of one element, which is also its alignment.
 constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }
-// Returns the distance in bytes of two elements with indices `elements` apart. It is rounded down for sub-byte formats.
-// The first element of a byte is in its low bits, as in XLA.
+// Returns the distance in bytes between two elements whose indices differ by `elements`. Rounds down if elements are
+// smaller than a byte. Such elements fill a byte from its low bits upwards, as in XLA.
 constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
 
 // Returns the number of elements in a byte, or 1 if elements are wider. No element crosses the end of a byte.

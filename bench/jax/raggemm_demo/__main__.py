@@ -4,10 +4,13 @@
 
 For each model the demo measures the expert block of a prefill layer and of a decode step. It compares raggemm, with
 separate products and in one call, with jax.lax.ragged_dot and the faster of two hand-written loops. For the prefill of
-one model it also measures the gradients of a loss with respect to x and all weights. Before that it checks every
-product of raggemm against float64, and every block against that of raggemm. It needs two cores and 10 GiB of memory,
-and takes less than a minute. --weights quantizes the weights: the table then also has raggemm in bfloat16, and XLA
-dequantizes. --long adds Mixtral 8x7B, measures longer, and measures raggemm on all recorded rows.
+one model it also measures the gradients of a loss with respect to x and all weights. Before the measurements it checks
+every product of raggemm against float64, the result of every contender's block against that of raggemm's products, and
+gradients against those with jax.lax.ragged_dot. It needs two cores and 10 GiB of memory, and less than a minute.
+
+--weights quantizes the weights. raggemm then multiplies the quantized weights, and the alternatives dequantize them.
+The table also has raggemm with bfloat16 weights. --long adds Mixtral 8x7B, measures longer, and measures raggemm on all
+recorded rows.
 """
 
 import argparse
@@ -95,7 +98,7 @@ class Checks:
         self.failures: list[str] = []
 
     def add(self, title: str, errors: Iterable[tuple[str, float]]) -> float:
-        """Adds named errors. Those above 1 are failures. Returns the largest error."""
+        """Adds errors with their names. Errors above 1 are failures. Returns the largest error."""
         worst = 0.0
         for name, error in errors:
             self.count += 1
@@ -120,7 +123,10 @@ def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tup
 
 
 def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Checks and measures a layer. Returns a row of the table. plain: quantized `weights` in bfloat16."""
+    """Checks and measures a layer. Returns a row of the table.
+
+    plain: `weights` in bfloat16 if they are quantized, else None.
+    """
     title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
     products = jax.jit(lambda *operands: expert_products(gmm, *operands))(x, weights, sizes)
@@ -133,7 +139,8 @@ def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Eff
     for name, call in calls.items():
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         programs[name] = Program(*call)
-        # Other contenders round dequantized weights to bfloat16, so the distance counts half.
+        # If weights are quantized, most contenders also round the dequantized weights to bfloat16. So the tolerance is
+        # twice as large.
         share = 1.0 if plain is None else 0.5
         checks.add(title, results_errors(name, programs[name].output, products.y, share))
     return {"phase": layer.phase, "error": error, **_figures(layer, programs, effort)}
@@ -149,7 +156,7 @@ def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         loss = make_loss(blocks(layer.padded_size)[name])
         programs[name] = Program(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
-        # Gradients are rounded to bfloat16 more often than y, so their distance counts half.
+        # Gradients are rounded to bfloat16 more often than y, so their tolerance is twice as large.
         want = programs[RAGGED_DOT].output
         error = max(error, checks.add(title, results_errors(name, programs[name].output, want, 0.5)))
     return {"phase": "grad", "error": error, **_figures(layer, programs, effort)}

@@ -24,12 +24,12 @@ _SAMPLED_ROWS = 4  # rows that are checked in each group
 _Array = jax.Array | np.ndarray
 
 
-@jax.jit  # jit fuses the loops over gradients of weights, which have gigabytes.
+@jax.jit  # Fuses loops, because each unfused loop would pass over gigabytes of weight gradients.
 def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
     def lengths(a: jax.Array) -> jax.Array:
         squares = jnp.square(a)
         while squares.ndim > 1:
-            squares = squares.sum(1)  # one axis at a time takes 0.6 of the time of both axes at once
+            squares = squares.sum(1)  # Summing one axis at a time takes 0.6 of the time of summing both axes at once.
         return jnp.sqrt(squares)
 
     got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))

@@ -15,7 +15,8 @@ from raggemm import QuantizedTensor, quantize
 class Format:
     dtype: Any
     scale_dtype: Any = jnp.float32
-    block: int | None = None  # steps of k that share a scale, but at most a divisor of K; None: all steps
+    # Number of steps of k that share a scale, reduced to its greatest common divisor with K. None: all steps of k.
+    block: int | None = None
 
     def quantized(self, weights: jax.Array) -> QuantizedTensor:
         """Quantizes weights [experts,K,N]."""
@@ -41,7 +42,7 @@ class Dequantized:
 
     @functools.cached_property
     def scalings(self) -> float:
-        """Returns how many roundings scales add to a sum: one per block plus 5, or none if they are powers of two."""
+        """Returns how many roundings scales add to a sum: 0 for powers of two, else the number of blocks + 5."""
         return 0 if self._scale.dtype == jnp.float8_e8m0fnu else 5 + self._scale.shape[1]
 
     def __getitem__(self, expert: int) -> np.ndarray:

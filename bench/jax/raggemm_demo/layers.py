@@ -71,16 +71,17 @@ def recorded_layers() -> list[Layer]:
     for text in RECORDED.read_text().split("\ncases {")[1:]:
         fields = re.findall(r'(\w+): ("[^"]*"|\[[\d,]*\]|\d+)', text)
         case = {name: json.loads(value) for name, value in fields}
-        if case["projection"] == "up":  # The case "down" of a layer has the same routing.
+        if case["projection"] == "up":  # The case "down" of the same layer has the same group sizes.
             sizes = case["hidden"], case["intermediate"], tuple(case["group_sizes"])
             layers.append(Layer(case["model"], case["phase"], *sizes))
     return layers
 
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
-    # Repeats a block of about 2^22 random numbers, because models have billions of weights. The length of the block
-    # makes rows and matrices begin at different numbers. A random sign, mantissa and two bits of the exponent
-    # (magnitudes from 2^-7 to 2^-3) take a tenth of the time of normal numbers.
+    # Fills the matrices with copies of a block of about 2^22 random numbers, because models have billions of weights.
+    # The length of the block makes rows and matrices begin at different numbers. Each number has a random sign and
+    # mantissa, and two random bits of the exponent, for magnitudes from 2^-7 to 2^-3. Normally distributed numbers
+    # would take ten times as long.
     size = int(np.prod(shape))
     words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)
     bits = words.view(np.uint16)
@@ -96,7 +97,7 @@ def random_weights(layer: Layer) -> Weights:
 
 
 def random_rows(layer: Layer) -> tuple[jax.Array, jax.Array]:
-    """Returns bfloat16 [rows, hidden], sorted by expert, and group sizes, int32."""
+    """Returns random rows sorted by expert, bfloat16 [rows, hidden], and the group sizes, int32 [experts]."""
     rows = np.random.default_rng(4).standard_normal((layer.rows, layer.hidden), np.float32)
     return jnp.asarray(rows, jnp.bfloat16), jnp.asarray(layer.sizes, jnp.int32)
 
