@@ -95,8 +95,9 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
   }
 }
 
-// Source is a pointer to elements of type E, kGemvSteps the steps of k in a pass of a streaming GEMV, and Scales their
-// block scales, which only quantized elements have.
+// Tells packers and register tiles how to read stored elements of type E. Source is the type of pointers to them, and
+// kGemvSteps the number of steps of k in a pass of a streaming GEMV. Scales does nothing, because only quantized
+// elements have block scales.
 template <class V, class E>
 struct Elements {
   using Source = const E*;

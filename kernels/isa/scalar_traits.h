@@ -51,8 +51,8 @@ struct FlushingTraits;
 
 // FlushedToF32 and OddSum compute in f64, and no f64 value is denormal there. So the CPU's float mode does not matter.
 
-// Returns x. If its magnitude is below the smallest normal f32, returns zero instead. If it is 2^128 or more, returns
-// infinity. Both have the sign of x.
+// Limits x to the range of normal f32 numbers and keeps its sign: a smaller magnitude becomes zero, and a magnitude of
+// 2^128 or more becomes infinity.
 inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
@@ -63,7 +63,7 @@ inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
   auto bits = __builtin_bit_cast(uint64_t, sum);
-  if (error < 0 || error > 0) {  // With infinities, `error` is a NaN and both comparisons are false.
+  if (error < 0 || error > 0) {  // Both comparisons are false if `error` is a NaN, as with infinities.
     if ((error > 0) != (sum > 0)) --bits;
     bits |= 1;
   }
@@ -124,9 +124,9 @@ struct FlushingTraits : ScalarTraits<float> {
     a = Flushed(a), b = Flushed(b), c = Flushed(c);
     const Vec sum = raggemm::Fma(a, b, c);
     if (__builtin_fabsf(sum) != kLeast) return Flushed(sum);
-    // Below kLeast, f32 numbers are twice as far apart as they would be with an unbounded exponent. So the fma rounds
-    // some results up to kLeast that should be flushed to zero. Both sides of the comparison are exact: a and b have 8
-    // digits, and c is small, because the sum is.
+    // Flushes a sum that the fma has rounded up to kLeast, but that is below kLeast if it is rounded with an unbounded
+    // exponent. Such sums exist because f32 numbers below kLeast are twice as far apart as with an unbounded exponent.
+    // Both sides of the comparison are exact: a and b have 8 digits, and c must be small if the sum is kLeast.
     constexpr double kRoundsUp = 0x1p-126 - 0x1p-151;
     const double sign = sum < 0 ? -1 : 1, product = static_cast<double>(a) * static_cast<double>(b);
     return sign * product < kRoundsUp - sign * static_cast<double>(c) ? __builtin_copysignf(0, sum) : sum;

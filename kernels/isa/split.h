@@ -29,8 +29,8 @@ struct Bf16Parts {
   alignas(64) BFloat16 elements[kArrays][kElements + 96];
 };
 
-// Splits n numbers, and stores the parts from element `at` of each array on. Zeros fill up n_padded elements of each
-// array.
+// Splits n numbers into bf16 parts, and stores these in the arrays of `parts` from element `at` on. Zeros follow up to
+// n_padded elements in each array.
 template <class V, int64_t kParts, int64_t kElements>
 inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf16Parts<kParts, kElements>& parts) {
   const float minus_one = -1;

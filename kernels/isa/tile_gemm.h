@@ -40,7 +40,7 @@ namespace {
 
 enum class RhsFrom : uint8_t {
   kRows,         // Rows in the stored layout.
-  kRowsAndPack,  // Rows in the stored layout, which the kernel stores as a packed panel.
+  kRowsAndPack,  // Rows in the stored layout. The kernel also stores them as a packed panel.
   kPanel,        // A packed panel.
 };
 
@@ -278,10 +278,10 @@ void TileGemm(const MicrokernelArgs& args) {
   StoreResult<V>(args, acc);
 }
 
-// Multiplies a few rows of lhs by all columns of rhs. A pass takes a few steps of k for all columns, in the order of
-// memory. Between passes the chains are in L1. The table has the bandwidth for one row of f32, divided by the 62 GB/s
-// of a plain pass over memory (Zen 4, two cores). Its rows are vectors of columns that are computed at once, and its
-// columns are steps of k in a pass:
+// Multiplies a few rows of lhs by args.columns columns of rhs. A pass adds a few steps of k to the chains of all these
+// columns, so it reads rhs in the order of memory. Between passes the chains are in L1. The table has the bandwidth for
+// one row of f32, divided by the 62 GB/s of a plain read of memory (Zen 4, two cores). `vectors` is the number of
+// vectors of columns that are computed at once (kNv), and `steps` the number of steps of k in a pass:
 //
 //     vectors     4 steps    8 steps    16 steps
 //     2           0.69       0.90       0.77
@@ -303,7 +303,8 @@ void StreamingGemv(const MicrokernelArgs& args) {
   const int64_t chunk_lines = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
   const T* total = static_cast<const T*>(args.total);
-  // Nearly all passes are `within` a call: they neither begin nor end it. Only the loop of these passes is unrolled.
+  // Computes one pass. `within` is true if the pass is neither the first nor the last one of the call. Only the loop of
+  // these passes is unrolled, because there are few others.
   const auto pass = [&](auto within, int64_t k) RAGGEMM_INLINE {
     const int64_t left = within ? pass_steps : args.k - k < pass_steps ? args.k - k : pass_steps;
     const bool start = !within && args.begin == Begin::kZero && k == 0;
@@ -380,8 +381,8 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     }
     if ((left & 2) != 0) two();
     if (left % 2 != 0) steps.Add(0, even);
-    // Products of +0 and +0 fill up a short chain. Adding +0 to one lane is enough, because the sum of both lanes is
-    // then the same, whatever the sign of the other lane.
+    // The steps that a short chain lacks count as products of +0 and +0, which turn a sum of -0 into +0. Adding +0 to
+    // one lane is enough, because +0 plus a zero of either sign is +0.
     if (left < kChain) AddZero<V>(odd);
     const bool start = args.begin == Begin::kZero && k == 0;
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {

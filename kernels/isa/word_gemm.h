@@ -45,8 +45,8 @@ template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
 // Steps of k in a pass of a streaming GEMV. More rows need more steps, because each pass loads and stores more sums.
-// The first definition is for elements of four bits, the second one for all others. Bandwidth for bf16 from memory,
-// divided by that of a plain pass over memory (Zen 4, one core):
+// kStepsOfGemv<const E*, kMr> is for whole-byte elements of type E, and the general definition for four-bit elements.
+// Bandwidth for bf16 from memory, divided by that of a plain read of memory (Zen 4, one core):
 //
 //     rows, rhs         8 steps    16 steps
 //     1, 2048x768       0.74       0.69
@@ -216,7 +216,8 @@ void PackRowWords(const PackArgs& args) {
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
-      // One set of scales is enough, because operands with scales have width <= kColumns here.
+      // `scales` holds the scales of kColumns columns. They last for kScaleSteps steps, because this loop has a single
+      // iteration if the operand has scales (width <= kColumns).
       if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
       const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);
@@ -260,7 +261,8 @@ constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
-// Adds kernels that store the panel: for the first of several register tiles, always above V::kRows / 2 rows high.
+// Adds the kernels that also store a packed panel (kRowsAndPack). They are for the first of several register tiles,
+// which always has more than V::kRows / 2 rows.
 template <class V, int kMr>
 constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {

@@ -133,8 +133,8 @@ class MlpBackward {
 
   float* RowWeightGradient(int64_t row) const { return static_cast<float*>(gradients_.row_weights->data) + row; }
 
-  // Adds a dot product to the gradient of each row's weight: row index[i] of `from` (row i if `index` is null) by row i
-  // of `by`.
+  // Adds a dot product to the gradient of the weight of each row of `rows`. For the row with index i, it is the dot
+  // product of row i of `by` and row index[i] of `from`, or row i of `from` if `index` is null.
   void AddDots(const RowRange& rows, const Array& from, const int64_t* index, const float* by) const {
     float* const to = RowWeightGradient(rows.begin);
     const int64_t columns = from.dims[1];
@@ -168,7 +168,7 @@ class MlpBackward {
     const std::optional<Array>& to;
     float* sums;  // f32 sums for groups of several chunks. Null if they are not needed.
     ChunkRows rows, by;
-    bool is_trans = false;  // True: the gradient is the transpose.
+    bool is_trans = false;  // True: the weights are transposed, so the gradient is the transposed product.
   };
 
   absl::Status RunWeights(const MlpPart& chunk) const {

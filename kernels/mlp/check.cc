@@ -46,7 +46,7 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   } else {
     for (const MlpGradientSlot& slot : kMlpGradientSlots) add(slot.name, gradients->*slot.gradient);
     arrays.results = arrays.all.size();
-    add_outputs();  // Calls for gradients read these arrays.
+    add_outputs();  // These arrays of the forward call are inputs of a call for gradients.
   }
   arrays.all.insert(arrays.all.end(), {{"x", &problem.x},
                                        {"row_tokens", &problem.row_tokens},
@@ -97,7 +97,8 @@ std::string TypeAndShape(const Array& x) { return absl::StrCat(NameOf(x.dtype), 
 
 bool HasTypeAndShape(const Array& x, const Array& wanted) { return x.dtype == wanted.dtype && x.dims == wanted.dims; }
 
-// Checks formats and ranks, which later checks rely on. Checks the types that are not checked with the products.
+// Checks the formats of all arrays and the ranks of operands, because later checks rely on them. Also checks the types
+// of x, out, weights, row_tokens and row_slots.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients) {
   const absl::string_view out = OutName(gradients);
   const auto weights = WeightsOf(problem);
@@ -156,8 +157,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
-// Checks that all weights have the same number of groups and the H of x, then that w_up and w_gate have the I of
-// w_down.
+// Checks the shapes of weights. First, all weights must have the number of groups of w_up and the H of x. Then w_up and
+// w_gate must have the I of w_down.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
@@ -231,7 +232,8 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
 // Returns true if x is given and not f32. The f32 sums for x then need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// Reads group_sizes, group_offset and row_tokens, and checks their values. `product` is a product over all rows.
+// Reads group_sizes, group_offset and row_tokens into `mlp`, and checks their values. `product` and `checked` are a
+// product of the MLP over all rows, before and after its check.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;
@@ -262,7 +264,7 @@ GroupedGemmProblem CheckedMlp::Product(const MlpProduct& product) const {
   gemm.rhs_zero = weights.zero;
   if (!product.is_gradient) gemm.bias = weights.bias;
   const bool from_hidden =
-      weights.is_down == product.is_gradient;  // True: lhs has H columns. False: out has H columns.
+      weights.is_down == product.is_gradient;  // True: H is the width of lhs. False: H is the width of out.
   const int64_t hidden = extents.hidden, inner = weights.is_down ? extents.intermediate : UpColumns();
   const DType type = weights.is_down || product.is_gradient ? TypeBeside(weights.array) : problem.x.dtype;
   static_cast<Array&>(gemm.lhs) = {product.lhs, type, {product.rows, from_hidden ? hidden : inner}};

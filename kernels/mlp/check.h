@@ -44,7 +44,8 @@ struct CheckedMlp {
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns the row weights from row `row` on. Null if they are not given, or do not multiply the operand `on`.
+  // Returns a pointer to the weight of row `row`. Returns null if no row weights are given, or if they do not multiply
+  // the side that `on` names (input or output).
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
@@ -53,8 +54,8 @@ struct CheckedMlp {
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 
-// Checks types and shapes, but no values, and returns the extents. Here and in CheckMlp, `gradients` is null for a
-// forward call.
+// Checks the types and shapes of all operands, but not their values, and returns the extents. `gradients` is null for a
+// forward call, here and in CheckMlp.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
 // Checks all operands, and returns the InvalidArgument errors of MoeMlp and MoeMlpBackward.

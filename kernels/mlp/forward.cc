@@ -68,7 +68,7 @@ class MlpForward {
       steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
       return absl::OkStatus();
     }
-    // A pass has only some rows of the call, so the caller's arrays need copies of u and v.
+    // In a pass, u and v are in the workspace. Copies them to the rows of the caller's arrays that the pass computes.
     const std::optional<Array>&up = mlp_.problem.up, &gate = mlp_.problem.gate;
     if (up) CopyRows(piece.up, mlp_.UpColumns(), up->data, index + begin, count);
     if (gate) CopyRows(piece.gate, mlp_.extents.intermediate, gate->data, index + begin, count);

@@ -28,10 +28,10 @@ struct MlpPart {
   const MlpRows& all;
   const int64_t most;
   RowRange rows = {all.begin, all.begin};
-  RowRange of_groups = rows;  // All rows of the groups of this part.
+  RowRange of_groups = rows;  // All rows of the groups of this part, even if `rows` has only some rows of one group.
   int64_t first_group = 0, groups = 0;
 
-  // The first call moves to the first part. Returns false after the last part.
+  // Moves to the next part, or to the first part if this is the first call. Returns false after the last part.
   bool Next();
   bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
   bool is_last_of_groups() const { return rows.end == of_groups.end; }
@@ -39,13 +39,13 @@ struct MlpPart {
 
 struct MlpPiece {
   RowRange rows;
-  float* up;    // u (moe_mlp.h), or u and v if w_up holds the gate. In MoeMlpProblem::up or in the workspace.
-  float* gate;  // v if there is a w_gate. In MoeMlpProblem::gate or in the workspace.
+  float* up;    // Rows of u (moe_mlp.h), or of u and v if w_up holds the gate. In MoeMlpProblem::up or the workspace.
+  float* gate;  // Rows of v if there is a w_gate. In MoeMlpProblem::gate or the workspace.
 };
 
 // Sets buffers.chunk_sizes, the group sizes of the next products.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
-// Calls SetSizes, and finds the memory for u and v.
+// Calls SetSizes, and returns the piece with pointers to the memory for its u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 
 class MlpSteps {
@@ -56,7 +56,7 @@ class MlpSteps {
 
   const CheckedMlp& mlp;
   const KernelRow& kernels;  // f32 kernels for all steps except the products.
-  MlpRows rows;              // Default: all rows of the processed groups.
+  MlpRows rows;              // Rows to compute: those of a pass, or else all rows of the processed groups.
 
   // Computes `product`, with the group sizes that SetSizes has set. Its sums continue from earlier_totals (schedule.h),
   // or start at 0 if that is null.

@@ -25,18 +25,19 @@ inline constexpr int64_t kPassRows = 8192;
 
 // f32 sums for the gradients of one group, if these are narrower than f32 and the group has several chunks.
 struct MlpWeightSums {
-  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed like w_up.
-  float* gate = nullptr;  // [H,I]. Transposed like w_gate.
-  float* down = nullptr;  // [I,H]. Transposed like w_down.
+  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is transposed.
+  float* gate = nullptr;  // [H,I]. Transposed if w_gate is transposed.
+  float* down = nullptr;  // [I,H]. Transposed if w_down is transposed.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
-// A pass has at most R = min(M, kPassRows) rows. tokens, weights and d have its rows in the order by token.
+// Arrays for passes, which have at most R = min(M, kPassRows) rows. tokens, weights and d have one element or row for
+// each row of the pass, sorted by token.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;      // [M] Values of row_slots.
   int64_t* order = nullptr;      // [M] Rows of all passes, sorted by token, then by slot, then by row.
   int64_t* rows = nullptr;       // [R] Rows of the pass in ascending order.
-  int64_t* positions = nullptr;  // [R] Position of each row of `rows` in `order`, from the start of the pass.
+  int64_t* positions = nullptr;  // [R] For each row of `rows`, its index among the rows of the pass in `order`.
   int64_t* sizes = nullptr;      // [G] Group sizes of the pass.
   int64_t* tokens = nullptr;     // [R]
   float* weights = nullptr;      // [R]
@@ -58,9 +59,10 @@ struct MlpBuffers {
   float* sums;
   // Arrays for one piece.
   float* up;  // [piece,2I] u and v if w_up holds the gate. Otherwise [piece,I] u, then [piece,I] v.
-  // [piece,H] d, in the memory of `x`. In gradients: gradients of gathered rows of x, in the memory of `up`.
+  // [piece,H] In forward calls d, in the memory of `x`. In calls for gradients the gradients of the gathered rows of x,
+  // in the memory of `up`.
   float* d;
-  // Arrays for one piece. In gradients: for one chunk.
+  // Arrays for one piece in forward calls, and for one chunk in calls for gradients.
   char* x;  // [rows,H] Gathered rows of x.
   char* a;  // [rows,I]
 
@@ -72,12 +74,12 @@ struct MlpBuffers {
   char* weighted = nullptr;      // [chunk,H] Rows of out_gradient times row_weights.
   // [chunk,2I] Gradients of u and v if w_up holds the gate. Otherwise [chunk,I] for u, then [chunk,I] for v.
   char* up_gradient = nullptr;
-  char* ones = nullptr;       // [chunk] Ones. Their products are gradients of biases.
+  char* ones = nullptr;       // [chunk] Column of ones. Gradients of biases are its products with gradients of rows.
   MlpWeightSums weight_sums;  // Null if gradients of weights are f32, or if all rows are one chunk.
 };
 
-// Returns kChunkRows, or all M rows if there are fewer, or if one chunk of M rows needs no more memory than chunks of
-// kChunkRows rows together with the f32 sums of weights (sums_weights).
+// Returns the largest number of rows in a chunk: kChunkRows or M, whichever is smaller. If several chunks need f32 sums
+// of weights (MlpWeightSums), returns M if one chunk of M rows needs no more memory than several chunks and these sums.
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
 // Returns the length of a workspace in int64 elements, or -1 if it would be too large or an extent is negative.

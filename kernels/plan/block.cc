@@ -20,7 +20,7 @@ bool FindReplica(const TileContext& context, Block& block) {
   return false;
 }
 
-// Sets the steps of k of a block, which begins at block.k.
+// Sets the members of `block` that depend on block.k: the number of steps, the KC block, and how chains begin and end.
 void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
   const int64_t rows = block.rhs.rows, part = context.call.sum_steps != 0 ? context.call.sum_steps : rows;
   const int64_t part_begin = block.k / part * part, part_end = std::min(part_begin + part, rows);

@@ -35,7 +35,7 @@ struct RegisterTiles {
         taller(CeilDiv(rows, step) % count) {}
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
-  // Returns the number of rows that kernels compute for a register tile.
+  // Returns the number of rows that kernels compute for register tile i: Rows(i), rounded up to a multiple of `step`.
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
   // Returns the index of the first register tile after i whose height or number of rows differs from that of i.
@@ -65,14 +65,14 @@ struct TileTask {
 // A block of rhs: its rows [k, k + steps) and columns [col, col + cols). Columns are counted from the first column of
 // the tile.
 struct Block {
-  GroupGemm gemm;         // With ragged K, gemm.replica is the replica of this block.
-  int64_t first_replica;  // Replica of the tile's first block.
+  GroupGemm gemm;         // With ragged K, gemm.replica is the replica that has this block's steps of k.
+  int64_t first_replica;  // gemm.replica of the tile's first block.
   Matrix lhs, rhs;
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
-  // Begin and end of a chain. If kernels add totals (KernelRow::adds_totals), a chain here is the whole contraction, or
-  // all steps of k that share a scale.
+  // How kernels begin and end the chains of this block. If kernels add totals (KernelRow::adds_totals), a chain here is
+  // the whole contraction, or all steps of k that share a scale.
   Begin begin;
   End end;
   bool ends_sum;  // True if this block ends the contraction, or the steps of k that share a scale.
@@ -84,7 +84,7 @@ struct Block {
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
-// The tile that follows another one in the schedule, and the first block of it.
+// Finds the tile after `tile` in the schedule, and the first block of the found tile.
 class NextTile {
  public:
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}

@@ -47,12 +47,13 @@ bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// The division of out into slices. A repetition is the result of one segment, or of one problem with all ragged.
+// The division of out into slices. A repetition is the result of one problem in the mode kAllRagged, and of one segment
+// in all other modes.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
-    // These modes process all groups of out.
+    // In these modes, all elements of out belong to processed groups, so nothing is filled.
     const bool covered = checked.mode == RaggedMode::kRaggedK || checked.mode == RaggedMode::kUniform;
-    // If out has no elements, the number of repetitions could overflow.
+    // An out without elements needs no slices, and its number of repetitions could overflow.
     const bool empty = checked.out.rows == 0 || checked.out.cols == 0;
     repetitions = covered || empty                         ? 0
                   : checked.mode == RaggedMode::kAllRagged ? checked.problems
@@ -78,7 +79,7 @@ int64_t CountFillTiles(const Checked& checked) {
 }
 
 void FillTile(const Checked& checked, int64_t slice) {
-  if (checked.c == checked.out.data) return;  // out has the values of c already.
+  if (checked.c == checked.out.data) return;  // c and out are the same array, so out needs no copy of c.
   const FillSlices slices(checked);
   const int64_t repetition = slice / slices.per_repetition;
   const FillRegion region = RegionOf(checked, repetition);

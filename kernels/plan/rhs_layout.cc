@@ -12,17 +12,16 @@
 namespace raggemm {
 namespace {
 
-// Distance of the prefetch if rhs streams from memory, in bytes. Speed relative to plain reads, which take 62 GB/s (one
-// row of 2048x768 f32, two cores of Zen 4):
+// Distance from the elements that kernels read to those that they prefetch, in bytes, if rhs streams from memory. Speed
+// relative to plain reads, which reach 62 GB/s (one row of 2048x768 f32, two cores of Zen 4):
 //
 //     KiB     4     16    48    96
 //     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// Limit for near prefetches of a GEMV (Prefetch::near), in bytes: kNearSteps steps of rhs and the chains must not be
-// larger. With near prefetches, the GEMV loads its next lines into L1, so hardware prefetchers run ahead of it as they
-// do for plain reads. A limit of 16 KiB gains nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen
-// 4):
+// Limit for near prefetches (Prefetch::near): a GEMV uses them if kNearSteps steps of rhs and the chains together have
+// at most this many bytes. Such a GEMV loads its next lines into L1, so hardware prefetchers run ahead of it as they do
+// for plain reads. A limit of 16 KiB gains nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
 //
 //                         near  not near
 //     1 row               0.92  0.76
@@ -30,8 +29,9 @@ constexpr int64_t kStreamAhead = 48 << 10;
 //     without VDPBF16PS   0.80  0.83
 constexpr int64_t kNear = 12 << 10;
 
-// Counts the panels of a block by the width of the first one. A GEMV counts as one panel even if columns are left. As
-// two, it would overtake its prefetches: one row of int4 with 2848 columns took 4 times as long (Zen 4).
+// Returns the number of panels of a block, as if all were as wide as the first one. Returns 1 for a GEMV, even if it
+// leaves columns for a second panel. With 2, half of the prefetches would come after the GEMV: one row of int4 with
+// 2848 columns took 4 times as long (Zen 4).
 int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
   const Panel panel = NextPanel(context, task, block.cols);
   return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
@@ -53,7 +53,7 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && StepOf(context.call.rhs.dtype, blocks.k * blocks.n) > bytes) {
-    blocks.k = std::max(blocks.k / 2 / least * least, least);  // kc may be no power of two if there are scales.
+    blocks.k = std::max(blocks.k / 2 / least * least, least);  // If rhs has scales, kc may be no power of two.
   }
   blocks.k_inner = false;
   return blocks;
@@ -136,7 +136,7 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
-          // Two panels if kernels pack ahead: each is prefetched during the work on the one before.
+          // A block has two panels if kernels pack ahead: each panel is prefetched during the work on the one before.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
@@ -146,11 +146,13 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kDot) return {};
-  if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);  // K is 1: rhs is one row.
+  // A transposed rhs with K = 1 is a single row in memory.
+  if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);
   const DType dtype = context.call.rhs.dtype;
   PrefetchTarget target;
   target.panels = target.panels_per_run = CountPanels(context, task, block);
-  // Packing a transposed panel takes about as long as a kernel of 8 rows.
+  // Packing a transposed panel takes about as long as computing a register tile of 8 rows. If register tiles are lower,
+  // the packer prefetches twice as much as one of them.
   target.packer_parts = context.kernels.row->ahead_slice != 0 ? 0 : task.rows.each < 8 ? 2 : 1;
   const bool along_k = task.blocks.k_inner;
   const NextTile::Found* tile = nullptr;
@@ -168,7 +170,8 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
     target.lines = target.run_lines = CeilDiv(StepOf(dtype, next->steps), kLineBytes);
     return target;
   }
-  // The next columns are prefetched for all of k. Each block along k has an equal share of them.
+  // Prefetches the next columns of rhs in their full length k. The blocks along k of the current columns have equal
+  // shares of the next columns.
   const Matrix& rhs = tile != nullptr ? tile->first.rhs : block.rhs;
   const int64_t first = tile != nullptr ? tile->task.window.col : task.window.col + block.col + block.cols;
   const int64_t cols = tile != nullptr ? tile->first.cols : std::min(task.blocks.n, cols_left);

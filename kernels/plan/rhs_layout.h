@@ -33,8 +33,8 @@ struct PrefetchTarget {
   int64_t rows = 0, stride = 0;  // 0 rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
-  int64_t panels = 1, panels_per_run = 1;  // Panels of the block in use: all, and those for one column of runs.
-  int64_t packer_parts = 0;                // Shares that a panel's packer prefetches. Each register tile has one share.
+  int64_t panels = 1, panels_per_run = 1;  // Numbers of panels: of the whole block, and for one column of runs.
+  int64_t packer_parts = 0;                // Shares of lines for a panel's packer to prefetch. A register tile has 1.
   bool near = false;                       // Prefetch::near.
 };
 
@@ -53,17 +53,17 @@ struct PrefetchTarget {
 struct RowsShape {
   const char* name;
   double share;      // Largest size of a block, as a share of Cpu::block_bytes.
-  int64_t columns;   // Most columns. The columns of the tile are divided evenly.
-  int64_t steps;     // Most steps of k of a block.
+  int64_t columns;   // Largest number of columns of a block. Blocks divide the tile's columns evenly.
+  int64_t steps;     // Largest number of steps of k of a block.
   double translate;  // Time of page walks, divided by the time of reading the block from memory.
 };
-inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // RowsShape::steps if only the KC block limits them.
+inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // RowsShape::steps of blocks as long as a KC block.
 inline constexpr RowsShape kRowsShapes[] = {
     {"small", 1. / 4, kMaxCols, kWholeKc, 0},
     {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},
-    {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages (last table).
+    {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages, and are slower (last table above).
     {"broad", 2. / 3, 1024, kWholeKc, 0.6},
-    {"deep", 1. / 2, 192, kWholeKc, 1},  // 64 to 192 columns differ in speed by 2 %. 384 are 7 % slower.
+    {"deep", 1. / 2, 192, kWholeKc, 1},  // Limits of 64 to 192 columns differ in speed by 2 %. 384 is 7 % slower.
 };
 
 // A layout of rhs.

@@ -34,7 +34,8 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// Largest mean number of rows per group for which rhs counts as streaming, divided by CostOfElement.
+// Limit up to which rhs counts as streaming from memory (kTilesPerStreamingThread): the mean number of rows of a group
+// GEMM, divided by CostOfElement.
 constexpr double kShareOfRowsStreaming = 0.7;
 
 // Number of f32 fmas that pay for another thread. They take 5 us at 50 GFLOP/s.
@@ -76,12 +77,12 @@ Blocking BlockingFor(const TileContext& context) {
   return {m, cols};
 }
 
-// Returns false if the largest tile is a single register tile.
+// Halves the columns or the rows of the largest tile. Returns false if that is a single register tile already.
 bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
   if (n_panels == 1 && m_tiles == 1) return false;
-  if (n_panels > 4 || m_tiles == 1) {  // First halves the columns, because each tile packs its lhs anyway.
+  if (n_panels > 4 || m_tiles == 1) {  // Halves columns first: each tile packs its own lhs anyway.
     schedule.tile.blocking.n = (n_panels + 1) / 2 * kernels.cols;
   } else {
     schedule.tile.blocking.m = (m_tiles + 1) / 2 * kernels.rows;
@@ -110,9 +111,9 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Skips At, which divides, if the row class has a window.
+    // Saves the divisions of At if all tiles have one height, and its row class already has a window.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
-    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // The tiles between are as tall as the first.
+    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // All tiles between have the first one's height.
       const Window window = grid.At(schedule.tile, row_tile);
       work.windows[RowClass(window.rows)] = {window.rows, window.cols};
     }

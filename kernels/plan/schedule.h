@@ -28,8 +28,8 @@ struct KernelChoice {
   Cpu cpu = {};
   Isa isa{};
   const KernelRow* row = nullptr;
-  const KernelRow* epilogue = nullptr;  // Row of the epilogue: `row`, or the f32 row if s32 sums become floats.
-  Activate* activate = nullptr;         // Null if there is no activation.
+  const KernelRow* epilogue = nullptr;  // KernelRow of the epilogue: `row`, or the f32 one if s32 sums become floats.
+  Activate* activate = nullptr;         // Applies the activation. Null if the call has none.
   OperandAccess lhs = {}, rhs = {};
   int64_t kc = kKc;  // Steps of k that are packed at once.
 };
@@ -42,8 +42,9 @@ int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
 // The division of results into tiles.
 struct Blocking {
-  int64_t m = 0, n = 0;  // Most rows and columns of a tile.
-  // True if rhs of all groups is larger than the L2 caches of all threads. Only with ragged M and rhs not transposed.
+  int64_t m = 0, n = 0;  // Largest numbers of rows and columns of a tile.
+  // True if rhs of all groups is larger than the L2 caches of all threads together. Always false if rhs is transposed,
+  // or if the mode is not ragged M.
   bool rhs_streams = false;
   TilePlans plans = {};
 };
@@ -53,17 +54,17 @@ struct TileContext {
   Checked call;
   KernelChoice kernels = {};
   Blocking blocking = {};
-  // Totals of earlier steps of k, in f32 and in the layout of out, from which sums continue. The bits are those of a
-  // single sum if the number of earlier steps is a multiple of kKc. Null: sums start at 0. Only for one segment without
-  // scales.
+  // Totals of an earlier call, from which the sums continue: f32, in the layout of out. Null: sums start at 0. The bits
+  // are those of a single sum if the earlier call had a multiple of kKc steps of k. Not supported with scales, or with
+  // more than one segment.
   const float* earlier_totals = nullptr;
 };
 
 // The tiles of a call.
 struct WorkList {
   int64_t gemms = 0;
-  const int64_t* tile_prefix = nullptr;  // [gemms + 1] Number of tiles of all group GEMMs before each one.
-  const int64_t* cost_prefix = nullptr;  // [gemms + 1] Sum of GemmCost of all group GEMMs before each one.
+  const int64_t* tile_prefix = nullptr;  // [gemms + 1] For each group GEMM, the number of tiles of all previous ones.
+  const int64_t* cost_prefix = nullptr;  // [gemms + 1] For each group GEMM, the sum of GemmCost of all previous ones.
   int64_t gemm_tiles = 0;
   int64_t fill_tiles = 0;  // Slices of out to fill (fill.h), numbered after the GEMM tiles.
   int64_t tiles() const { return gemm_tiles + fill_tiles; }

@@ -18,8 +18,8 @@ struct Costs {
   double memory;     // Reading rhs from memory.
   double translate;  // Page walks of these reads.
   double fma;
-  double widen;   // Converting elements for the kernels, and storing the panel.
-  double reread;  // Reading rhs from L2 after the first register tile. 0 if a packed panel stays in L1.
+  double widen;   // Converting elements to the type that kernels multiply, and storing packed panels.
+  double reread;  // Reading rhs again from L2, for later register tiles. 0 if a packed panel stays in L1.
   double calls;   // Starting and ending kernels.
 
   // Adds up the costs. Memory and arithmetic overlap only in part.
@@ -68,8 +68,8 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   return costs;
 }
 
-// Returns the mode that is used without comparing costs, or null. The mode needs no costs, or the layout leaves no
-// choice of shapes (RhsLayout::shapes).
+// Returns the first mode that applies and that is used without comparing costs, or null if there is none. Costs are not
+// compared for modes with needs_no_costs, or if the layout has no choice of shapes (RhsLayout::shapes is 0).
 const RhsModeRow* ModeWithoutCosts(const TileContext& context, int64_t rows) {
   const bool one_shape = LayoutOf(context).shapes == 0;
   for (const RhsModeRow& mode : RhsModes()) {

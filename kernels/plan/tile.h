@@ -30,8 +30,8 @@ struct Window {
 // elements than Blocking::m x Blocking::n. A row of 4096 f32 has 16 KiB: four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
-// Returns the number of columns that divides the first column of each tile: the width of a panel, or of a column block
-// of rhs unless tiles are narrower than a column block.
+// Returns a number of columns: the first column of each tile is a multiple of it. It is the width of a panel, or of a
+// column block if rhs has column blocks that are not wider than tiles.
 int64_t ColumnStep(const TileContext& context);
 
 // The tiles of a group GEMM. They divide the result evenly, in whole register tiles.

@@ -9,8 +9,8 @@ namespace raggemm {
 
 // The mode in which the kernels of a tile get rhs. rhs_mode.cc has a table of them.
 enum class RhsMode : uint8_t {
-  kDot,             // Few rows, rhs transposed: kernels transpose its columns in registers.
-  kGemv,            // Few rows: rhs streams from memory once.
+  kDot,             // For few rows, if rhs is transposed: kernels transpose columns of rhs in registers.
+  kGemv,            // For few rows: streaming GEMVs read rhs once, in the order of memory.
   kDirect,          // Every register tile reads rhs in its stored layout.
   kDirectAndStore,  // The first register tile reads rhs and stores a packed panel for the others.
   kPacked,          // All register tiles read a panel that is packed before.
@@ -19,8 +19,8 @@ enum class RhsMode : uint8_t {
 struct TilePlan {
   // Order of prefetching the lines of the next block. Only the layout of stored rows uses it.
   enum class Order : uint8_t {
-    kPanels,  // Panel by panel: reads many rows at once, and gets the most out of memory.
-    kRows,    // Row by row: touches few pages at once, and delays arithmetic the least.
+    kPanels,  // Panel by panel: touches many rows at a time, and reaches the highest memory bandwidth.
+    kRows,    // Row by row: touches few pages at a time, and delays arithmetic the least.
   };
   RhsMode mode;
   Order prefetch_order;
@@ -31,13 +31,13 @@ struct TilePlan {
 constexpr int64_t RowClass(int64_t rows) { return rows <= 32 ? rows : 32 + (rows - 29) / 4; }
 inline constexpr int64_t kMostRows = 224;
 inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
-using TilePlans = std::array<TilePlan, kRowClasses>;  // By row class. Classes without tiles have no plan.
+using TilePlans = std::array<TilePlan, kRowClasses>;  // One plan for each row class that has tiles.
 
 // The size of the blocks of rhs in a tile, and their order.
 struct BlockShape {
   int64_t k;  // Steps of k, at most KernelChoice::kc.
   int64_t n;
-  bool k_inner;  // True: the next block is along k, and lhs is packed for all of k at once. False: it is along n.
+  bool k_inner;  // Order of blocks. True: along k first, and lhs is packed for all of k at once. False: along n first.
 };
 
 }  // namespace raggemm

@@ -13,14 +13,14 @@
 namespace raggemm {
 namespace {
 
-// Room in a buffer for unwanted elements before the first element to pack. Dequantizers start at a whole byte, which
-// has up to 4 elements.
+// Largest number of unwanted elements in a buffer before the first element to pack. Dequantizers start at a whole byte,
+// and a byte has up to 4 elements.
 constexpr int64_t kMostLead = 4;
 static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
                           [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
 
-// The scales or zero points for a line, a part of a stored row or column. They are read once for all lines that share
-// them.
+// The scales or zero points of one line of elements after the other. A line is a part of a stored row or column.
+// Successive lines that share their values read them only once.
 class LineParams {
  public:
   LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)
@@ -29,7 +29,8 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns n values, for the elements from `at` on. Null if the operand has none that apply to elements.
+  // Returns the scales or zero points of the n elements from `at` on. Returns null if the operand has none, or applies
+  // them to sums.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
@@ -37,7 +38,7 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns the number of lines, from the line of `at` on, that share these values. kKc if all lines do.
+  // Returns for how many lines, from the line of `at` on, Read returns the same values. Returns kKc if it does for all.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;
@@ -48,7 +49,7 @@ class LineParams {
   const PackSource& source_;
   const QuantParams& params_;
   const bool is_used_;
-  int64_t block_ = -1;  // Index of the block in values_. -1: none.
+  int64_t block_ = -1;  // Index of the block whose values are in values_. -1: none.
   float values_[kKc + kMostLead];
 };
 
@@ -92,7 +93,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
 }
 
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args) {
-  // Large enough for f64, too, because register tiles of f64 have at most kMaxRows / 2 rows.
+  // Room for kMaxRows rows of f32. It is enough for f64, because register tiles of f64 have at most kMaxRows / 2 rows.
   alignas(64) char lines[kKc * kMaxRows * sizeof(float)];
   const Operand& lhs = source.operand;
   const int64_t segment = source.gemm.problem * context.call.replicas + source.gemm.replica;
