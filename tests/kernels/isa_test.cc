@@ -164,7 +164,8 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// ThreadSanitizer must not instrument this, because it keeps no records for the memory of code.
+// Overwrites the first bytes of a function with an illegal instruction. ThreadSanitizer must not instrument the write,
+// because it keeps no records for the memory of code.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
   const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / bytes * bytes;
@@ -181,7 +182,8 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
 // Computes a problem with the ISA `forced`, and exits with 0 if the result is right. Before that, makes the functions
 // of this ISA (if `poison_forced`) or of all other ISAs illegal, so that a call of one of them kills the process.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
-  // HostCpu measures the kernels of every ISA when it is first called, so it must be called before.
+  // The first call of HostCpu runs kernels of every ISA to measure them, so it must come before functions are made
+  // illegal.
   HostCpu();
   for (const IsaRow& isa : IsaRows()) {
     if ((isa.isa == forced) != poison_forced) continue;

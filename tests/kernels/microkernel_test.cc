@@ -200,8 +200,8 @@ TEST_P(Microkernels, MultiplyEveryDType) {
       ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
     }
     EXPECT_EQ(kernels.direct[mr][1].nr, ReadsStoredLayout(row, dtype) ? row.cols : 0);
-    // If rows need several register tiles, the first one packs rhs on the fly. It has more than half of the rows of the
-    // tallest tile, so only such heights have a kernel that packs.
+    // If the rows of a group need several register tiles, the kernel of the first tile packs rhs on the fly. The first
+    // tile has more than half as many rows as the tallest tile, so lower tiles need no kernel that packs.
     if (2 * mr > row.rows) {
       ASSERT_EQ(kernels.storing[mr] != nullptr, ReadsStoredLayout(row, dtype));
     }

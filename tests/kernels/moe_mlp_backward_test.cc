@@ -92,8 +92,8 @@ class Oracle {
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
     return mlp_.InputWeight(row) * sum + (spec_.biases ? bias.At(g * mlp_.columns + j) : 0);
   }
-  // Given the gradient of element j of a row of a first product, adds its contribution to the gradients of x, of the
-  // weights and of the input weight. `slot` is kUp or kGate.
+  // Adds the contributions of one result of the product with w_up (slot kUp) or w_gate (kGate) to the gradients of x,
+  // weights, bias and input weight. `gradient` is the gradient of this result, element j of row `row`.
   void AddFirstGradients(Slot slot, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
     const int64_t token = mlp_.TokenOf(row);
     const double weight = mlp_.InputWeight(row);
@@ -313,8 +313,8 @@ TEST_P(MoeMlpBackwardTest, ComputesEachGradientAlone) {
   }
 }
 
-// Checks activations at their limits, at the next floats below and above, and beyond. x is 1, so the values of up and
-// gate are the weights.
+// Checks relu at 0 and swiglu_oai at the limits 7 and -7, at the next floats on both sides of each, and beyond. x is 1,
+// so the weights are the values of up and gate.
 TEST_P(MoeMlpBackwardTest, IsRightAtTheLimitsOfActivations) {
   const float below = std::nextafter(7.0F, 0.0F), above = std::nextafter(7.0F, 8.0F), least = 0x1p-149F;
   const float values[] = {0, -0.0F, least, -least, 1, -1, below, 7, above, 9, -below, -7, -above, -9};

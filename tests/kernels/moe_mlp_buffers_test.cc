@@ -26,7 +26,7 @@ struct Region {
   bool is_aligned = true;
 };
 
-// The comments of kernels/mlp/workspace.h state the sizes.
+// Returns the memory of every array of `b`, with the sizes that kernels/mlp/workspace.h states in comments.
 std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
   const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? ChunkRowsOf(e) : rows;
   const int64_t size = is_backward ? e.element_bytes : 4;

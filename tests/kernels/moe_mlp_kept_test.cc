@@ -73,7 +73,8 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   }
 }
 
-// The kept products come from an MLP with other operands, so gradients differ if they are read.
+// Tests that gradients are computed from the kept products. If a call gets the kept products of an MLP with other
+// operands, its gradients must differ from those of a call without kept products.
 TEST_P(MoeMlpKept, IsReadByGradients) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kInterleaved}) {
     const MlpSpec spec = {.gate = gate};

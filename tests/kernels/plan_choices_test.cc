@@ -43,7 +43,8 @@ struct PlanCase {
   ProblemSpec spec;
 };
 
-// A quarter of the experts has no row, and another quarter has twice as many.
+// Returns a problem in which a quarter of the experts has no row, a quarter has 2 * `rows` rows, and the others have
+// `rows` rows each.
 ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
   ProblemSpec spec{.groups = experts, .m = experts * rows, .n = n, .k = k};
   for (int64_t g = 0; g < experts; ++g) spec.sizes.push_back(rows * (g % 4 == 1 ? 0 : g % 4 == 2 ? 2 : 1));

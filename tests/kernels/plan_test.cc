@@ -36,8 +36,8 @@ ProblemSpec PlanSpec(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Tiles that compute products come first, then those that fill out where no group is. Every tile is in exactly one
-// range.
+// Tests that each tile is in the range of exactly one thread. Tiles that compute products come first, then tiles that
+// fill the elements of out that belong to no group.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(PlanSpec(mode));

@@ -129,7 +129,7 @@ TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
             if (!Sampled(16)) continue;
             const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
                                  spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
-            if (divides && IsSubByte(spec)) continue;  // The call fails, as a group could begin within a byte.
+            if (divides && IsSubByte(spec)) continue;  // The call fails, because a group could begin within a byte.
             ASSERT_TRUE(GivesExpectedBits(spec));
           }
         }
@@ -156,7 +156,7 @@ TEST(QuantizedOnEveryIsa, EveryShapeOfScalesAndZeros) {
           if (!Sampled(12)) continue;
           ASSERT_TRUE(GivesExpectedBits(spec));
           ProblemSpec mxfp4 = spec;
-          mxfp4.rhs = DType::kF4E2M1FN;  // Kernels read power-of-two scales of this format themselves.
+          mxfp4.rhs = DType::kF4E2M1FN;  // Kernels apply the power-of-two scales of MXFP4 themselves.
           if (type == DType::kF8E8M0FNU) {
             ASSERT_TRUE(GivesExpectedBits(mxfp4));
           }

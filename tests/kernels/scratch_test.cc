@@ -69,8 +69,8 @@ int64_t MinorFaults() {
   return usage.ru_minflt;
 }
 
-// Returns the smallest numbers among several warm calls. Linux may cause page faults at any time, but those of the call
-// itself are in each of them.
+// Returns the smallest number of page faults, and of allocations, among several warm calls. Linux may cause additional
+// page faults at any time, but page faults of the call itself occur in each call.
 Taken TakenByWarm(absl::FunctionRef<void()> call) {
   constexpr int kCold = 3, kWarm = 5;
   for (int i = 0; i < kCold; ++i) call();

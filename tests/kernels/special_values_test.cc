@@ -32,7 +32,7 @@ class SpecialValues : public IsaTest {
  protected:
   void Run(const TestProblem& test) { ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus()); }
 
-  // All elements of lhs, and all of rhs, have the same value.
+  // Computes a problem of one group. All elements of its lhs are `lhs`, and all elements of its rhs are `rhs`.
   void RunFilled(ProblemSpec spec, double lhs, double rhs, std::vector<double>* out) {
     spec.sizes = {spec.m};
     TestProblem test(spec);
@@ -191,7 +191,8 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// The first product of each sum underflows to -0, and shows the sign of the zeros that are added to it.
+// Tests that zeros of a quantized rhs keep their sign. The first product of each sum underflows to -0. Adding products
+// that are -0 keeps this sign, and adding a +0 changes it. So the sign of a result shows the signs of zeros in rhs.
 TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
@@ -201,7 +202,7 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // With the rule tiles, the sum of the odd steps of k is +0, which would hide the sign.
+          // With bf16_sums kTiles, odd steps of k have a sum of their own. It is +0, which would hide the sign.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

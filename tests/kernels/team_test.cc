@@ -75,7 +75,7 @@ TEST(Threads, GiveTheSameBitsOnPools) {
   for (int threads : kThreadCounts) {
     ThreadedPool pool(threads), newest_first(threads, /*reverse=*/true);
     ExpectExpectedBits(On(Executor::kPool, 0, &pool));
-    ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // A pool is the default if the call has one.
+    ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // kAuto chooses the pool.
     ExpectExpectedBits(On(Executor::kPool, 8, &newest_first));
     InlinePool at_once(threads);
     ExpectExpectedBits(On(Executor::kPool, threads, &at_once));
@@ -97,7 +97,8 @@ class InterruptedPool : public InlinePool {
   std::function<void()> before_;
 };
 
-// The team of the task is not used for another call until the task has ended.
+// Tests tasks that a pool runs late, during another call: they compute no tile of that call. A team serves no other
+// call until all tasks of its call have ended.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

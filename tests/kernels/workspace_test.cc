@@ -107,8 +107,8 @@ TEST(Workspace, NullIsAnErrorForAnyLength) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
-// The result could be defined as zero, but the size of the workspace, which counts groups of replicas, would be too
-// small.
+// Tests that a sum over no replicas is an error. It could be defined as zero, but the workspace would be too small: its
+// size is computed from the number of groups of all replicas, which is zero.
 TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   const std::vector<int64_t> groups = {1, 0, 4096}, lhs = {0, 3}, rhs = {0, 5}, out = {4096, 3, 5};
   std::vector<float> results(4096 * 3 * 5);
@@ -124,7 +124,7 @@ TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
 }
 
-// A call with 2^31 problems of 2^30 replicas, which have no group, must not loop over the replicas.
+// Tests that a call without groups does not loop over its replicas: 2^31 problems with 2^30 replicas each.
 TEST(Workspace, EmptySegmentsTakeNoTime) {
   const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
                              out = {0, 5};

@@ -31,8 +31,8 @@ LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (320,)
 CHAIN = 256  # Steps of k in an accumulation chain.
 F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-PRODUCTS = {None: 1, X3: 3, X6: 6}  # Number of bf16 products that replace a product, by precision.
-SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error that splitting adds.
+PRODUCTS = {None: 1, X3: 3, X6: 6}  # bf16 products that replace one f32 product, for each precision.
+SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error that splitting into bf16 adds.
 
 
 finfo = ml_dtypes.finfo
@@ -42,7 +42,10 @@ finfo = ml_dtypes.finfo
 
 
 class Operands(NamedTuple):
-    """Operands lhs [GROUPS,ROWS,k] and rhs [GROUPS,k,COLUMNS], their exact product, and that of |lhs| and |rhs|."""
+    """Operands lhs [GROUPS,ROWS,k] and rhs [GROUPS,k,COLUMNS].
+
+    `exact` is their exact product, and `magnitude` is the exact product of |lhs| and |rhs|.
+    """
 
     lhs: Any
     rhs: Any
@@ -51,7 +54,10 @@ class Operands(NamedTuple):
 
 
 def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Products of two elements must be exact in float64, so elements have at most 26 binary digits."""
+    """Returns the products of the groups, each element rounded only once.
+
+    Products of two elements must be exact in float64, so elements have at most 26 binary digits.
+    """
     return np.array([[[math.fsum(row * column) for column in b.T] for row in a] for a, b in zip(lhs, rhs, strict=True)])
 
 
@@ -200,9 +206,9 @@ class Quantized(NamedTuple):
     rhs: Callable[[jax.Array], QuantizedTensor]
     lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # None: lhs is not quantized and has `dtype`.
     dtype: type = BF16
-    sum_steps: int = 0  # Steps of k in a sum that a scale multiplies. 0: all steps.
-    scales_sums: bool = True  # False: scales multiply elements before the products.
-    rounds_elements: bool = False  # True: elements times scales are rounded to bfloat16.
+    sum_steps: int = 0  # Only if scales_sums: number of steps of k that share a scale. 0: all steps do.
+    scales_sums: bool = True  # True: scales multiply sums. False: scales multiply elements before the products.
+    rounds_elements: bool = False  # True: the product of an element and its scale is rounded to bfloat16.
 
 
 def _blocks(dtype: Any, steps: int, scale_dtype: Any = F32, **options: Any) -> Callable[[jax.Array], QuantizedTensor]:
@@ -275,7 +281,7 @@ def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
     runs: list[tuple[Callable, str, Any, int]] = []
     for k in SHORT_LENGTHS if short else LENGTHS:
         runs += [(check_floats, kind, types, k) for types in TYPES for kind in KINDS]
-    for k in SHORT_LENGTHS if short else (64, 2048):  # Other kinds of data would quantize to zeros or denormal scales.
+    for k in SHORT_LENGTHS if short else (64, 2048):  # Other kinds of data would give zeros or denormal scales.
         runs += [(check_quantized, kind, how, k) for how in QUANTIZED for kind in ("even", "cancelling")]
     for seed, (function, kind, operands, k) in enumerate(runs):
         row, found = function(kind, operands, k, seed)

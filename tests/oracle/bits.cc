@@ -138,8 +138,9 @@ std::vector<std::pair<int, int>> Products(Precision precision) {
   return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
 }
 
-// Returns bf16 part `index` of x. In the last product, which multiplies the first parts, infinities and NaNs keep their
-// value (in_last). In the other products they count as zeros.
+// Returns bf16 part `index` of x. Several bf16 products replace an f32 product, and the last one (in_last) multiplies
+// the first parts of both operands. If x is NaN or rounds to an infinite bf16, only the last product multiplies the NaN
+// or infinity. In the other products x counts as zero.
 float PartOf(float x, int index, bool in_last) {
   auto rest = static_cast<float>(Flushed(x));
   if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
@@ -147,8 +148,9 @@ float PartOf(float x, int index, bool in_last) {
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Each block of steps is repeated for each product, with the parts of that product. Zeros fill the steps of each
-// product up to a multiple of `whole`.
+// Returns `rows` with each f32 element replaced by its bf16 parts. Each block of steps of k becomes several blocks, one
+// for each pair of Products, with the parts that this product multiplies. Zeros fill each of these blocks up to a
+// multiple of `whole` steps.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
@@ -213,8 +215,8 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Op
 
 // ---- operands in the values that are multiplied ----
 
-// Returns the value of an element when it is multiplied: minus its zero point, and times its scale if scales multiply
-// elements.
+// Returns the number that kernels multiply for a stored element: the element minus its zero point. If scales multiply
+// elements, also multiplies it by its scale and rounds the product to bf16 or f32.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -270,8 +272,8 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   return terms;
 }
 
-// Each sum has the type Sum and covers the steps of k that share a scale, or all steps. The total of the scaled sums
-// has the type T.
+// The product of one group. A sum of type Sum covers all steps of k that share a scale, or all steps if there are no
+// scales. The scaled sums are added to a total of type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -308,7 +310,8 @@ class Product {
   }
 
  private:
-  // Returns the first term that has steps of k. All summed replicas have the same scales.
+  // Returns the term in which scales of sums are looked up: the first term that has steps of k. All other terms have
+  // the same scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }

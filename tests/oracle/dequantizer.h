@@ -32,7 +32,7 @@ class Dequantizer {
   const BufferDescriptor& x_;
   const Array* scale_ = nullptr;
   const Array* zero_ = nullptr;
-  int64_t rows_ = 1, cols_ = 1;  // Size of the matrix that stacks all stored matrices on top of each other.
+  int64_t rows_ = 1, cols_ = 1;  // Rows and columns of the matrix that stacks all stored matrices vertically.
   int64_t block_cols_ = 0;       // Columns of a column block. 0: the operand has another layout.
   int64_t sum_steps_ = -1;
 };

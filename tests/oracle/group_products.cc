@@ -41,7 +41,7 @@ struct GroupIndex {
 // A buffer as a stack of matrices of equal shape, called blocks here. Groups may divide either axis of a block.
 class Operand {
  public:
-  // For an rhs in column blocks, `cols` is the number of columns of out.
+  // `cols` is the number of columns of out. It is only used for an rhs that is stored in column blocks.
   Operand(const BufferDescriptor& buffer, const Batch& batch, int64_t cols = 0, const Array* row_index = nullptr)
       : buffer_(buffer),
         batch_(batch),
@@ -201,7 +201,8 @@ int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));
 }
 
-// Returns the product of the group `at`. For ragged K it has one term per replica from `at` on, otherwise one term.
+// Returns the product of the group `at`. It has one term, or in mode ragged K one term for each replica from at.replica
+// to the last one.
 GroupProduct ProductOf(const GroupedGemmProblem& problem, const Operands& operands, GroupIndex at) {
   const Batch& batch = operands.batch;
   GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(at)}};

@@ -41,7 +41,7 @@ Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   return arithmetic;
 }
 
-// Returns the error relative to the sum of the magnitudes of the products.
+// Returns the largest error that scales add to an element of out, divided by the sum of the magnitudes of its products.
 double ErrorOfScaling(const Rule& rule, std::pair<const Dequantizer*, const Dequantizer*> operands,
                       double contraction) {
   const auto& [lhs, rhs] = operands;

@@ -63,7 +63,7 @@ struct GroupProduct {
     MatrixView lhs, rhs;
   };
   MatrixView out;
-  std::vector<Term> terms;  // One product, or for ragged K one per replica. Their sum is taken in this order.
+  std::vector<Term> terms;  // Products that are summed, in this order: one, or for ragged K one per replica.
   int64_t alpha = 0;        // Index of the group's value in alpha.
   int64_t beta = 0;         // Index of the group's value in beta.
   int64_t bias = 0;         // Index of the first element of the group's bias.

@@ -44,7 +44,8 @@ class ReferenceTest : public testing::Test {
     return Matrix(std::move(dims), std::vector<double>(elements));
   }
 
-  // Checks that ComputeReferenceAt gives the same for each element.
+  // Returns the expected values of all elements. Checks that ComputeReferenceAt returns the same value and bound for
+  // each single element.
   std::vector<double> Want() {
     const absl::StatusOr<Reference> all = ComputeReference(problem_);
     EXPECT_TRUE(all.ok()) << all.status();
@@ -210,7 +211,7 @@ TEST_F(ReferenceTest, Bound) {
   EXPECT_THAT(ComputeReference(problem_)->bound, ElementsAre(DoubleEq(0x1p-52 * (259 * 256 + 256)), 0.0));
 }
 
-// Bounds must be so small that no visible error is within them.
+// Tests that error bounds are small, because large bounds would hide wrong results.
 TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   float lhs = 1.5, rhs = -2.5, out = 0, scale = 3;
   const int64_t dims[] = {1, 1, 1};

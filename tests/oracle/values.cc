@@ -33,7 +33,7 @@ double Decode(const Format& format, uint64_t bits) {
 }
 
 double LargestOf(const Format& format) {
-  // If the largest exponent with a fraction of all ones is a NaN, the largest number has the next smaller fraction.
+  // In formats whose NaN has ones in all bits of exponent and fraction, the largest number has a fraction one smaller.
   const double lacks = format.nonfinite == NonFinite::kAllOnes && format.role != Role::kScale ? 2 : 1;
   return std::ldexp(2 - lacks * format.Epsilon(), format.max_exponent);
 }
@@ -47,7 +47,8 @@ uint64_t Encode(const Format& format, double value) {
   const double magnitude = std::abs(value);
   if (std::isinf(value)) return sign | ((uint64_t{1} << (format.bits - format.digits)) - 1) << fraction_bits;
   const int exponent = magnitude == 0 ? format.min_exponent : std::max<int>(std::ilogb(magnitude), format.min_exponent);
-  // The leading 1 of a normal number, which is not stored, adds one to the exponent field.
+  // The added fraction includes the leading 1 of a normal number, which carries into the exponent field and makes the
+  // field one larger.
   const uint64_t field = exponent - format.min_exponent;
   return sign | ((field << fraction_bits) + static_cast<uint64_t>(std::ldexp(magnitude, fraction_bits - exponent)));
 }

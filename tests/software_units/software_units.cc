@@ -67,7 +67,8 @@ RAGGEMM_WITH_FMA void AddDots(const Tile& lhs, const Tile& rhs, Tile& totals) {
   }
 }
 
-// Traits for the kernel templates: a vector of 16 sums of type T, as in AVX-512, and of 16 words of elements of type E.
+// Traits for the kernel templates. A vector has 16 sums of type T, as in AVX-512, or 16 words of four bytes. A word has
+// kGroup elements of type E.
 template <class T, class E>
 struct LanesOf {
   using One = ScalarTraits<T>;
@@ -197,7 +198,7 @@ struct PlainTiles {
     Check();
     AddDots(tiles[kLhs], tiles[kRhs], tiles[kTotal]);
   }
-  // Like the instruction TDPBUSD and its variants for other signs, modulo 2^32.
+  // Computes totals += lhs x rhs modulo 2^32, like TDPBUSD and its variants for signed and unsigned bytes.
   template <int kTotal, int kLhs, int kRhs, class A, class B>
   static void Dot(A, B) {
     Check();

@@ -18,7 +18,7 @@ namespace raggemm::test {
 // calling thread have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
-// Does the same for the problem of a spec, with serial calls.
+// Makes the problem of a spec, and calls GivesExpectedBits(TestProblem&) with default options and one thread.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
 // Computes a problem with every ISA of the host. Succeeds if every element of out is within its error bound.

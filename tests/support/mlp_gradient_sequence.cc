@@ -91,7 +91,7 @@ class Sequence {
     }
   }
 
-  // Returns the gradient of each row that the first products multiply: du x w_up^T + dv x w_gate^T.
+  // Returns the gradient of lhs of the products with w_up and w_gate: du x w_up^T + dv x w_gate^T.
   FloatTensor GradientOfRows() const {
     FloatTensor sums(DType::kF32, {rows_, hidden_});
     Compute(Back(Part::kUp, up_, sums));
@@ -149,8 +149,8 @@ class Sequence {
     return ones;
   }
 
-  // Returns the bits of the gradients of weights or biases: for each group, the product of its transposed `rows` with
-  // its rows of `by`, or the transposed product if is_trans.
+  // Returns the bits of the gradients of weights or biases. The gradient of a group is rows^T x by, computed from the
+  // group's rows of both matrices. If is_trans, it is by^T x rows instead.
   std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
                                          const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};

@@ -15,7 +15,7 @@ namespace {
 
 const double kEpsilon = FormatOf(DType::kF32).Epsilon(), kSmallest = FormatOf(DType::kF32).SmallestSubnormal();
 
-// A number, and the largest difference that a correct call may have from it.
+// An intermediate value in float64, and the largest permitted difference of a call's value from it.
 struct Near {
   double value, error;
 };
@@ -69,7 +69,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// `errors` has the error of each element of lhs.
+// Adds to the bounds of `product` the effect of errors of lhs. `errors` has the largest error of each element of lhs.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {
@@ -83,8 +83,8 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
           const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
           error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
         }
-        // The bound of the product was computed with the lhs of this reference. The lhs of the call may be larger by
-        // its error, and the factor allows for this.
+        // The bounds of `product` were computed with the lhs of this reference. The lhs of the call may be larger by
+        // its error, which would increase the bounds a little. 1e-3 allows for this increase.
         product.bound[group.out.At(i, j)] += error * (1 + 1e-3);
       }
     }

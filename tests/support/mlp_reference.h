@@ -8,10 +8,12 @@
 
 namespace raggemm::test {
 
-// Returns the expected elements of out and their error bounds. A bound is infinite if a value before it may overflow.
+// Returns the expected elements of out and their error bounds. A bound is infinite if a value that it depends on may
+// overflow.
 Reference ComputeReference(const TestMlp& mlp);
 
-// Returns the activation of x in float64. For swiglu_oai this is the factor that the gate alone determines.
+// Returns the activation of x in float64. For kSwigluOai this is x * sigmoid(1.702 * x): x is not clamped, and the
+// product with up + 1 is left out.
 double ExactActivation(Activation activation, double x);
 // Returns the magnitude of the sigmoid's argument if a call rounds it, which causes an error. Returns 0 if the argument
 // is x itself, or if the activation has no sigmoid.

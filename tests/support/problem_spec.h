@@ -92,8 +92,8 @@ std::string Describe(const ProblemSpec& spec);
 // ProblemSpec::lhs_scale. `rows` is the number of values if there is one per group.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
-// Like StoreRounded of tests/oracle, but lets the CPU round f32. This takes a tenth of the time for f32, the most
-// frequent type.
+// Rounds a value to the array's type and stores it, like StoreRounded of tests/oracle. Lets the CPU round to f32, the
+// most frequent type, which takes a tenth of the time of StoreRounded.
 void StoreNearest(const Array& array, int64_t index, double value);
 
 class Tensor {
@@ -112,7 +112,8 @@ class Tensor {
 // A problem that owns its buffers. Tests may change `problem` and add tensors.
 class TestProblem {
  public:
-  // kNone: operands and out are not written, except for group sizes and indices. Large operands then cost no time.
+  // kNone: only group sizes and indices are filled. The memory of other operands and out is not written, so that large
+  // operands cost no time.
   enum class Contents : uint8_t { kRandom, kNone };
   explicit TestProblem(const ProblemSpec& spec, Contents contents = Contents::kRandom);
   TestProblem(TestProblem&&) = default;
@@ -120,7 +121,7 @@ class TestProblem {
   GroupedGemmProblem problem;
 
   // Adds an array of random values: in [-1, 1) for floats, in [-8, 8) for quantized floats, and any value for integers.
-  // Some are special if the spec says so.
+  // With ProblemSpec::special_values, an eighth of the values are special.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
   // Adds random zero points if dtype is a quantized integer, otherwise random scales.
   Array AddQuantParams(DType dtype, std::vector<int64_t> dims);

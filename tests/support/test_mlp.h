@@ -19,8 +19,8 @@
 
 namespace raggemm::test {
 
-// How an MLP stores the weights of its gate: it has none, they are in w_gate, or in w_up with the columns of gate and
-// up in two halves or interleaved.
+// Storage of the gate's weights. kNone: the MLP has no gate. kSeparate: w_gate has the weights. kHalves, kInterleaved:
+// w_up also has the columns of the gate, either before the columns of up or alternating with them, the gate's first.
 enum class Gate : uint8_t { kNone, kSeparate, kHalves, kInterleaved };
 
 struct MlpSpec {
@@ -102,11 +102,11 @@ FloatTensor Gathered(const TestMlp& mlp);
 enum class Part : uint8_t { kUp, kGate, kDown };
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
-// The results of the products with w_up and w_gate, which the activation follows.
+// The results of the products with w_up and w_gate, before the activation.
 struct FirstProducts {
-  FloatTensor up, gate;  // Both f32 and of the same shape. `gate` is unused unless the MLP has w_gate.
-  // Returns the values of gate and up from which element (row, column) of the activated values is computed. Without a
-  // gate, the first value is the value of up.
+  FloatTensor up, gate;  // f32 results [rows, columns] for w_up and w_gate. `gate` is unused without w_gate.
+  // Returns {gate, up}, from which the activation computes its element (row, column). If the MLP has no gate, returns
+  // {up, 0}.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);

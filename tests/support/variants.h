@@ -43,7 +43,7 @@ std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 // Returns a problem with three groups, one of them empty.
 ProblemSpec ThreeGroups(RaggedMode mode);
 
-// The problem has at most about 20 million multiply-adds.
+// Returns a random problem with at most about 20 million multiply-adds.
 ProblemSpec RandomSpec(Random& random);
 
 }  // namespace raggemm::test

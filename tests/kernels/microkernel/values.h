@@ -74,7 +74,8 @@ inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t 
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Returns the steps of k in a packed panel. If words have several steps, zeros fill it up to a multiple of k_step.
+// Returns the number of steps of k in a packed panel, including steps of zeros. If a word has several steps, zeros fill
+// the panel up to a multiple of k_step.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -82,8 +83,8 @@ inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
   return values;
 }
 
-// add(k, sum) returns `sum` plus the product of step k. Does not flush denormals, so all numbers must be far larger
-// than denormals.
+// Returns `sum` plus the products of all steps of k, added in the order of `rule`. add(k, x) returns x plus the product
+// of step k. Denormals are not flushed, so all numbers must be far larger than denormals.
 template <typename AddProduct>
 double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
   if (rule.adds_pairs) {
@@ -108,7 +109,7 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Panels of bytes keep the type of the matrix.
+// Returns the type of the elements in a packed panel. Panels of 8-bit integers keep the type of the matrix, s8 or u8.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
