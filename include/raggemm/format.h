@@ -3,7 +3,8 @@
 //     kernels/isa                    loads, stores, kernels of each format, codes (kQuantized of microkernel.h)
 //     kernels/check                  float8 scales in quantization.cc, f8e5m2 with f8e5m2 in dtypes.cc
 //     kernels/plan/quant_params.cc   values of scales, and f4e2m1fn with scales of blocks
-//     all                            f32, f64, s32 and bf16 as types of products and sums; s8 and u8 as products
+//     all                            f32, f64, s32 and bf16 as types of products and sums; s8 and u8 as products;
+//                                    s64 for the library's own group sizes and workspace
 #ifndef RAGGEMM_FORMAT_H_
 #define RAGGEMM_FORMAT_H_
 

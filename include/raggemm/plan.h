@@ -41,7 +41,7 @@ struct Options {
   std::optional<Isa> isa = std::nullopt;  // Instruction set, which `cpu` must have. Default: PreferredIsa.
   // Number of threads, at most kMaxThreads. 0: all threads of the executor, or fewer if the call has little work.
   int64_t threads = 0;
-  TaskPool* pool = nullptr;               // Pool of Executor::kPool. Must outlive the call.
+  TaskPool* pool = nullptr;  // Pool of Executor::kPool. Must outlive the call.
   Cpu cpu = HostCpu();
 };
 

@@ -40,7 +40,7 @@ inline constexpr int64_t kLineBytes = 64;
 // equal length. The kernel or packer advances `line` and `run_left`, so that the next one continues there.
 struct Prefetch {
   const char* line;
-  int64_t count;     // Lines that this kernel or packer prefetches.
+  int64_t count;     // Number of cache lines that this kernel or packer prefetches.
   int64_t run_left;  // Lines from `line` to the end of its run.
   int64_t run;
   int64_t skip;  // Bytes from the start of the last line of a run to the start of the first line of the next run.
@@ -333,7 +333,7 @@ struct DequantizeArgs {
   int64_t first, src_step;
   int64_t lines, count;
   void* dst;
-  int64_t dst_step;  // Elements of dst from line to line.
+  int64_t dst_step;  // Distance between two lines in dst, in elements.
   // Zero points and scales: one value for each element of a line, or null. Dequantizers to bytes ignore both.
   const float* zeros;
   const float* scales;

@@ -31,13 +31,13 @@ struct MlpWeightSums {
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
-// Arrays for passes, which have at most R = min(M, kPassRows) rows. tokens, weights and d have one element or row for
-// each row of the pass, sorted by token.
+// Arrays for passes (forward.cc). A pass computes d for at most R = min(M, kPassRows) rows. Element or row i of tokens,
+// weights and d belongs to the i-th row of the pass in `order`.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;      // [M] Values of row_slots.
   int64_t* order = nullptr;      // [M] Rows of all passes, sorted by token, then by slot, then by row.
   int64_t* rows = nullptr;       // [R] Rows of the pass in ascending order.
-  int64_t* positions = nullptr;  // [R] For each row of `rows`, its index among the rows of the pass in `order`.
+  int64_t* positions = nullptr;  // [R] Position of rows[i] among the pass's rows in `order`: its row of d.
   int64_t* sizes = nullptr;      // [G] Group sizes of the pass.
   int64_t* tokens = nullptr;     // [R]
   float* weights = nullptr;      // [R]

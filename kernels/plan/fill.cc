@@ -9,7 +9,8 @@
 namespace raggemm {
 namespace {
 
-// The result of one segment or problem. Its processed groups fill columns [0, col_end) of rows [row_begin, row_end).
+// The part of out of one replica of one problem. Its processed groups fill columns [0, col_end) of rows
+// [row_begin, row_end).
 struct FillRegion {
   int64_t rows, cols;
   int64_t row_begin, row_end, col_end;
@@ -47,8 +48,8 @@ bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// The division of out into slices. A repetition is the result of one problem in the mode kAllRagged, and of one segment
-// in all other modes.
+// Divides out into slices of whole rows, which threads fill. A repetition is the part of out of one replica of one
+// problem.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
     // In these modes, all elements of out belong to processed groups, so nothing is filled.

@@ -45,7 +45,7 @@ def test_every_mode_and_storage(case):
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # Only weights have a multiple of K * N elements.
+M, K, N, G = 11, 13, 17, 4  # copies_of_weights finds weights by this: only they have a multiple of K * N elements.
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 

@@ -118,7 +118,12 @@ class _MergedBatch:
 
     @functools.cached_property
     def _order(self) -> tuple[jax.Array, jax.Array]:
-        """Returns two int32 arrays [B*M]: the index in the batch of each row of the merged call, and the inverse."""
+        """Returns two int32 arrays [B*M].
+
+        The first has for each row of the merged call its index among the rows of all batch elements, flattened from
+        [B,M]. The second has for each of these its row in the merged call. For rows of no processed group, the first is
+        any row, and the second is B*M-1, a row of the merged call that is in no group.
+        """
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
         sizes, starts = (self._select_processed(x) for x in (sizes, starts))

@@ -74,7 +74,7 @@ def _gather_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> t
 def _wrap_elements(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any, Any]:
     """Converts arrays of a quantized dtype to QuantizedTensors without scales, if the result dtype is float.
 
-    Returns other operands, and operands that the rule quantizes, unchanged. dtype: dtype of the result.
+    Returns other operands, and operands that `rule` quantizes, unchanged. dtype: dtype of the result.
     """
 
     def wrap(x: Any, qtype: Any) -> Any:
