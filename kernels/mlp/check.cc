@@ -331,7 +331,7 @@ absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGr
   if (static_cast<int64_t>(workspace.size()) < needed) {
     return Invalid("int64_workspace has ", workspace.size(), " elements, ", needed, " are needed");
   }
-  CheckedMlp mlp = {problem, *extents, MlpBuffers(*extents, is_backward, workspace.data()), {}};
+  CheckedMlp mlp = {problem, *extents, MlpBuffers(*extents, is_backward, nullptr), {}};
   GroupedGemmProblem product;
   absl::StatusOr<Checked> shapes;
   for (MlpWeights weights : {MlpWeights::kGate, MlpWeights::kDown, MlpWeights::kUp}) {
@@ -347,6 +347,7 @@ absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGr
     if (absl::Status s = CheckGradients(problem, arrays); !s.ok()) return s;
   }
   if (absl::Status s = ForEachResult(arrays, CheckArrays, workspace); !s.ok()) return s;
+  mlp.buffers = MlpBuffers(*extents, is_backward, workspace.data());  // Its address is checked.
   const Array* const sums = !is_backward ? &problem.out : gradients->x ? &*gradients->x : nullptr;
   if (!extents->sums_tokens && sums != nullptr) mlp.buffers.sums = static_cast<float*>(sums->data);
   if (absl::Status s = ReadRows(product, *shapes, mlp); !s.ok()) return s;

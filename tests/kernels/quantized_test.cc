@@ -53,6 +53,10 @@ TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(ToDouble(test.problem.out, i) / (16384.0 * kSteps), 1, 1e-5);
 }
 
+TEST(QuantizedSums, OfTheMostStepsAreIntegers) {
+  EXPECT_TRUE(GivesExpectedBits(OneGroup(DType::kS8, DType::kS8, 1, 20, (1 << 17) - 1)));
+}
+
 TEST_P(Quantized, NaNStaysInItsRow) {
   for (DType format : {DType::kF8E4M3FN, DType::kF8E5M2}) {
     const TestProblem test(OneGroup(format, DType::kS8, 5, 40, 70));
