@@ -373,7 +373,8 @@ def wheel(session: nox.Session, jax: str) -> None:
     run(interpreter, "-m", "pip", "check")
     for name in ("tests", "examples", "wheel"):
         shutil.copytree(ROOT / "python" / name, folder / "run" / name)
-    shutil.copy(ROOT / "docs/quantized.md", folder / "run/docs")
+    for page in ("quantized.md", "developers.md"):
+        shutil.copy(ROOT / "docs" / page, folder / "run/docs")
     enter = {"env": {"PYTHONPATH": str(ROOT / "bench/jax")}}
     tests = ["-n", "2", "--dist=loadfile", "--rootdir=.", "-q", "wheel", *wheel_tests(jax, not asked)]
     in_folder(session, run, folder / "run", interpreter, "-m", "pytest", *tests, **enter)

@@ -95,6 +95,7 @@ def test_a_first_call_runs_the_functions_listed_in_developers_md(monkeypatch):
     raggemm.gmm(*map(jnp.asarray, (random(11, 7), random(4, 7, 13, seed=1), SIZES)))
     traced, (first, *lowered) = stacks
     assert first == traced[0]
-    page = (pathlib.Path(__file__).parents[2] / "docs/developers.md").read_text()
+    pages = (folder / "docs/developers.md" for folder in pathlib.Path(__file__).parents)
+    page = next(page for page in pages if page.exists()).read_text()
     assert re.findall(r"^\d\. `(\w+)` \(`(\w+\.py)`\)", page, re.MULTILINE) == [*traced, *lowered]
     assert len(traced) + len(lowered) <= 10
