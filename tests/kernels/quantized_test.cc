@@ -55,6 +55,10 @@ TEST_P(Quantized, LargeSumsDoNotWrapAround) {
 }
 
 // An element that is no number stays in its row.
+TEST(QuantizedSums, OfTheMostStepsAreIntegers) {
+  EXPECT_TRUE(GivesExpectedBits(OneGroup(DType::kS8, DType::kS8, 1, 20, (1 << 17) - 1)));
+}
+
 TEST_P(Quantized, NaNStaysInItsRow) {
   for (DType format : {DType::kF8E4M3FN, DType::kF8E5M2}) {
     const TestProblem test(OneGroup(format, DType::kS8, 5, 40, 70));

@@ -140,6 +140,10 @@ TEST(RowIndexErrors, NameShapesAndModes) {
                       t.problem.row_index->dims = {2, 4};
                     }),
             "row_index: shape is [2,4], must be [8], the rows of out");
+  ProblemSpec replicas = spec;
+  replicas.replicas = 2;
+  replicas.sizes = {8, 8};
+  EXPECT_EQ(ErrorOf(replicas, index), "row_index: shape is [8], must be [16], the rows of out");
   EXPECT_EQ(ErrorOf(spec,
                     [&](TestProblem& t) {
                       index(t);

@@ -120,6 +120,14 @@ TEST_F(Sizes, AllRaggedBlocksBeyondTheBuffer) {
   }
 }
 
+TEST_F(Sizes, AllRaggedErrorsNameTheOperand) {
+  const TestProblem test(StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS32)).front());
+  for (const RaggedDims& dims : {test.problem.rhs.last_dims, test.problem.out.last_dims}) {
+    static_cast<int32_t*>(dims->data)[3] = 100;
+  }
+  ExpectParts(ErrorOf(test), {"rhs: group 3 has"});
+}
+
 TEST_F(Sizes, SumBelowTheExtentIsLegal) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
     const TestProblem test(SizesSpec(mode, DType::kS32));
