@@ -225,7 +225,12 @@ class CheckedMlp : public Checked {
   Reference reference_;
 };
 
+void NameRunningCase(const FuzzCase& fuzz_case) {
+  std::snprintf(running, sizeof running, "%s", ToText(fuzz_case).c_str());
+}
+
 std::unique_ptr<Checked> Make(const FuzzCase& fuzz_case) {
+  NameRunningCase(fuzz_case);
   if (fuzz_case.mlp) return std::make_unique<CheckedMlp>(*fuzz_case.mlp);
   return std::make_unique<CheckedProblem>(fuzz_case.spec);
 }
@@ -237,13 +242,12 @@ FuzzCase RandomCase(Random& random) {
 }
 
 bool IsRight(Checked& problem, const FuzzCase& fuzz_case) {
-  const std::string text = ToText(fuzz_case);
-  std::snprintf(running, sizeof running, "%s", text.c_str());
+  NameRunningCase(fuzz_case);
   alarm(kSecondsOfAHang);
   const testing::AssertionResult right = problem.IsRight(fuzz_case.config);
   alarm(0);
   if (!right) {
-    std::printf("WRONG: %s\nReplay with\n  ./dev test fuzz_problems --replay=\"%s\"\n", right.message(), text.c_str());
+    std::printf("WRONG: %s\nReplay with\n  ./dev test fuzz_problems --replay=\"%s\"\n", right.message(), running);
   }
   return right;
 }
