@@ -10,11 +10,11 @@ import raggemm
 from arrays import integers
 from moe_mlps import GATES, GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
 from raggemm import QuantizedTensor, moe_mlp
+from raggemm._src.library import tables
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
 TRANSPOSES = tuple(itertools.product((False, True), repeat=2))
-PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(ACTIVATIONS, 1) for j in (0, 1)]
+PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(tables()["activations"], 1) for j in (0, 1)]
 
 
 @pytest.mark.parametrize(("activation", "gate"), PAIRS)

@@ -39,6 +39,10 @@ def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
             library._check_ffi_version(built, library._runtime_ffi_version())
 
 
+def test_every_custom_call_of_the_library_is_registered():
+    assert [call["name"] for call in library.tables()["calls"]] == list(map(library.call_name, library._TARGETS))
+
+
 def test_public_names_are_documented():
     names = [module.name for module in pkgutil.walk_packages(raggemm.__path__, "raggemm.") if "._" not in module.name]
     compat_names = {f"raggemm.compat.{name}" for name in raggemm.compat.__all__}

@@ -27,7 +27,7 @@ std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
     spec.activation = static_cast<Activation>(i);
     for (std::optional<DType> gate : {std::optional<DType>(DType::kF32), std::optional<DType>(std::nullopt)}) {
       spec.gate = gate;
-      if (gate || spec.activation != Activation::kSwigluOai) all.push_back(spec);
+      if (gate || !kNeedsGate[i]) all.push_back(spec);
     }
   }
   return all;

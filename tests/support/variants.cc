@@ -79,7 +79,9 @@ void ChooseBlocksOfExperts(ProblemSpec& spec, Random& random) {
   const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
   if (!is_f64 && spec.out != DType::kS32 && random.Below(3) == 0) {
     if (random.Coin()) spec.gate = Choose({DType::kF32, DType::kF32, DType::kBF16, DType::kF16}, random);
-    spec.activation = static_cast<Activation>(random.Below(spec.gate ? kActivationCount : kActivationCount - 1));
+    do {
+      spec.activation = static_cast<Activation>(random.Below(kActivationCount));
+    } while (kNeedsGate[static_cast<int>(*spec.activation)] && !spec.gate);
   }
   if (spec.mode == RaggedMode::kRaggedM && !spec.lhs_flipped && !IsQuantized(spec.lhs) && random.Below(3) == 0) {
     spec.lhs_rows = 1 + random.Below(40);

@@ -100,8 +100,8 @@ def options(
 
     Args:
       threads: maximal number of threads of one call. 0 means RAGGEMM_THREADS, else all threads of the executor.
-      isa: instruction set that raggemm.describe() lists, such as "AVX2". "AUTO" means RAGGEMM_ISA, else the widest one,
-        unless a narrower one is clearly faster in a short measurement.
+      isa: instruction set that raggemm.describe() lists, such as "AVX2". "AUTO" means RAGGEMM_ISA, else the CPU's best
+        one for the types of the call, unless a lesser one is clearly faster in a short measurement.
       executor: "POOL" (XLA's thread pool), "OPENMP" or "SERIAL". "AUTO" means RAGGEMM_EXECUTOR, else POOL.
       on_error: handling of a call that fails at run time.
         - "raise": raises an error. This is the default on one device.

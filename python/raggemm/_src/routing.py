@@ -184,7 +184,7 @@ def balance(scores: jax.Array, counts: jax.Array, top_k: int) -> jax.Array:
 
 
 def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> jax.Array:
-    """Computes a loss that is 1 if experts are used evenly, and up to E if all tokens choose one expert.
+    """Computes a loss that is 1 if experts are used evenly and each token's scores add up to 1. It is at most E.
 
     It is E * sum over e of f[e] * p[e]. f[e] is the fraction of (token, expert) pairs that choose e, and p[e] the mean
     score of e. This is equation 4 of the Switch Transformer (arXiv:2101.03961) for any k, and TransformerEngine's
