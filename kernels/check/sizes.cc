@@ -27,7 +27,8 @@ std::string GroupName(const Checked& checked, int64_t index) {
 struct RaggedAxis {
   // Length of the axis in a segment, which limits the sum of the group sizes. Negative: no limit is checked.
   int64_t extent;
-  absl::string_view of = "";  // Name of the operand that has the extent, if error messages must add it. Else empty.
+  // Name of the operand with this extent, for error messages. Empty: messages do not name it.
+  absl::string_view of = "";
 };
 
 // Reads the group sizes of one dims array, checks them, and computes the start of each group.
@@ -97,7 +98,8 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes.
+// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes. With ragged N, also checks
+// that all replicas of a problem have the same sizes.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};
