@@ -61,7 +61,8 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
 // Checks that all groups lie within an operand of the mode kAllRagged. Replaces the values of Operand::first.starts by
 // offsets of groups in elements.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // The starts are in the workspace, which is not const.
+  // Casts const away, because the starts are in the workspace, which is not const.
+  int64_t* starts = const_cast<int64_t*>(operand.first.starts);
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
     if (i % checked.groups == 0) start = 0;
