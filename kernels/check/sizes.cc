@@ -27,7 +27,7 @@ std::string GroupName(const Checked& checked, int64_t index) {
 struct RaggedAxis {
   // Length of the axis in a segment, which limits the sum of the group sizes. Negative: no limit is checked.
   int64_t extent;
-  // Name of the operand with this extent, for error messages. Empty: messages do not name it.
+  // Name of the operand with this extent, for error messages. Empty: messages do not name the operand.
   absl::string_view of = "";
 };
 

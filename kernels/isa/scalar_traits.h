@@ -57,8 +57,8 @@ inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
 }
-// Returns a + b, rounded to odd in f32 and then limited by FlushedToF32. Rounding to odd truncates the sum, and sets its
-// last bit if any digit was lost.
+// Returns a + b, rounded to odd in f32 and then limited by FlushedToF32. Rounding to odd truncates the sum, and sets
+// its last bit if any digit was lost.
 inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
