@@ -130,10 +130,10 @@ struct GroupedGemmProblem {
   // The factor of c, with the type and shapes of alpha. Not allowed without c. Default: 1.
   std::optional<Array> beta;
 
-  // First processed group of each problem and replica, for expert parallelism, in a format of sizes. The shape is [P,R],
-  // or [] or [1] for one common value. With ragged M, rhs has only G_local <= G groups, from group_offset on. With
-  // ragged K, the same holds for out, and replicas of a problem need equal values. Dims arrays still have the sizes of
-  // all G groups. In the other modes all values must be 0, and uniform allows any shape.
+  // First processed group of each problem and replica, for expert parallelism, in a format of sizes. The shape is
+  // [P,R], or [] or [1] for one common value. With ragged M, rhs has only G_local <= G groups, from group_offset on.
+  // With ragged K, the same holds for out, and replicas of a problem need equal values. Dims arrays still have the
+  // sizes of all G groups. In the other modes all values must be 0, and uniform allows any shape.
   std::optional<Array> group_offset;
 
   // Scales and zero points of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn. Zero points are
