@@ -11,7 +11,8 @@
 
 namespace raggemm {
 
-// An operand: its name, and the member of OperandNames with its name in messages.
+// An operand. `name` is its name in the custom call, and `word` is the member of OperandNames with its name in
+// messages.
 struct Slot {
   absl::string_view name;
   absl::string_view OperandNames::*word;
@@ -46,17 +47,17 @@ enum class Types : uint8_t {
   kUpToCompute,  // Matrix types no wider than the compute type, or s32 if the compute type is s32.
   kSizes,        // Formats of sizes (Role::kSizes).
   kScales,       // Formats of scales (IsScale).
-  kOfLhs,        // Type of lhs, which must be a quantized integer.
-  kOfRhs         // Type of rhs, which must be a quantized integer.
+  kOfLhs,        // Type of lhs. lhs must then be a quantized integer.
+  kOfRhs         // Type of rhs. rhs must then be a quantized integer.
 };
 
-// Axes along which the values of an optional operand differ. An operand has a set of them. Rows and columns:
+// Axes along which the values of an optional operand differ, as bits of a set. Sets with kByRow or kByColumn mean:
 //
 //     kByRow | kByColumn  an array with the layout of out (c, gate)
 //     kByRow              one value for each row of out (row_index)
 //     kByColumn           N values for each group, if all groups have the same N (bias)
 //
-// kByReplica has no effect with ragged K, because its replicas have one common result.
+// With ragged K, no values differ by replica, because the replicas of a problem have one common result.
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }
@@ -68,7 +69,7 @@ struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
   uint8_t axes;   // Set of Axis bits. 0 for scales and zero points: their shape says along which axes they differ.
-  uint8_t modes;  // Set of the ragged modes in which the operand is allowed, as bits of SetOf.
+  uint8_t modes;  // Set of the ragged modes in which the operand is allowed, made of bits from SetOf.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {

@@ -30,15 +30,15 @@ enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
 absl::string_view NameOf(Executor executor);
 
 inline constexpr int64_t kMaxThreads = 256;
-// Returns the number of OpenMP threads: OMP_NUM_THREADS, else the number of CPUs that the process may use. It is 1 in a
-// forked child and in builds without OpenMP.
+// Returns the number of OpenMP threads: OMP_NUM_THREADS, else the number of CPUs that the process may use. Returns 1 in
+// a forked child and in builds without OpenMP.
 int64_t OpenMpThreads();
 
-// The options of a call. Environment variables decide open fields (environment.h): RAGGEMM_EXECUTOR, RAGGEMM_ISA and
-// RAGGEMM_THREADS.
+// The options of a call. If executor, isa or threads keeps its default, an environment variable can set it:
+// RAGGEMM_EXECUTOR, RAGGEMM_ISA or RAGGEMM_THREADS (environment.h).
 struct Options {
   Executor executor = Executor::kAuto;    // Source of threads. kAuto: `pool` if it is given, else OpenMP.
-  std::optional<Isa> isa = std::nullopt;  // Instruction set, which `cpu` must have. Default: PreferredIsa.
+  std::optional<Isa> isa = std::nullopt;  // Instruction set. The CPU in `cpu` must have it. Default: PreferredIsa.
   // Number of threads, at most kMaxThreads. 0: all threads of the executor, or fewer if the call has little work.
   int64_t threads = 0;
   TaskPool* pool = nullptr;  // Pool of Executor::kPool. Must outlive the call.
@@ -47,8 +47,8 @@ struct Options {
 
 struct Schedule;  // kernels/plan/schedule.h
 
-// A planned call: checked operands, instruction set, and tiles in order. A plan is immutable. It points to the operands
-// and the workspace of its call.
+// A planned call: its checked operands, and all decisions before its first product. A plan is immutable. It points to
+// the operands and the workspace of its call.
 class Plan {
  public:
   explicit Plan(std::shared_ptr<const Schedule> schedule) : schedule_(std::move(schedule)) {}

@@ -36,9 +36,9 @@ struct Array {
   Dims dims;
 };
 
-// The size of each group along one axis of an operand, in a format of sizes. The shape is [G], or [P,R,G] for P
-// independent problems with R replicas each. Replicas of a problem share its weights. All dims arrays of a call have
-// the same shape.
+// The size of each group along one axis of an operand, in a format of sizes (Role::kSizes in format.h). The shape is
+// [G], or [P,R,G] for P independent problems with R replicas each. Replicas of a problem share its rhs, or its out with
+// ragged K. All dims arrays of a call have the same shape.
 using RaggedDims = std::optional<Array>;
 
 // Layouts of an operand. kStrided and kPacked differ only if the last axis is ragged:
@@ -51,10 +51,10 @@ using RaggedDims = std::optional<Array>;
 // stored as T = ceil(N/B) blocks of B columns, each with K rows of B elements. So the elements of a KC block are
 // contiguous, for any N. B is a power of two from 32 to 256. Elements after column N of the last block are never used.
 //
-//   K = 2, N = 3, as if B = 2      kStrided          kColumnBlocks
+//   K = 2, N = 3, drawn for B = 2  kStrided          kColumnBlocks
 //   two rows, three columns        a0 a1 a2          a0 a1 | a2 --
 //                                  b0 b1 b2          b0 b1 | b2 --
-//   in memory                      a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
+//   order in memory                a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
 enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
 // Limits of B, the number of columns of a column block (Layout). All widths of packed panels divide 32. The widest
 // kernels read 256 columns at once.
@@ -69,12 +69,12 @@ struct BufferDescriptor : Array {
   RaggedDims first_dims;  // Group sizes along the collapsed first axis.
   RaggedDims last_dims;   // Group sizes along the collapsed last axis.
   int64_t axis_boundary = -1;
-  bool is_trans = false;  // Transposes the matrix of each group. Only lhs and rhs.
+  bool is_trans = false;  // True: each group's matrix is transposed. Only allowed for lhs and rhs.
   Layout layout = Layout::kStrided;
 };
 
-// The axis that the groups divide. It follows from the dims arrays that are set. "first" and "last" are these arrays,
-// and "trans" is is_trans:
+// The axis that the groups divide. The mode of a call follows from is_trans and from the dims arrays that are set. In
+// the table, "first" and "last" are first_dims and last_dims, and "trans" is is_trans:
 //
 //                 lhs                            rhs                           out
 //   kRaggedM      [M,K] first                    [G,K,N] | [G,N,K] trans       [M,N] first        forward, dgrad
@@ -82,14 +82,15 @@ struct BufferDescriptor : Array {
 //   kRaggedK      [K,M] first, trans             [K,N] first                   [G,M,N]            wgrad (tgmm)
 //                 [M,K] last                     [N,K] last, trans
 //   kRaggedN      [M,K] | [G,M,K]                [K,N] last                    [M,N] last         column groups
-//                                                [N,K] first, trans
+//                 [K,M] trans | [G,K,M] trans    [N,K] first, trans
 //   kUniform      [G,M,K] | [G,K,M] trans        [G,K,N] | [G,N,K] trans       [G,M,N]            batched GEMM
 //   kAllRagged    first and last, 1-D packed     first and last, 1-D packed    first and last     grouped GEMM
 //
-// Dims arrays [P,R,G] divide the stored first axis of an operand into P*R equal segments. Segment p*R + r belongs to
-// replica r of problem p. So lhs of ragged M is [P*R*m,K], or [P*R*K,m] if its last axis is ragged. rhs of ragged N has
-// one segment for each problem. Group axes have P*G entries. Ragged K sums the replicas of a problem in order, and
-// needs R > 0. All ragged needs R = 1, and problem p starts at element p * length / P.
+// Dims arrays [P,R,G] divide the stored first axis of an operand into P*R equal segments, unless this axis is a group
+// axis. Segment p*R + r belongs to replica r of problem p. So lhs of ragged M is [P*R*m,K], or [P*R*K,m] if its last
+// axis is ragged. rhs of ragged N has one segment for each problem. Group axes have P*G entries, or fewer with
+// group_offset. Ragged K sums the replicas of a problem in order, and needs R > 0. Ragged N needs R = 1 if lhs has a
+// group axis. All ragged needs R = 1, and problem p starts at element p * length / P.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 // Returns the name of a mode, such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
@@ -104,18 +105,19 @@ struct OperandNames {
   absl::string_view gate = "gate", row_index = "row_index";
 };
 
-// A grouped GEMM. Elements of out in no processed group become zero, or the values of c if c is given.
+// A grouped GEMM. Elements of out that belong to no processed group become zero, or the values of c if c is given.
 struct GroupedGemmProblem {
   // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte are
   // adjacent, with the first one in the low bits. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
   BufferDescriptor rhs;  // The right operand, in a format that lhs may have. lhs and rhs may have different formats.
-  // The result, in a format of matrices, or in s32 if lhs and rhs are integers without scales and zero points. out may
-  // be exactly the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap each other.
+  // The result, in a format of matrices. If lhs and rhs are integers without scales and zero points, it may also be in
+  // s32. out may be exactly the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap
+  // each other.
   BufferDescriptor out;
 
-  // operands.h has a table of the optional operands. The compute type is s32 if out is s32, else f64 if lhs, rhs or out
-  // is f64, else f32.
+  // The optional operands follow. operands.h has their table. The compute type is s32 if out is s32, else f64 if lhs,
+  // rhs or out is f64, else f32.
 
   // The added matrix, with the shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
@@ -125,12 +127,13 @@ struct GroupedGemmProblem {
   // The factor of the product, in the compute type: one value, [], or one value for each processed group or for
   // each processed group of each replica, [rows] as for bias. Default: 1.
   std::optional<Array> alpha;
-  // The factor of c, with the type and shapes of alpha. Only with c. Default: 1.
+  // The factor of c, with the type and shapes of alpha. Not allowed without c. Default: 1.
   std::optional<Array> beta;
 
-  // First processed group, for expert parallelism. Shape [], [1] or [P,R], in a format of sizes. rhs (ragged M) or out
-  // (ragged K) has only G_local <= G groups, from group_offset on. Dims arrays still have the sizes of all G groups. In
-  // the other modes all values must be 0. With uniform, the array may have any shape.
+  // First processed group of each problem and replica, for expert parallelism, in a format of sizes. The shape is
+  // [P,R], or [] or [1] for one common value. With ragged M, rhs has only G_local <= G groups, from group_offset on.
+  // With ragged K, the same holds for out, and replicas of a problem need equal values. Dims arrays still have the
+  // sizes of all G groups. In the other modes all values must be 0, and uniform allows any shape.
   std::optional<Array> group_offset;
 
   // Scales and zero points of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn. Zero points are
@@ -138,33 +141,36 @@ struct GroupedGemmProblem {
   //
   //   []            all elements
   //   [rows]        each processed group, or each processed group of each replica, as for bias
-  //   [D0,D1]       blocks of the stored matrix. D0 and D1 divide its extents. For a ragged axis, D is 1 or the extent.
-  //   [D,D0,D1]     the same with a group axis in front. D is 1 or the number of groups.
+  //   [D0,D1]       each of D0 x D1 equal blocks of the stored matrix, whose extents D0 and D1 divide. Along a ragged
+  //                 axis, D0 or D1 is 1 or the extent.
+  //   [D,D0,D1]     the same blocks, for an operand with a group axis. D is 1 or the number of groups.
   //
   // Blocks are possible with ragged M, ragged K and uniform, but not with packed groups of columns. grouped_gemm.h says
-  // which scales multiply elements. One case depends on the shape: if a ragged K operand has a ragged last axis and
-  // several replicas, scales that differ by row multiply elements.
+  // which scales multiply elements. In addition, scales that differ by row multiply elements if an operand with ragged
+  // K has a ragged last axis and several replicas.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
-  // Activation of the result r: activation(r), or activation(gate) * r with a gate, in f32 and rounded once. moe_mlp.h
-  // lists the errors of activations. The compute type must be f32. Elements of no processed group are not activated.
+  // Activation of the result r, in f32 and rounded once: activation(r), or activation(gate) * r with a gate. kSwigluOai
+  // needs a gate, and has its own formula (activation.h). moe_mlp.h lists the errors of activations. The compute type
+  // must be f32. Elements that belong to no processed group are not activated.
   std::optional<Activation> activation = std::nullopt;
-  // The gate of the activation, with the shape and layout of out, in f16, bf16 or f32. Only with an activation.
+  // The gate of the activation, with the shape and layout of out, in f16, bf16 or f32. Not allowed without an
+  // activation.
   std::optional<Array> gate;
 
   // Row numbers, in a format of sizes: row m of lhs is row row_index[m] of the stored matrix. The stored matrix is
   // [P*R*T,K] with any T, and row_index is [P*R*M]. Row numbers count from the start of their own segment and are in
-  // [0,T). They are not read for rows of no processed group. Only with ragged M. lhs must not be transposed or
-  // quantized.
+  // [0,T). Row numbers of rows that belong to no processed group are not read. Only allowed with ragged M, if lhs is
+  // neither transposed nor quantized.
   std::optional<Array> row_index;
 
   // The rule that sums bf16 with bf16, on all CPUs: an arithmetic with a name in Arithmetic::bf16_sums. Default:
-  // RAGGEMM_BF16_SUMS, else the CPU decides: on x86 tiles with AMX, else pairs; on aarch64 mmla with BF16, else fma. It
-  // has no effect if no products of bf16 are summed.
+  // RAGGEMM_BF16_SUMS, else the CPU decides: `tiles` with AMX, `mmla` with BF16 of aarch64, else `fma` on aarch64 and
+  // `pairs` elsewhere. The rule has no effect unless products of bf16 are summed in f32.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
-  // The number of bf16 products for each product of f32 with f32. All but kDefault need lhs and rhs of f32, and out of
-  // f32, bf16 or f16.
+  // The precision of f32 with f32. kBf16X3 and kBf16X6 compute each f32 product from three or six bf16 products. They
+  // need lhs and rhs of f32, and out of f32, bf16 or f16.
   Precision precision = Precision::kDefault;
 
   OperandNames names;

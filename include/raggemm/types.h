@@ -1,5 +1,6 @@
 // Element types and instruction sets. Files that are compiled for one instruction set include this header. So it
-// includes only <cstdint> and defines no function: the linker could use such a function's code in the whole program.
+// includes only <cstdint> and defines no function: the linker may keep one copy of a function for the whole program,
+// and this copy could have instructions that other CPUs lack.
 #ifndef RAGGEMM_TYPES_H_
 #define RAGGEMM_TYPES_H_
 
@@ -29,8 +30,8 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypes = 17;
 
-// An instruction set that has kernels. Each architecture has its own, found by name (IsaOf in cpu.h). Only kScalar
-// exists on all architectures: std::fma on one element at a time.
+// An instruction set that has kernels. Each architecture numbers its own, and IsaOf in cpu.h finds them by name. Only
+// kScalar exists on all architectures. It computes one element at a time by std::fma.
 enum class Isa : std::uint8_t { kScalar };
 // Largest number of ISAs of one architecture.
 inline constexpr int kMostIsas = 8;

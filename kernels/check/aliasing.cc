@@ -48,7 +48,7 @@ bool Overlap(const Range& a, const Range& b) {
   return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
-// All operands but out, in the order of the custom call.
+// The given arrays of a problem except out, in the order of the custom call.
 using Inputs = absl::InlinedVector<NamedArray, 2 + std::size(kDimsSlots) + std::size(kOperandSlots)>;
 Inputs InputsOf(const GroupedGemmProblem& problem) {
   const OperandNames& names = problem.names;
@@ -108,7 +108,7 @@ absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> 
   }
   for (const NamedArray& input : inputs) {
     const absl::StatusOr<Range> range = RangeOf(input.name, *input.array);
-    if (!range.ok()) continue;  // Only inputs with valid memory are protected.
+    if (!range.ok()) continue;  // Inputs with invalid memory are not checked for overlap.
     if (absl::Status s = CheckApart(c, input, *range, *out); !s.ok()) return s;
   }
   WithBits(format.dtype, [&](auto bits) {

@@ -14,8 +14,9 @@ struct NamedArray {
   const Array* array;
 };
 
-// Returns InvalidArgument if an array is null or misaligned, or if the result or the workspace overlaps any array. Only
-// c may overlap the result, if both start at the same address.
+// Returns InvalidArgument if the dtype or a dimension of an array is invalid, if its memory is null, misaligned or
+// beyond the address space, or if the result or the workspace overlaps another array. Arrays without elements may be
+// null. c may overlap the result if both start at the same address.
 absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 
@@ -23,7 +24,7 @@ absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> 
 absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 
-// Checks the memory of all operands of a problem by CheckArrays.
+// Checks the memory of all operands of a problem and of the workspace by CheckArrays.
 absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm

@@ -36,36 +36,38 @@ struct GroupValues {
   Per per = Per::kCall;
 };
 
-// The scales or the zero points of an operand: one value for each group, or for each block of the stored matrices. The
-// matrices are stacked along the rows.
+// The scales or the zero points of an operand. With per_block, there is one value for each block of the stored
+// matrices, which are stacked along the rows. Otherwise there is one value for the call, for each group, or for each
+// group of each replica.
 struct QuantParams {
   GroupValues values;
   bool per_block = false;
   int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
-  // Numbers of rows and columns of the array of values, one value for each block. If there are more rows of blocks, the
-  // rows of values repeat.
+  // Numbers of rows and columns of the array of values, with one value for each block. If the stacked matrices have
+  // more rows of blocks, the rows of values repeat.
   int64_t rows = 0, cols = 0;
-  bool applies_to_elements = false;  // True: scales multiply elements. False: they multiply sums.
+  // True: scales multiply elements. False: scales multiply sums. Always true for zero points.
+  bool applies_to_elements = false;
   bool is_given() const { return values.data != nullptr; }
 };
 
-// A matrix operand. It has rows x cols stored elements for each segment, group or problem (`repeat`).
+// A matrix operand. It has rows x cols elements for each segment, group or problem, as `repeat` says.
 struct Operand {
   enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
   char* data = nullptr;
   DType dtype = DType::kF32;
-  DType product_type = DType::kF32;  // Type of the elements when they are multiplied.
+  DType product_type = DType::kF32;  // Type in which the elements are multiplied.
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
-  // Number of stored rows and columns, before transposing. Along a ragged axis, it is the extent of all groups
-  // together.
+  // Numbers of stored rows and columns, before transposing. A ragged axis has the extent of all groups together. With
+  // kAllRagged, rows is the number of elements, and cols is 1.
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t block_cols = 0;  // Number of columns of a column block. 0: the operand is not in column blocks.
   GroupExtents first, last;
   QuantParams scale, zero;
-  Elements row_index;  // Only for lhs: the row of lhs for each row of out. Null: the same row.
+  Elements row_index;  // Only for lhs: the stored row of lhs for each row of out. Null: row m of out has row m of lhs.
 };
 
 struct Products {
@@ -88,7 +90,7 @@ struct Checked {
   Elements gate;  // Gate of the activation, in the layout of out.
   // True if scales multiply sums, or if s32 sums become floats.
   bool scales_sums = false;
-  int64_t sum_steps = 0;                 // Steps of k in each sum that scales multiply. 0: all of k.
+  int64_t sum_steps = 0;                 // Number of steps of k in each sum that is scaled. 0: all steps.
   const int64_t* first_group = nullptr;  // [P,R] Index of the first processed group.
 };
 

@@ -8,11 +8,12 @@
 
 namespace raggemm {
 
-// Returns InvalidArgument if an enum field of the problem holds a number that is none of its enumerators.
+// Returns InvalidArgument if the dtype of an operand, bf16_sums or precision is a number that is none of the
+// enumerators.
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
-// Returns InvalidArgument if an operand has a type that it may not have, or a type that does not go with the types of
-// other operands.
+// Returns InvalidArgument if the type of an operand, the precision or the activation is not allowed, alone or with the
+// types of other operands. Also if beta is given without c, or a gate without an activation.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm

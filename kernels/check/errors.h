@@ -23,7 +23,7 @@ absl::Status Invalid(const Args&... args) {
 
 inline std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
 
-// Returns InvalidArgument unless `value` is less than `count`, the number of enumerators, which start at 0.
+// Returns InvalidArgument unless `value` is an enumerator. The enumerators are 0 to count - 1.
 template <typename Enum>
 absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
   static_assert(std::is_unsigned_v<std::underlying_type_t<Enum>>);
@@ -33,7 +33,7 @@ absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
 }
 
 inline absl::Status CheckFormat(absl::string_view name, const Array& x) {
-  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // Valid types return before a text is built.
+  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();
   return CheckEnumerator(absl::StrCat(name, ": dtype"), x.dtype, kDTypes);
 }
 

@@ -73,7 +73,7 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  // A zero counts as 1, because the product of any two of P, R and G must not overflow, even if the third one is 0.
+  // Checks that the product of any two of P, R and G does not overflow, even if the third one is 0. So a 0 counts as 1.
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
@@ -82,8 +82,8 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
   if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
-  // With ragged K, out has a matrix for each group, so each group needs a size. Without replicas, the workspace has no
-  // room for sizes.
+  // Ragged K needs the size of each group even without replicas, because out has a matrix for each group. But without
+  // replicas, the workspace has no room for sizes.
   if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
@@ -123,7 +123,7 @@ struct Extents {
   int64_t rows, cols;
 };
 
-// Fills `operand` from the array x, and returns its extents.
+// Fills `operand` from the array x, and returns the extents of op(operand).
 absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
                                        const Checked& checked, Operand& operand) {
   const bool grouped = repeat == Repeat::kGroup;
@@ -165,8 +165,8 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, C
                  " for each of ", checked.problems, " problems");
 }
 
-// Returns the repeat of lhs with ragged N: kSegment for [P*R*M,K], or kGroup for [P*G,M,K]. The number of its rows
-// decides.
+// Returns Operand::repeat of lhs with ragged N: kSegment for [P*R*M,K], or kGroup for [P*G,M,K]. With one replica, the
+// number of rows of lhs decides. With any other number of replicas, the result is kSegment.
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
@@ -223,7 +223,7 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
     return Invalid(name, ": shape is ", Shape(x.dims), ", in column blocks it must be [G,T,K,B], not transposed, B a ",
                    "power of two from ", kLeastBlockColumns, " to ", kMostBlockColumns);
   }
-  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Rounding this N up to whole blocks cannot overflow.
+  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Largest N. Rounding it up to whole blocks cannot overflow.
   if (cols > kMostColumns) return Invalid(name, ": has column blocks for ", cols, " columns, at most ", kMostColumns);
   if (x.dims[1] != CeilDiv(cols, block)) {
     return Invalid(name, ": has ", x.dims[1], " column blocks of ", block, ", must have ", CeilDiv(cols, block),
@@ -294,7 +294,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
-// Returns the values of alpha, beta or bias.
+// Checks the shape of alpha, beta or bias, and returns the values.
 absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandSlot& slot, const Array& x,
                                           const Checked& checked) {
   if (slot.axes & kByColumn) {

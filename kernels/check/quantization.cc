@@ -15,11 +15,11 @@
 namespace raggemm {
 namespace {
 
-// Scales can multiply sums only if each scale is shared by all steps of k, or by a multiple of this number of steps. A
-// KC block ends where a scale ends.
+// Block scales can multiply sums only if each scale is shared by a multiple of this number of steps of k. A KC block
+// ends where a scale ends.
 constexpr int64_t kLeastSumSteps = 32;
 
-// The axis k of a stored matrix.
+// The axis k of a stored matrix: the rows if k_is_rows, else the columns.
 struct Axes {
   bool k_is_rows;
   bool k_is_ragged;
@@ -30,19 +30,20 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
   return {k_is_rows, (k_is_rows ? x.first_dims : x.last_dims).has_value()};
 }
 
-// Returns the number of rows of a stored matrix if `rows`, else the number of its columns. The group axis does not
-// count. The result is arbitrary for wrong shapes.
+// Returns the number of rows of a stored matrix if `rows` is true, else the number of its columns. Does not count the
+// group axis. Returns 0 columns for column blocks, because their shape has K but not N. The result is arbitrary for
+// wrong shapes.
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
-  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // The shape has K but not N.
+  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;
   uint64_t extent = 1;
   for (int64_t axis = rows ? has_group_axis : boundary; axis < (rows ? boundary : rank); ++axis) extent *= x.dims[axis];
   return static_cast<int64_t>(extent);
 }
 
-// Returns the number of steps of k that share a scale, for scales that multiply sums. 0: all steps share it. Null: the
-// scales multiply elements.
+// Returns the number of steps of k that share a scale, or 0 if all steps share it. Null if the scales multiply elements
+// instead of sums.
 std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Array& scale) {
   const size_t rank = scale.dims.size();
   if (rank < 2) return 0;

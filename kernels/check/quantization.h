@@ -1,4 +1,4 @@
-// Checks quantized operands. Decides the product types, and whether scales multiply sums or elements.
+// Checks quantized operands. Decides in which types they are multiplied, and whether scales multiply sums or elements.
 #ifndef RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
 #define RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
 
@@ -9,10 +9,10 @@
 namespace raggemm {
 
 // Returns the types of products and sums, by the rules for quantized operands in grouped_gemm.h. If integers are
-// summed, the product type of a quantized operand is s8 or u8.
+// summed, quantized operands are multiplied as s8 or u8.
 Products ProductsOf(const GroupedGemmProblem& problem);
 
-// Checks scales and zero points, and adds them to the operands of `checked`.
+// Checks scales and zero points, adds them to the operands of `checked`, and decides whether scales multiply sums.
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked);
 
 }  // namespace raggemm

@@ -27,7 +27,8 @@ std::string GroupName(const Checked& checked, int64_t index) {
 struct RaggedAxis {
   // Length of the axis in a segment, which limits the sum of the group sizes. Negative: no limit is checked.
   int64_t extent;
-  absl::string_view of = "";  // Name of the operand that has the extent, if error messages must add it. Else empty.
+  // Name of the operand with this extent, for error messages. Empty: messages do not name the operand.
+  absl::string_view of = "";
 };
 
 // Reads the group sizes of one dims array, checks them, and computes the start of each group.
@@ -60,7 +61,8 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
 // Checks that all groups lie within an operand of the mode kAllRagged. Replaces the values of Operand::first.starts by
 // offsets of groups in elements.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // The starts are in the workspace, which is not const.
+  // Casts const away, because the starts are in the workspace, which is not const.
+  int64_t* starts = const_cast<int64_t*>(operand.first.starts);
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
     if (i % checked.groups == 0) start = 0;
@@ -97,7 +99,8 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes.
+// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes. With ragged N, also checks
+// that all replicas of a problem have the same sizes.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};

@@ -1,10 +1,10 @@
-// The int64 workspace of a call, and its slots:
+// The int64 workspace of a call. It has these arrays, in this order:
 //
 //     | for each dims array that is set: sizes (n) | starts (n + 1) | ...
-//     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) | two spare slots for later versions |
+//     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) | two spare arrays of n + 1 for later versions |
 //
-// n = P*R*G. Slots start at multiples of 64 bytes. first_group needs P*R elements, which are at most n if there are
-// groups.
+// n = P*R*G. The arrays start at multiples of 64 bytes. first_group needs P*R elements, which are at most n if there
+// are groups.
 #ifndef RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
 #define RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
 
@@ -16,15 +16,16 @@
 
 namespace raggemm {
 
-// Hands out the slots of a workspace in order.
+// Hands out the arrays of a workspace in order.
 class Workspace {
  public:
-  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says. CheckBuffers checks the address.
+  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says, or if that size overflows.
+  // CheckBuffers checks the address.
   static absl::Status Check(absl::Span<int64_t> memory, int dims_arrays, int64_t groups);
 
   explicit Workspace(absl::Span<int64_t> memory);
 
-  // Returns the next slot: n elements that are not initialized.
+  // Returns the next array: n elements that are not initialized.
   int64_t* Take(int64_t n);
 
  private:

@@ -12,7 +12,7 @@
 namespace raggemm {
 namespace {
 
-// A vector of int32_t of kBytes bytes, or one int32_t.
+// A vector of int32_t with kBytes bytes in total. For 4 bytes, a single int32_t.
 template <int kBytes>
 struct Ints {
   typedef int32_t type __attribute__((vector_size(kBytes)));
@@ -41,7 +41,7 @@ struct Activations {
   // Returns e^x for x <= 0, as 2^n * e^r with |r| <= ln(2) / 2. The polynomial has an error of 4e-9. 2^n is applied in
   // two factors, because the smallest results are denormal.
   static F ExpOfNegative(F x) {
-    constexpr float kRounder = 0x1.8p23F;     // The low bits of x + kRounder are x, rounded to an integer.
+    constexpr float kRounder = 0x1.8p23F;     // The low bits of y + kRounder are y, rounded to an integer.
     constexpr float kLn2 = 0x1.62e43p-1F;     // ln(2), rounded to f32.
     constexpr float kExcess = 1.9046542e-9F;  // kLn2 - ln(2)
     x = x < Splat(-104) ? Splat(-104) : x;    // e^x rounds to 0 for x <= -104.
@@ -83,7 +83,7 @@ struct Activations {
     } else if constexpr (kActivation == Activation::kGelu) {
       return V::Mul(x, NormalCdf(x));
     } else if constexpr (kActivation == Activation::kGeluTanh) {
-      // The constants are 2 * sqrt(2 / pi) * 0.044715 and 2 * sqrt(2 / pi).
+      // The constants of kGeluTanh (raggemm/activation.h) are sqrt(8 / pi) * 0.044715 and sqrt(8 / pi).
       return V::Mul(x, Sigmoid(V::Mul(x, V::Fma(V::Mul(x, x), Splat(0.0713548163F), Splat(1.59576912F)))));
     } else if constexpr (kActivation == Activation::kRelu) {
       return x <= Splat(0) ? Splat(0) : x;
@@ -103,8 +103,8 @@ struct Activations {
     return V::Mul(Apply<kActivation>(gate), up);
   }
 
-  // Returns the derivative of x * sigmoid(z), s + x * s * (1 - s) * slope. Here s is sigmoid(z), and
-  // `slope` is the derivative of z.
+  // Returns the derivative of x * sigmoid(z), which is s + x * s * (1 - s) * slope with s = sigmoid(z). `slope` is the
+  // derivative of z.
   static F SigmoidDerivative(F x, F z, F slope) {
     const F s = Sigmoid(z);
     return V::Fma(V::Mul(V::Mul(x, slope), s), V::Add(Splat(1), -s), s);
@@ -130,7 +130,7 @@ struct Activations {
     }
   }
 
-  // Replaces gate and up by their gradients, for the gradient `result`.
+  // Replaces gate and up by their gradients. `result` is the gradient of the gated result.
   template <Activation kActivation>
   static void GatedGradient(F result, F& gate, F& up) {
     F up_result = result, factor = up;
@@ -145,7 +145,7 @@ struct Activations {
     gate = V::Mul(V::Mul(result, factor), Derivative<kActivation>(gate));
   }
 
-  // Loads `left` interleaved pairs of gate and up. Zeros fill up the vectors.
+  // Loads `left` interleaved pairs into a vector of gates and a vector of ups. Zeros fill up both vectors.
   static void LoadPairs(const float* pairs, int64_t left, F& gate, F& up) {
     float gates[V::kWidth] = {}, ups[V::kWidth] = {};
     for (int64_t i = 0; i < left; ++i) {

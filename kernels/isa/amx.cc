@@ -6,7 +6,7 @@
 namespace raggemm {
 namespace {
 
-// The operand of LDTILECFG: the shape of each tile.
+// The operand of LDTILECFG, which sets the shape of each tile.
 struct TileConfig {
   uint8_t palette, start_row, reserved[14];
   uint16_t bytes_per_row[16];

@@ -31,15 +31,15 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kLine = 64, kTileRows = 16;
-// Bytes of a row of totals in a register tile, and of a row of a packed panel of rhs, which has one word for each
-// column.
+// Bytes of a row in a register tile of totals (32 sums), and of a row in a packed panel of rhs (32 words, one for each
+// column).
 inline constexpr int64_t kPanelLine = 2 * kLine;
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
 template <class V>
 inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));
 
-// Packs the next `slices` slices of a panel. The last slice may consist of padding only.
+// Packs the next `slices` slices of a panel (PackAhead). The last slice may consist of padding only.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
   const int64_t steps = slices * ahead.slice;
   PackArgs args = ahead.left;
@@ -53,7 +53,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;
 }
 
-// Loads or stores the totals, which are in kRowTiles x 2 tiles.
+// Loads the totals into kRowTiles x 2 tiles if kLoads is true, else stores them from these tiles.
 template <class Tiles, int kRowTiles, bool kLoads>
 RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   const auto move = [&]<int kTile>() RAGGEMM_INLINE {
@@ -72,7 +72,7 @@ RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   }
 }
 
-// Adds the products of kTileSteps steps of k, one line of each row of lhs, to the totals.
+// Adds the products of kTileSteps steps of k to the totals. kTileSteps is the number of elements in a line.
 template <class Tiles, class A, class B, int kRowTiles>
 RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   Tiles::template Load<6>(b, kPanelLine);
@@ -87,7 +87,7 @@ RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   }
 }
 
-// A is the element type of lhs.
+// Computes a register tile of 16 * kRowTiles rows. A is the element type of lhs.
 template <class V, class Tiles, class A, int kRowTiles>
 void AmxGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -112,8 +112,8 @@ void AmxGemm(const MicrokernelArgs& args) {
     DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
     a += kRowTiles * kTileRows * kLine;
     b += kTileRows * kPanelLine;
-    // The core prefetches and packs while the unit multiplies. A step takes the unit 32 cycles if the register tile has
-    // 16 rows.
+    // The core prefetches and packs while the unit multiplies. A DotStep takes 32 cycles if the register tile has 16
+    // rows.
     PrefetchDue(prefetch, steps, lines_due);
     slices_due += slices;
     if (slices_due < steps) continue;
@@ -136,14 +136,15 @@ void AmxGemm(const MicrokernelArgs& args) {
   }
 }
 
-// `Other` is the element type of lhs if lhs and rhs have different formats.
+// Computes a register tile of bytes. `Other` is the element type of lhs if lhs and rhs have different formats.
 template <class V, class Tiles, class Other, int kRowTiles>
 void AmxByteGemm(const MicrokernelArgs& args) {
   if (args.same_format) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
   AmxGemm<V, Tiles, Other, kRowTiles>(args);
 }
 
-// Packs lhs from rows that are contiguous along k. The layout is [lines of k][rows, in whole tiles][bytes of a line].
+// Packs lhs from rows that are contiguous along k. The layout is [lines of k][rows, rounded up to whole tiles][bytes of
+// a line].
 template <class V>
 void PackLinesAlongK(const PackArgs& args) {
   for (int64_t i = 0; i < args.width; ++i) {
@@ -156,7 +157,7 @@ void PackLinesAlongK(const PackArgs& args) {
   }
 }
 
-// Packs lhs in the layout of PackLinesAlongK, from columns that are contiguous.
+// Packs lhs in the layout of PackLinesAlongK, if the elements of one step of k are contiguous in memory.
 template <class V>
 void PackLinesAcrossK(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kHalf = V::kGroup / 2;
@@ -196,7 +197,7 @@ constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
   row.lhs = {element, kTileSteps<V>};
   row.rhs = {element, V::kGroup};
   row.adds_totals = true;
-  // The unit multiplies twice as many bytes as bf16 in a cycle, as Intel documents. Not measured.
+  // Intel documents that the unit multiplies twice as many bytes as bf16 in a cycle. This is not measured.
   row.products_per_fma = 8 * V::kGroup;
   row.ahead_slice = kTileSteps<V>;
   row.set_up = Tiles::SetUp;

@@ -99,7 +99,7 @@ struct Avx2F32 {
     __m256i halves = _mm256_shuffle_epi8(bytes, to_high);
     if constexpr (!kIsIeee) {
       halves = _mm256_and_si256(_mm256_srai_epi16(halves, 1), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
-      // Adding 0x80 carries into the top bit of the exponent only if the element is a NaN.
+      // Adding 0x80 carries into 0x4000, the top bit of the f16 exponent, only if the element is a NaN.
       const __m256i carry = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
       halves = _mm256_or_si256(halves, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)));
     }
@@ -109,7 +109,7 @@ struct Avx2F32 {
       RAGGEMM_UNROLL for (Vec& v : x) v = _mm256_mul_ps(v, _mm256_set1_ps(256));
     }
   }
-  // Tables have the two upper bytes of the f32 for each code.
+  // Decodes 16 codes of four bits into two vectors. The tables have the two upper bytes of each code's f32.
   template <int kIndex>
   requires(kQuantized[kIndex].bits == 4) static void DecodeTwo(const uint8_t* p, Vec (&x)[2]) {
     alignas(16) static constexpr auto kTables = [] {
@@ -128,8 +128,8 @@ struct Avx2F32 {
     };
     int64_t packed;
     __builtin_memcpy(&packed, p, sizeof(packed));
-    // 128-bit lane l gets the bytes of codes 4 * l to 4 * l + 3 of both vectors: two bytes of x[0], then two bytes of
-    // x[1].
+    // Gives 128-bit lane l the packed bytes of elements 4 * l to 4 * l + 3 of both vectors: two bytes for x[0], then
+    // two bytes for x[1].
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5,  //
                                            2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7);
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), order), low = _mm256_set1_epi8(15);
@@ -216,7 +216,7 @@ struct Avx2F64 {
   }
 };
 
-// Bytes are widened to s16, and a word is a pair of s16.
+// Traits for bytes that are widened to s16. A word is a pair of s16.
 template <class E>
 struct Avx2Bytes : Avx2S32 {
   using Source = const E*;

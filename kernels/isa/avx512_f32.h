@@ -1,7 +1,8 @@
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 
-// Keep GCC 12 from warning that its own header uses undefined values in unmasked intrinsics (GCC bug 105593).
+// The pragmas keep GCC 12 from warning about its own header, which uses undefined values in unmasked intrinsics (GCC
+// bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -57,7 +58,7 @@ struct Avx512F32 {
   //     4       93                  99
   //     16      243                 250
   //
-  // Transposing f32 by this function would cost 3 %.
+  // For elements of f32, this function would be 3 % slower than perfect shuffles.
   static void TransposeInLanes(Vec (&r)[16]) {
     const auto pd = [](Vec x) { return _mm512_castps_pd(x); };
     Vec t[16], u[16];

@@ -80,8 +80,8 @@ struct Avx512ByteCodes : V {
   }
 };
 
-// For floats, the entries of the table are 2^kBias times the values of the codes. Applying a block scale, even the
-// scale 1, also divides by 2^kBias.
+// Traits for codes of four bits. For floats, the entries of the table are 2^kBias times the values of the codes.
+// Applying a block scale then also divides by 2^kBias, even if the scale is 1.
 template <class V, int kIndex>
 struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -138,7 +138,8 @@ struct Avx512NibbleCodes : V {
     constexpr uint16_t kShifts[] = {0, 8, 4, 12};
     Tables tables{};
     for (uint32_t i = 0; i < 32; ++i) {
-      // A look-up uses five bits. The fifth bit belongs to another code, so entries 16 to 31 repeat entries 0 to 15.
+      // A look-up uses five bits of its index. The fifth bit belongs to another code, so entries 16 to 31 repeat
+      // entries 0 to 15.
       tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
@@ -160,8 +161,8 @@ struct Avx512NibbleCodes : V {
   }
 };
 
-// Scales are powers of two, so they usually change only the exponents of elements. If an element times its scale may
-// not be a normal number, both are multiplied one by one.
+// Traits for f4e2m1fn with block scales. Scales are powers of two, so they usually change only the exponents of
+// elements. If a product may not be a normal number, OneByOne multiplies each element by its scale.
 template <class V, int kIndex>
 struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   using Base = Avx512NibbleCodes<V, kIndex>;
@@ -260,21 +261,22 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
     return _mm512_mask_sub_epi16(words, nonzero, words, exponents);
   }
-  // Returns the exponents to subtract. The code of a lane's scale is in byte number `byte` of the lane of `codes`.
+  // Returns the exponents that SubtractExponents subtracts. Byte number `byte` of each 32-bit lane of `codes` is the
+  // scale of both elements in the lane.
   static Words ExponentsOf(Words codes, int byte) {
     const Words bytes = _mm512_set4_epi32(0x0cff0cff, 0x08ff08ff, 0x04ff04ff, 0x00ff00ff);
     const Words differences = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
     return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // Both elements of 32-bit lane i have the scale codes[i * step].
+  // Multiplies each element by its scale. Both elements of 32-bit lane i have the scale with the code codes[i * step].
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);
     for (int i = 0; i < 32; ++i) {
       const uint32_t code = codes[i / 2 * step];
       const auto biased = __builtin_bit_cast(float, static_cast<uint32_t>(values[i]) << 16);
-      // Products are exact in double, so rounding them to f32 gives the products in f32.
+      // Computes the product in double. It is exact there, so only the conversion to f32 rounds.
       double value = code == 255 ? __builtin_nan("") : static_cast<double>(biased);
       value *= __builtin_bit_cast(double, static_cast<uint64_t>(1023 - 127 - Base::kBias + code) << 52);
       values[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
@@ -385,7 +387,7 @@ constexpr void AddQuantized(KernelRow& row) {
         AddGemvs<Traits, kGemvRows>(kernels);
         // The kernel of a tile's first register tile decodes rhs, multiplies it, and stores the packed panel for the
         // next register tiles, all in one pass.
-        // GFLOP/s of packing before and of one pass, for rhs of 2048x768 on two cores of Zen 4:
+        // GFLOP/s with rhs packed before and with one pass, for rhs of 2048x768 on two cores of Zen 4:
         //
         //     format    16 rows: packed before, one pass    32 rows: packed before, one pass
         //     MXFP4     208, 287                            258, 314

@@ -1,5 +1,6 @@
-// Dequantization: (element - zero point) * scale, in f32, rounded once to the type that kernels multiply. It uses
-// kWidth, loads, stores and arithmetic of the traits V of tile_gemm.h, and
+// Dequantization: computes (element - zero point) * scale in f32, and rounds to bf16 if kernels multiply bf16. Integers
+// without zero point and scale may become bytes. The code uses kWidth, loads, stores and arithmetic of the traits V of
+// tile_gemm.h, and
 //
 //   WidenBytes(p)            kWidth bytes, each widened to a 32-bit word
 //   LookUp(table, at)        entries of a table with kWidth entries, at the low bits of each index
@@ -16,8 +17,8 @@
 namespace raggemm {
 namespace {
 
-// Vectors of 32-bit words, as many as V has sums. With GCC's vector types, shifts and conversions read the same for
-// every width.
+// GCC vector types with as many 32-bit words as a vector of V has sums. Their shifts and conversions are written the
+// same for every width.
 template <class V>
 struct Codes {
   static constexpr int kWidth = V::kWidth;
@@ -39,7 +40,7 @@ struct Codes {
   }
 };
 
-// Loads n elements of kBits from element `first` on, one into each word. Other words are unspecified.
+// Loads n elements of kBits bits, from element `first` of src on, into one word each. The other words are unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
   static_assert(8 % kBits == 0);  // No element crosses the end of a byte.
@@ -80,8 +81,8 @@ struct CodePointer {
   const uint8_t* at;
 };
 
-// Computes 2^exponent times the absolute value that `magnitude` encodes, a code without its sign. Returns the bits of
-// the result in f32.
+// Computes 2^exponent times the absolute value of an element, and returns the bits of the result in f32. `magnitude` is
+// the absolute value of an integer, or the code of a float without its sign bit.
 constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
   if (magnitude >= format.first_nonfinite) {
     return format.is_ieee() && magnitude == format.first_nonfinite ? 0x7f800000 : 0x7fc00000;
@@ -110,7 +111,8 @@ RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words 
   using Floats = typename C::Floats;
   constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
-    // The table has one entry per lane. With 8 lanes it has the magnitudes only, and the sign is added.
+    // The table has one entry per lane. With 16 lanes, it has the values of all codes. With 8 lanes, it has only those
+    // without a sign, and the sign is added.
     constexpr typename C::Words table = C::FromLanes([](int lane) { return NibbleBits(kQuantized[kIndex], lane); });
     const auto bits = reinterpret_cast<typename C::Words>(V::LookUp(table, codes));
     return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);
@@ -161,7 +163,8 @@ RAGGEMM_INLINE inline void LoadTwo(CodePointer<kIndex> p, typename V::Vec (&x)[2
   }
 }
 
-// Scales that are powers of two. Each is stored as a product of two normal numbers, so that 2^-127 is exact, too.
+// Block scales, which are powers of two. Each one is stored as two factors that are normal numbers, because the scale
+// 2^-127 is denormal.
 template <class V, int kNv>
 class ScalePairs {
  public:

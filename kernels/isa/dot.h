@@ -17,7 +17,8 @@
 namespace raggemm {
 namespace {
 
-// The inner loop of dot kernels. `Next` adds kWidth steps of k, and `Last` adds the fewer steps that are left.
+// The inner loop of dot kernels. `Next` adds kWidth steps of k. `Last` adds the last steps if fewer than kWidth are
+// left.
 template <class V, int kMr>
 struct FmaDotSteps {
   using T = typename V::Scalar;

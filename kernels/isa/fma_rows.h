@@ -13,19 +13,19 @@
 namespace raggemm {
 namespace {
 
-// Rows of the tallest register tile. The arithmetic kTiles has half as many rows, because it keeps two sums for each
-// element.
+// Number of rows of the tallest register tile. The arithmetic kTiles has half as many rows as others, because it keeps
+// two sums for each element.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
 // Number of vectors in a row of the widest register tile with kMr rows. kTiles keeps two sums for each element, so its
-// tiles have the width for 2 * kMr rows. With AVX2, kPairs has two vectors for three rows. With four vectors, registers
-// spill, because GCC loads the elements of two steps first.
+// tiles have the width for 2 * kMr rows. With AVX2, three rows of kPairs have two vectors instead of four. With four
+// vectors, registers spill, because GCC loads the elements of two steps first.
 template <class V, ArithmeticId kId, int kMr>
 inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
                                                                                                    : kMr];
 
-// The traits of the sums: V, or V::Flushing if the arithmetic flushes denormals and the CPU has no float mode for that.
+// The traits of the sums: V, or V::Flushing if the arithmetic flushes denormals and no float mode of the CPU does.
 template <class V, ArithmeticId kId>
 struct SumTraits {
   using Type = V;
@@ -46,8 +46,8 @@ constexpr Microkernel* TileKernel() {
   }
 }
 
-// True if there are kernels that read rhs of type E in its stored layout. If sums are in f64, narrower elements are
-// always packed: kernels for them would take a tenth of the compile time.
+// True if there are kernels that read rhs of type E in its stored layout. If sums are in f64, rhs of a narrower type is
+// always packed: kernels for it would take a tenth of the compile time.
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
@@ -74,7 +74,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Storing kernels compute only the first of several register tiles, which always has more than kTallest / 2 rows.
+      // Storing kernels compute the first of several register tiles in a tile. Such a register tile always has more
+      // than kTallest / 2 rows.
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {

@@ -1,7 +1,7 @@
 // The contract between the tile runner (run.cc) and the code of one instruction set (isa/).
 //
 // T is the type of the sums: float, double or int32_t. Kernels read lhs as packed panels. They read rhs as packed
-// panels, or in its stored layout, row by row.
+// panels, or in its stored layout: row by row, or column by column if they are dot kernels (dot.h).
 //
 //     packed lhs, mr = 3         packed rhs, nr = 4         chain, total: mr x nr
 //     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3         row 0: 0 1 2 3
@@ -37,7 +37,7 @@ struct Float16 {
 inline constexpr int64_t kLineBytes = 64;
 
 // The cache lines that a kernel or a packer prefetches into L2, spread evenly over its work. The lines form runs of
-// equal length. The kernel or packer advances `line` and `run_left`, so that the next one continues there.
+// equal length. The kernel or packer advances `line` and `run_left`, so that the next kernel or packer continues there.
 struct Prefetch {
   const char* line;
   int64_t count;     // Number of cache lines that this kernel or packer prefetches.
@@ -57,7 +57,7 @@ struct BlockScales {
   int64_t k_step;        // Bytes to the next scale along k.
   int64_t column_step;   // Bytes to the scale of the next column.
   int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
-  // Position of the first step among the `steps` that share its scale. A multiple of kScaleSteps.
+  // Number of steps of k that come before the first step and share its scale. A multiple of kScaleSteps.
   int64_t offset;
 };
 inline constexpr int64_t kScaleSteps = 32;
@@ -74,22 +74,26 @@ enum class End : uint8_t {
 
 // The rhs of a kernel call: a packed panel, or elements in their stored layout.
 struct RhsView {
-  const void* data;         // Row kk starts at data + kk * stride, in the element type that the kernel reads.
-  int64_t stride;           // Elements from row to row. In a packed panel, the width of the panel.
+  // Row kk starts at data + kk * stride, in the element type that the kernel reads. For dot kernels (dot.h), column j
+  // starts at data + j * stride.
+  const void* data;
+  // Elements from row to row, or from column to column for dot kernels. In a packed panel, the width of the panel.
+  int64_t stride;
   BlockScales scales = {};  // Block scales of an rhs in its stored layout. Not used for a packed panel.
 };
 
 struct OutView {
   void* data;      // Results of type T. May be the same memory as MicrokernelArgs::total.
   int64_t stride;  // Elements from row to row.
-  // True: stores bypass the caches. `data` and `stride` are then multiples of the vector size.
+  // True: stores bypass the caches. The address `data` and the stride in bytes are then multiples of the vector size.
   bool nontemporal = false;
 };
 
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
-  PackAhead* pack = nullptr;  // The next panel, which the kernel packs while it multiplies. Null: it packs none.
+  // The next panel, which the kernel packs while it multiplies. Null: the kernel packs no panel.
+  PackAhead* pack = nullptr;
 };
 
 // Arguments of a micro-kernel, which computes the sums of a register tile over `k` steps of k. Step kk sets the chain
@@ -100,12 +104,13 @@ struct MicrokernelArgs {
   int64_t k;      // Number of steps of k. A multiple of KernelRow::k_step, except at the end of the panel.
   const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind it is readable.
   RhsView b;
-  int64_t columns;  // Columns to compute, and the row stride of `chain` and `total`. Only for GEMV kernels.
-  void* panel;      // Memory for a packed panel of rhs, [k][nr], for kernels that store it.
+  // Only for GEMV kernels: the number of columns to compute, which is also the row stride of `chain` and `total`.
+  int64_t columns;
+  void* panel;  // Memory for a packed panel of rhs, [k][nr], for kernels that store it.
   // Unfinished chains that one call leaves for the next one (End::kKeepChain), T [mr][nr]; [mr][columns] for GEMV
-  // kernels. With other values of End, GEMV kernels leave garbage here.
+  // kernels. With other values of End, kernels may leave garbage here.
   void* chain;
-  const void* total;  // Totals that End::kAddTotal adds, T [mr][nr].
+  const void* total;  // Totals that End::kAddTotal adds, T [mr][nr]; [mr][columns] for GEMV kernels.
   OutView out;
   Begin begin;
   End end;
@@ -129,7 +134,7 @@ struct PackArgs {
   int64_t width;
   void* dst;
   int64_t dst_stride;  // Row stride of dst, in elements of the panel: values of type T, words or lines.
-  Prefetch* prefetch;  // Lines to prefetch. Only for Packers::transposed.
+  Prefetch* prefetch;  // Lines to prefetch. Only read by Packers::transposed.
   // is_lhs is true if the packer packs lhs, and same_format if lhs and rhs have the same format. VPDPBUSD multiplies a
   // signed by an unsigned byte, and SDOT two signed bytes. If the formats do not fit the instruction, the packer of lhs
   // flips the top bit of each byte (word_gemm.h).
@@ -141,10 +146,10 @@ using Pack = void(const PackArgs&);
 // The next panel of rhs, which a kernel packs in slices, spread evenly over its steps of k.
 struct PackAhead {
   Pack* pack;
-  PackArgs left;               // Arguments of the packer for the rest of the panel.
+  PackArgs left;               // Arguments of the packer for the part of the panel that is not packed yet.
   int64_t slice;               // Steps of k in a slice.
   int64_t src_step, dst_step;  // Bytes from one slice to the next, in src and in dst.
-  int64_t count;               // Slices that this kernel call packs.
+  int64_t count;               // Number of slices that this kernel call packs.
 };
 
 // Arguments of an epilogue, which computes for each element
@@ -187,8 +192,9 @@ struct ScaledArgs {
 };
 using ScaleSums = void(const ScaledArgs&);
 
-// Arguments of an activation of f32 values: out[i] = round(activation(gate[i]) * up[i]). If `up` is null, there is no
-// factor up[i]. If `interleaved` is true, `gate` has both: gate[2 * i] is the gate, and gate[2 * i + 1] is up.
+// Arguments of an activation of f32 values: out[i] = activation(gate[i]) * up[i], rounded to the type of `out`.
+// kSwigluOai has its own formula (raggemm/activation.h). If `interleaved` is true, the array `gate` has the gate at
+// index 2 * i and up at index 2 * i + 1. If `interleaved` is false and `up` is null, there is no factor up[i].
 struct ActivationArgs {
   int64_t count;
   const float* gate;
@@ -241,8 +247,9 @@ struct ScaleArgs {
 };
 using Scale = void(const ScaleArgs&);
 
-// Arguments of a dot product of a and b. Chain j of 16 fma chains sums the products of elements i with i % 16 == j,
-// from +0. Then 16 sums become 8, by adding sum j + 8 to sum j. Likewise 8 sums become 4, then 2, then 1.
+// Arguments of a dot product of a and b, which is summed in 16 fma chains from +0. Chain j sums the products of all
+// elements i with i % 16 == j. Then the upper half of the sums is added to the lower half, four times: 16 sums become
+// 8, then 4, 2 and 1.
 struct DotArgs {
   int64_t count;
   const void* a;
@@ -270,8 +277,8 @@ static_assert([] {
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block if f32 is split into bf16 parts. For each of the 64 steps, kernels compute three or six steps of
-// bf16, one for each product of two parts.
+// Steps of a KC block if f32 is split into bf16 parts. For each step, kernels compute three or six steps of bf16, one
+// for each product of two parts.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -285,7 +292,7 @@ static_assert([] {
 inline constexpr int kMatrixUnitState = 64;
 
 // The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
-// k_group is 1 for elements of type T, and the steps in a word or line otherwise.
+// k_group is 1 for elements of type T, and otherwise the number of steps of k in a word or a line.
 struct PackedLayout {
   DType element;
   int64_t k_group;
@@ -369,8 +376,8 @@ struct FormatKernels {
   Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
   Pack* pack_bias;                    // Converts a bias of this format to T.
   Epilogue* epilogue;                 // Epilogue that stores results in this format.
-  // Functions of the expert MLP between f32 and this format: widen and row_dot read it, the others write it. Null
-  // unless the row's arithmetic is f32.
+  // Functions of the expert MLP. widen and row_dot read elements of this format, the other three write them, and all
+  // other values are f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32.
   Activate* activate[kActivationCount];  // Indexed by Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
@@ -385,11 +392,11 @@ struct SplitPackers {
   Packers lhs, rhs;
 };
 
-// The micro-kernels of one instruction set for one arithmetic. The register tiles are the same for all formats.
+// The micro-kernels of one instruction set for one arithmetic. Register tiles have the same sizes for all formats.
 struct KernelRow {
   ArithmeticId arithmetic;
   int64_t rows;      // MR: rows of the tallest register tile.
-  int64_t row_step;  // Kernels compute multiples of row_step rows. The extra rows are garbage.
+  int64_t row_step;  // Kernels round their number of rows up to a multiple of row_step. The added rows are garbage.
   int64_t cols;      // NR: columns of a packed panel.
   int64_t k_step;    // KC blocks have a multiple of k_step steps of k, except for the last one.
   int64_t vector;    // Elements of T in a vector.
@@ -401,8 +408,10 @@ struct KernelRow {
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
-  double products_per_fma;  // Relative speed: multiply-adds for each lane of a vector in the time of one fma.
-  int64_t ahead_slice;      // PackAhead::slice of kernels that pack the next panel. 0: kernels pack no panel.
+  // Speed of kernels, relative to fma: the number of multiply-adds in each lane of a vector in the time of one fma.
+  double products_per_fma;
+  // Number of steps of k in a slice of a panel that kernels pack (PackAhead::slice). 0: kernels pack no panel.
+  int64_t ahead_slice;
   // Functions that a thread calls before its first and after its last kernel, to configure a matrix unit. Null if
   // kernels need none. set_up saves the previous configuration in `saved`, and restore loads it.
   void (*set_up)(void* saved);

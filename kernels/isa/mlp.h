@@ -1,5 +1,5 @@
-// The steps of expert MLPs except products. All compute in f32, with the same bits on all instruction sets. The traits
-// V are those of tile_gemm.h.
+// The functions of the expert MLP other than matrix products. All compute in f32, with the same bits on all instruction
+// sets. The traits V are those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_MLP_H_
 #define RAGGEMM_KERNELS_ISA_MLP_H_
 
@@ -13,7 +13,8 @@
 namespace raggemm {
 namespace {
 
-// Loads the first `left` elements of a vector, and zeros after them.
+// Loads the first `left` elements of a vector, and zeros for the others. If `left` is not positive, all elements are
+// zeros.
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();

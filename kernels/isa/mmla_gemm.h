@@ -12,10 +12,10 @@
 //   LowElements(x, y) HighElements(x, y)
 //                             halves of the interleaved elements
 //   LowWords(x, y) HighWords(x, y)
-//                             the first words of x and y, their last words
+//                             the first words of x and y, or their last words
 //   Dot(a, b, sum, same_format)
 //                             sum + the products of two rows and two columns
-//   ToRows(x, y, same_format) from the sums of two columns and of the next two columns to the sums of two rows
+//   ToRows(x, y, same_format) turns two 2 x 2 blocks of sums, side by side, into two rows of four sums
 //   FromRows(x, y, same_format)
 //                             the inverse of ToRows
 #ifndef RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_
@@ -143,8 +143,8 @@ void PackTransposedToWords(const PackArgs& args) {
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += 2) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
-    // Offset of the second row of a pair. If the width is odd, the last pair has the same row twice, and sums of the
-    // second one are not used.
+    // Offset of the second line of a pair of lines (rows of lhs, columns of rhs). If their number is odd, the last pair
+    // has the same line twice, and the sums of the second one are not used.
     const int64_t second = j + 1 < args.width ? args.src_stride : 0;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
       PrefetchDue(prefetch, prefetches, due);
@@ -170,7 +170,7 @@ void MmlaGemm(const MicrokernelArgs& args) {
 template <class V, int kMr = 2>
 constexpr void AddMmlaTiles(FormatKernels& kernels) {
   if constexpr (kMr <= V::kRows) {
-    // An odd number of rows uses the kernel for one more row.
+    // Odd numbers of rows use the kernel for one more row.
     for (int mr = kMr - 1; mr <= kMr; ++mr) {
       kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanel>;
       kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, RhsFrom::kRows>, V::kPanelVectors * V::kWidth};

@@ -67,7 +67,7 @@ struct NeonDotProd : NeonS32 {
   static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 
  private:
-  // Loads the first n of 8 bytes, then zeros.
+  // Loads 8 bytes: the first n from p, and zeros for the others.
   static uint8x8_t LoadRow(const E* p, int64_t n) {
     if (n >= 8) return vld1_u8(reinterpret_cast<const uint8_t*>(p));
     uint8_t padded[8] = {};

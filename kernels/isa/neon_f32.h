@@ -12,8 +12,8 @@ namespace {
 struct NeonFlushing;
 
 struct NeonF32 {
-  // Traits for arithmetics that flush denormals. They flush after rounding, but the float mode of Arm flushes before
-  // rounding, so it cannot be used.
+  // Traits for arithmetics that flush denormals after rounding. The float mode of Arm flushes before rounding, so these
+  // traits do not use it.
   using Flushing = NeonFlushing;
   using Scalar = float;
   using Vec = float32x4_t;

@@ -20,12 +20,13 @@ inline void PrefetchLine(Prefetch& prefetch) {
   prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
 }
 
-// Prefetches one of `calls` equal shares of the lines. `due` counts fractions of lines, and is 0 before the first call.
+// Prefetches one of `calls` equal shares of the lines. `due` carries fractions of a line to the next call, in units of
+// 1 / calls. It is 0 before the first call.
 inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
-// Prefetches `lines` lines, or loads them with Prefetch::near.
+// Prefetches `lines` lines, or loads them if Prefetch::near is true.
 RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
@@ -63,7 +64,7 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
-// Loads n elements, then zeros, if the traits V have no masked loads of E.
+// Loads n elements, and zeros for the rest of the vector, if the traits V have no masked loads of E.
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
   E padded[V::kWidth] = {};
@@ -96,8 +97,8 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
 }
 
 // Tells packers and register tiles how to read stored elements of type E. Source is the type of pointers to them, and
-// kGemvSteps the number of steps of k in a pass of a streaming GEMV. Scales does nothing, because only quantized
-// elements have block scales.
+// kGemvSteps the number of steps of k in a pass of a streaming GEMV. Scales applies block scales. It does nothing here,
+// because only quantized elements (dequantize.h) have them.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
@@ -147,8 +148,8 @@ RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   }
 }
 
-// If the traits have LoadPairs, a pair of elements is transposed as one element. That halves the number of shuffles,
-// which dominate the cost.
+// Packs an operand that is contiguous along k. If the traits have LoadPairs, transposes each pair of elements as one
+// element. That halves the number of shuffles, which dominate the cost.
 template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;

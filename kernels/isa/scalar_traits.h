@@ -57,13 +57,13 @@ inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
 }
-// Returns a + b, rounded to f32 by rounding to odd: the sum is truncated, and its last bit is set if any digit was
-// lost.
+// Returns a + b, rounded to odd in f32 and then limited by FlushedToF32. Rounding to odd truncates the sum, and sets
+// its last bit if any digit was lost.
 inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
   auto bits = __builtin_bit_cast(uint64_t, sum);
-  if (error < 0 || error > 0) {  // Both comparisons are false if `error` is a NaN, as with infinities.
+  if (error < 0 || error > 0) {  // An infinite sum makes `error` a NaN, and both comparisons are false.
     if ((error > 0) != (sum > 0)) --bits;
     bits |= 1;
   }

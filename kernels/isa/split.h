@@ -1,7 +1,7 @@
 // Packers that split f32 into bf16 parts (Splitting in raggemm/arithmetic.h). The traits V are those of tile_gemm.h for
 // f32, and
 //
-//   Between(x, least, most)   the elements of x whose magnitude, as a bit pattern, is in this range. All other
+//   Between(x, least, most)   the elements of x whose magnitude, as a bit pattern, is from `least` to `most`. All other
 //                             elements become zeros of the same sign
 #ifndef RAGGEMM_KERNELS_ISA_SPLIT_H_
 #define RAGGEMM_KERNELS_ISA_SPLIT_H_
@@ -17,9 +17,10 @@ namespace {
 // Bit patterns of f32 magnitudes. kLargestOfFinitePart is the largest magnitude that rounds to a finite bf16.
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFinitePart = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
-// The bf16 parts of some lines of f32 numbers. Array 0 has the first parts, for the product of two first parts. Arrays
-// 1, 2, ... have the first parts, second parts and so on, for all other products. They have zeros for infinities and
-// NaNs, because an infinity times small parts of both signs would add up to a NaN.
+// The bf16 parts of some rows or columns of f32 numbers. Array 0 has the first parts, for the product of two first
+// parts. Arrays 1, 2, ... have the first parts, second parts and so on, for all other products. Arrays 1, 2, ... have
+// zeros for NaNs and for numbers whose first part is infinite, because an infinity times small parts of both signs
+// would add up to a NaN.
 template <int64_t kParts, int64_t kElements>
 struct Bf16Parts {
   static constexpr int64_t kArrays = kParts + 1;
@@ -29,8 +30,8 @@ struct Bf16Parts {
   alignas(64) BFloat16 elements[kArrays][kElements + 96];
 };
 
-// Splits n numbers into bf16 parts, and stores these in the arrays of `parts` from element `at` on. Zeros follow up to
-// n_padded elements in each array.
+// Splits n numbers into bf16 parts, and stores the parts in the arrays of `parts` from element `at` on. Zeros follow up
+// to n_padded elements in each array.
 template <class V, int64_t kParts, int64_t kElements>
 inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf16Parts<kParts, kElements>& parts) {
   const float minus_one = -1;
@@ -46,8 +47,8 @@ inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf1
   }
 }
 
-// Packs f32 as bf16 parts, one packed block for each product. kPack is the bf16 packer for the same operand and
-// orientation. kStepBytes is the packed size of one step of k in one row or column.
+// Packs f32 as bf16 parts: for each block of k, one packed block for each product (SplitPackers). kPack is the bf16
+// packer for the same operand and orientation. kStepBytes is the packed size of one step of k in one row or column.
 template <class V, ArithmeticId kId, Precision kPrecision, bool kIsLhs, bool kTransposed, Pack* kPack,
           int64_t kStepBytes>
 void PackSplit(const PackArgs& args) {

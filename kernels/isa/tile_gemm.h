@@ -163,7 +163,8 @@ struct FmaSteps {
     };
     Step<V, kMr, kNv, kStores>(a + i * kMr, load, kStores ? panel + i * kNr : nullptr, sums);
   }
-  // Adds `steps` steps of k in pairs (Arithmetic::adds_pairs). Steps from `steps` up to kGroup count as +0.
+  // Adds `steps` steps of k in pairs (Arithmetic::adds_pairs). If `steps` is less than kGroup, the missing steps count
+  // as products of +0 and +0.
   RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
     const typename V::Vec zero = V::Zero();
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -208,8 +209,8 @@ struct FmaSteps {
   typename Elements<V, E>::template Scales<kNv> scales;
 };
 
-// Steps of k between two prefetches. Loops are unrolled by this number. Without unrolling, GCC 12 reaches 60 to 70 % of
-// peak with AVX2.
+// Number of steps of k between two prefetches. Loops are unrolled by this number. Without unrolling, GCC 12 reaches 60
+// to 70 % of peak with AVX2.
 inline constexpr int kSteps = 4;
 
 template <class V, int kMr, int kNv>
@@ -352,7 +353,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.side.prefetch);
 }
 
-// Computes a register tile whose chains have two lanes: one for even and one for odd steps of k. At the end of a chain,
+// Computes a register tile whose chains have two lanes, one for even and one for odd steps of k. At the end of a chain,
 // the sum of both lanes is added to the total.
 template <class V, class Steps, int kMr, int kNv>
 void TwoLaneGemm(const MicrokernelArgs& args) {
