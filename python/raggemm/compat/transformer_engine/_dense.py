@@ -185,8 +185,8 @@ def grouped_dense(
       bias: [G,N], float16, bfloat16, float32 or float64.
       precision, preferred_element_type, group_offset: see grouped_gemm.
       quantizer_set: quantizers of x, kernel and the incoming gradient (dgrad), or None. Every forward and backward
-        product quantizes along its contracted axes. Gradients are straight-through. x must have two axes, and kernel
-        three.
+        product quantizes along its contracted axes. Gradients are straight-through. With quantizers, x must have two
+        axes, and kernel three.
       kernel_fsdp_info: (mesh axis, axis of kernel) if kernel is sharded, inside a shard_map. kernel is gathered first,
         and its gradient is reduce-scattered.
 
