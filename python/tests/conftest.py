@@ -25,7 +25,7 @@ hypothesis.settings.load_profile("raggemm")
 # dialects, which took 4 of the 12 ms of CPU time of a small program (Zen 5).
 mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
 
-# Keeps JAX's frames in tracebacks. To remove them takes 2 ms for each error (Zen 5), and tests raise thousands of
+# Keeps JAX's frames in tracebacks. Removing them takes 2 ms for each error (Zen 5), and tests raise thousands of
 # errors.
 jax.config.update("jax_traceback_filtering", "off")
 

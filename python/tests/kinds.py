@@ -56,7 +56,7 @@ def is_quantized(x) -> bool:
 
 
 def values(x):
-    """Dequantizes x with jax.numpy, so that scales have gradients. Arrays of other types become floats."""
+    """Dequantizes x with jax.numpy, so that scales have gradients. Other arrays become floats."""
     if isinstance(x, PackedWeights):
         elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
         return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)
@@ -293,8 +293,8 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Names of the kinds that `./dev test` can run. A test runs all of them, or fewer with the argument step of parameters.
-# These kinds cover each mode of KINDS, zero points and each optional operand of grouped_gemm.
+# Names of the kinds that `./dev test` runs. Some tests run only CORE[turn::step]. The kinds in CORE cover each mode in
+# KINDS, zero points and each optional operand of grouped_gemm.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
@@ -302,9 +302,6 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Returns the kinds as test parameters. Marks a kind as slow unless its name is in CORE[turn::step].
-
-    `./dev test` leaves out slow kinds.
-    """
+    """Returns the kinds as test parameters. `./dev test` runs only the kinds in CORE[turn::step]."""
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

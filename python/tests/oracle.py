@@ -1,6 +1,6 @@
 """Computes grouped_gemm in float64, one group at a time, and its tolerance. Follows the documentation, not the code.
 
-For each group, an array has the positions of the elements of its matrix in the flattened `data` of an operand.
+A group's matrix is given by an array of the positions of its elements in the flattened `data` of the operand.
 """
 
 import dataclasses

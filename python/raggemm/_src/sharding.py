@@ -32,7 +32,7 @@ _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
 
 def enable_partitioning(enabled: bool = True) -> None:
-    """Lets jax.jit divide calls over the devices of a mesh. If this is off, each device gathers sharded operands.
+    """Lets jax.jit divide calls over the devices of a mesh. Without partitioning, each device gathers sharded operands.
 
     With weights [G,K,N] sharded along N, the forward pass needs no communication. With weights sharded along K, partial
     results are summed over devices, so the last bits depend on the number of devices. Switching on or off clears all

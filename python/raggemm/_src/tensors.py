@@ -31,7 +31,7 @@ class Container:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __post_init__(self) -> None:
-        """Registers the class with flax.serialization if the program has imported flax, which takes seconds."""
+        """Registers the class with flax.serialization if the program has imported flax. Does not import flax itself."""
         flax = sys.modules.get("flax.serialization")
         # While another thread still imports flax.serialization, it has no to_bytes. Skips the registration then.
         if flax is not None and hasattr(flax, "to_bytes") and not flax.is_serializable(type(self)):

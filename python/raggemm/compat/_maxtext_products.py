@@ -61,7 +61,7 @@ def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Ru
 
 
 def resolve_rule(rule: Any) -> Rule | None:
-    """Returns `rule` as a Rule. If `rule` is None, returns the current rule of qwix for "gmm", or None without one."""
+    """Returns `rule` as a Rule. If `rule` is None, returns the current rule of qwix for "gmm", which may be None."""
     if not rule:
         qwix = sys.modules.get("qwix.pallas")
         rule = qwix.get_current_rule("gmm") if qwix else None

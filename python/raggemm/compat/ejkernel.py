@@ -38,7 +38,7 @@ _ARGUMENT_NAMES = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias
 
 
 def _check_precision(precision: Any) -> None:
-    """Raises NotImplementedError for other values than None, a jax.lax.Precision, its name, or a pair of them."""
+    """Raises NotImplementedError unless precision is None, a jax.lax.Precision, its name, or a pair of them."""
     try:
         lhs, rhs = precision if isinstance(precision, tuple | list) else (precision, precision)
         for x in (lhs, rhs):

@@ -18,8 +18,8 @@ reverse-mode only. Deliberate differences:
 - raggemm.quantize quantizes operands. The scale of int8 is absmax / 127; in MaxText it is absmax / 127.5. An asymmetric
   range is a ValueError, because MaxText's gradients ignore the zero point.
 - lhs is quantized by row, also with use_gmm_v2. With use_gmm_v2, MaxText quantizes lhs in the kernel, by tile.
-- The cotangent of a QArray is that of MaxText: the gradient rounded to their type for float elements, none for
-  integers, and zeros for the scales. Operands that tgmm quantizes have no derivative.
+- The cotangent of a QArray is that of MaxText: for float elements the gradient, rounded to their type; for integers
+  none; and for the scales zeros. Operands that tgmm quantizes have no derivative.
 - If the result is float, arrays of quantized elements without scales are numbers. Both operands may be such arrays.
   int8 and uint8 with an int32 result work as in raggemm.gmm.
 - Scales may be per expert, per row of a group, or per block, with every kernel option.

@@ -5,7 +5,7 @@
 
 Deliberate differences:
 
-- group_offset is supported; TransformerEngine raises. With group_offset, rhs or kernel may have fewer groups.
+- group_offset is supported; TransformerEngine raises. rhs or kernel may then have fewer groups than sizes.
 - precision is supported or rejected as in raggemm.compat.lax. TransformerEngine ignores it.
 - Elements of a result that belong to no group are zero. In TransformerEngine they are undefined.
 - grouped_gemm and grouped_dense have derivatives of every order, in the dtype of their operand. The bias's gradient is

@@ -245,8 +245,8 @@ def grouped_quantize(
 
     Returns:
       A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x, or a GroupedNoScaleTensor if x is not
-      quantized. The field amax, (G,), has the argument amax, or without it or for delayed scaling the largest magnitude
-      of each group, which is 0 for an empty group.
+      quantized. The field amax, (G,), is the argument amax. Without the argument, and for delayed scaling, it is the
+      largest magnitude of each group, which is 0 for an empty group.
     """
     x = checks.as_float_array("x", x, FLOATS)
     split = check_flatten_axis("flatten_axis", flatten_axis, x.shape)

@@ -25,7 +25,7 @@ F32 = np.dtype(np.float32)
 )
 @dataclasses.dataclass
 class GroupedNoScaleTensor:
-    """An operand without scales of grouped_gemm. An object of any class with these attributes also works.
+    """An operand of grouped_gemm without scales. Objects of any class with these attributes also work.
 
     With last_dims the groups' matrices are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
@@ -46,7 +46,7 @@ class GroupedNoScaleTensor:
 )
 @dataclasses.dataclass
 class GroupedScaledTensor1x:
-    """A quantized operand. An object of any class with these attributes also works.
+    """A quantized operand. Objects of any class with these attributes also work, such as TransformerEngine's.
 
     data has the elements of an array of original_shape, flattened. Axes before flatten_axis collapse to rows, the
     others to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or
@@ -111,7 +111,7 @@ class ScaledTensor2x:
 class GroupedQuantizer:
     """A quantizer. An object of any class with these attributes also works, such as a quantizer of TransformerEngine.
 
-    It may have an attribute `quantizers`, a list with one quantizer per group. DELAYED_TENSOR_SCALING then uses the
+    A quantizer may have an attribute `quantizers`, a list with one quantizer per group. DELAYED_TENSOR_SCALING uses the
     scales of these quantizers, one for each group.
     """
 
