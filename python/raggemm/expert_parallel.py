@@ -1,9 +1,10 @@
 """Expert parallelism: a mixture-of-experts layer with experts sharded over a mesh axis of CPU devices.
 
-No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device (with
-jaxlib 0.9.2, gradients up to a rounding of XLA's own sums). by_all_gather and by_all_reduce sum a token's experts in
-another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are devices. Call the
-three by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with gloo):
+No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device. With
+jaxlib 0.9.2, gradients can differ by a rounding of XLA's own sums. by_all_gather and by_all_reduce sum a token's
+experts in another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are
+devices. Call the three by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with
+gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
         routing = Routing(expert_ids, weights, num_experts=64)
@@ -14,8 +15,8 @@ three by_ functions inside jax.shard_map, over devices of one process or several
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
 On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options). This also
-concerns quantized operands, and float32 operands that are multiplied as bfloat16. Results then depend on which process
-has an expert. check_processes detects this.
+concerns quantized operands, and float32 operands that are multiplied as bfloat16. If the rules differ, results depend
+on which process has an expert. check_processes detects different rules.
 
 python/examples/expert_processes.py runs the layers in several processes.
 """
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 # A function (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> results [r,n]. It computes the
-# experts of one device, whose first one is group_offset. Results for rows of other devices' experts are ignored.
+# experts of one device, from expert group_offset on. Results for rows of other devices' experts are ignored.
 Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -57,7 +58,7 @@ Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 class Routing:
     """The experts of each token.
 
-    An id outside [0, num_experts) means no expert, as in padding, and adds nothing.
+    An id outside [0, num_experts) means no expert, and adds nothing to the token's result. Padding can use such ids.
     """
 
     expert_ids: jax.Array  # ids of each token's experts, integer [t,k]
@@ -114,8 +115,8 @@ def _experts_per_device(num_experts: int, axis_name: str) -> int:
 def _repeat_tokens(tokens: jax.Array, top_k: int) -> jax.Array:
     """Repeats each token top_k times: [t,d] -> [t*k,d].
 
-    Broadcasts in float32, so that the gradient is summed in float32. The gradient of a gather would be summed in the
-    order of the experts.
+    Broadcasts in float32 or float64, so that the gradient is summed in this dtype. The gradient of a gather would be
+    summed in the order of the experts.
     """
     t, d = tokens.shape
     wide = tokens.astype(sum_dtype(tokens))
@@ -161,8 +162,8 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
     Args:
       w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
-      options: keyword arguments of moe_mlp, except group_offset. By default results have the type of rows. They are not
-        multiplied by routing weights.
+      options: keyword arguments of moe_mlp, except group_offset. By default results have the type of rows. Results are
+        not multiplied by routing weights.
     """
 
     def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:
@@ -250,7 +251,7 @@ def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
 
 class _Exchange(NamedTuple):
-    """An exchange of rows sorted by expert, with a buffer of `capacity` rows per device."""
+    """An exchange of rows with the devices of their experts, in a buffer of `capacity` rows for each device."""
 
     axis_name: str
     devices: int
@@ -262,7 +263,7 @@ class _Exchange(NamedTuple):
         return self._all_to_all(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
 
     def send_back(self, rows: jax.Array) -> jax.Array:
-        """Sends results back. Rows that were not sent become zero."""
+        """Sends results back. The results of rows that were not sent are zero."""
         return self._all_to_all(rows).at[self.slots].get(mode="fill", fill_value=0)
 
     def _all_to_all(self, buffers: jax.Array) -> jax.Array:
@@ -272,7 +273,10 @@ class _Exchange(NamedTuple):
 def _exchange_and_run(
     experts: Experts, rows: jax.Array, order: _ExpertOrder, axis_name: str, capacity: int
 ) -> jax.Array:
-    """Returns the results of all devices' experts for sorted rows. Sends at most `capacity` rows to a device."""
+    """Computes results for this device's sorted rows on the devices of their experts.
+
+    Sends at most `capacity` rows to each device. The results of further rows are zero.
+    """
     num_experts, local = len(order.group_sizes), _experts_per_device(len(order.group_sizes), axis_name)
     devices = num_experts // local
     sizes = order.group_sizes.reshape(devices, local)
@@ -302,10 +306,10 @@ def by_all_to_all(
     """Computes the layer for all devices' tokens. Exchanges rows by all_to_all.
 
     XLA on CPU has no ragged all_to_all, so each device sends `capacity` rows, with padding, to every device. If any
-    device has more rows for another one, all devices use the largest possible capacity, t*k.
+    device has more than `capacity` rows for one device, all devices use the largest possible capacity, t*k.
 
     Args:
-      experts: see by_all_gather. It gets group_sizes that are zero for experts of other devices.
+      experts: see by_all_gather. Its group_sizes are zero for experts of other devices.
       tokens, routing, axis_name: see by_all_gather.
       capacity: rows that a device sends to each device, at least 1. The default is twice the mean number.
 

@@ -62,10 +62,10 @@ class Output(NamedTuple):
 
 
 def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-    """Returns random arrays for a layer, normal with standard deviation 1 / sqrt(inputs of the matrix).
+    """Returns random matrices for a layer, normal with standard deviation 1 / sqrt(number of inputs of the matrix).
 
     Returns:
-      "router", float32 [H,G]; "w_gate" and "w_up", [G,H,I], and "w_down", [G,I,H], of dtype.
+      A dict: "router", float32 [H,G]; "w_gate" and "w_up", [G,H,I], and "w_down", [G,I,H], of dtype.
     """
     if not isinstance(shape, tuple | list) or len(shape) != len(Shape._fields):
         raise TypeError(f"shape is {shape!r}, must be {', '.join(Shape._fields)}")
@@ -105,7 +105,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 
 
 def _check_matrix(params: dict[str, Any], name: str, width: int, options: dict[str, Any]) -> tuple[int, int]:
-    """Checks that a matrix has `width` elements along axis H. Returns its number of groups and its extent along I."""
+    """Checks that params[name] has extent `width` along H. Returns its number of groups and its extent along I."""
     w, side = _grouped_matrix(params, name), "down" if name.endswith("down") else "up"
     data, _, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
     shape = data.shape if packed is None else w.shape
@@ -154,7 +154,7 @@ def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], options: dict[
 
 
 def _grouped_matrix(params: dict[str, Any], name: str) -> Any:
-    """Returns a matrix of params by its name. Adds a group axis to a matrix of the shared expert."""
+    """Returns params[name], or None. Adds a group axis to a matrix of the shared expert that is not PackedWeights."""
     w = params.get(name)
     if w is None or name not in _SHARED or isinstance(w, PackedWeights):
         return w
@@ -172,9 +172,9 @@ def _matmul_float32(x: jax.Array, matrix: Any) -> jax.Array:
 def _run_experts(
     tokens: jax.Array, rows: tuple[Any, Any, Any], matrices: list[Any], options: dict[str, Any]
 ) -> jax.Array:
-    """Calls moe_mlp with these options, but without transposing PackedWeights.
+    """Calls moe_mlp with `options`. For PackedWeights, sets transpose_up and transpose_down to False.
 
-    rows: moe_mlp's row_tokens, row_weights and group_sizes. matrices: its w_up, w_gate and w_down.
+    rows: row_tokens, row_weights and group_sizes of moe_mlp. matrices: w_up, w_gate and w_down of moe_mlp.
     """
     up, gate, down = matrices
     transposes = {
@@ -205,7 +205,7 @@ def apply(
     transpose_down: bool = False,
     **routing: Any,
 ) -> Output:
-    """Computes the layer: for each token the weighted sum of its experts' results, plus that of a shared expert.
+    """Computes the layer: for each token the weighted sum of its experts' results, plus a shared expert's result.
 
     Args:
       params: the arrays of init; "w_gate" may be missing. Other keys than the following are a ValueError:

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     if is_module:
         runpy.run_module(given[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(given[0]))  # sys.path[0] is the working directory under -m
+        sys.path[0] = os.path.dirname(os.path.abspath(given[0]))  # -m has set sys.path[0] to the working directory
         runpy.run_path(given[0], run_name="__main__")
 
 

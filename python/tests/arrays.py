@@ -14,7 +14,7 @@ def integers(seed, *shape):
 
 
 def sampled(rows, step, unpack=False):
-    """Returns rows as test parameters. `./dev test` runs every step-th row.
+    """Returns rows as test parameters. `./dev test` runs every step-th row, and leaves out the others.
 
     unpack: True if a row is a tuple with the values of several parameters.
     """

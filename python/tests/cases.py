@@ -22,7 +22,7 @@ class Case:
     name: str
     lhs: GroupedTensor
     rhs: GroupedTensor
-    static: dict[str, Any]  # keywords of grouped_gemm: contracting_dims, and in some cases out_layout or out_size
+    static: dict[str, Any]  # keywords of grouped_gemm: contracting_dims, and in some cases out_layout and out_size
 
     def __str__(self):
         return self.name
@@ -32,7 +32,7 @@ class Case:
         return not self.name.startswith(("N", "all"))
 
     def operands(self) -> dict[str, Any]:
-        """Returns the data of lhs and rhs, their sizes ("dims"), and every optional operand that the mode permits."""
+        """Returns the data of lhs and rhs, their group sizes ("dims"), c, alpha, beta, and bias if has_bias."""
         rng = np.random.default_rng(7)
         out = jax.eval_shape(functools.partial(raggemm.grouped_gemm, **self.static), self.lhs, self.rhs)
         operands = {
@@ -61,7 +61,7 @@ class Case:
 def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
     """Returns cases of every mode. m, k and n are the extents of axes that are not ragged.
 
-    ragged: extent of the ragged axis in modes with one, at least the sum of SIZES.
+    ragged: extent of the ragged axis in modes with one ragged axis, at least the sum of SIZES.
     """
     rng = np.random.default_rng(1)
     g = GROUPS
@@ -70,7 +70,7 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         return rng.normal(size=shape).astype(np.float32)
 
     def stored(shape, trans, **dims):
-        """Returns random data of this shape, [rows,columns] or [G,rows,columns]. `trans` stores it transposed."""
+        """Returns random matrices of this shape, [rows,columns] or [G,rows,columns], stored transposed if `trans`."""
         shape = (*shape[:-2], shape[-1], shape[-2]) if trans else shape
         return GroupedTensor(data(*shape), **dims)
 

@@ -1,4 +1,4 @@
-"""Defines one program per front end, which computes its result and both gradients, and the expected values in float64.
+"""Defines one program per front end, which computes a product and its gradients, and their expected values in float64.
 
     python front_end_programs.py FOLDER
 

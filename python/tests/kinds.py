@@ -1,4 +1,4 @@
-"""A table of kinds of products, such as "packed weights" or "moe_mlp".
+"""A table of kinds of products, such as "packed" (weights) or "moe_mlp".
 
 Each kind has a call of raggemm, the same in plain JAX, and the operands of two problems.
 """
@@ -33,7 +33,8 @@ class Kind:
     dense: Callable[..., jax.Array]  # dense(arrays) computes the same in plain JAX
     arrays: dict[str, Any]  # operands by name
     other: dict[str, Any]  # operands of a second problem, with the same shapes and types
-    rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # {extent: name of its symbol}
+    # Extents that tests replace by symbols: {extent: name of the symbol}.
+    rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})
     weights: str = "w"  # key of the weights in `arrays`
     exact: bool = True  # True if run is one custom call, also under vmap, and vmap keeps the bits
     relative: float = 2e-5  # largest permitted error, divided by the largest magnitude of the result
@@ -55,7 +56,7 @@ def is_quantized(x) -> bool:
 
 
 def values(x):
-    """Dequantizes with jax.numpy, so that scales have gradients."""
+    """Dequantizes x with jax.numpy, so that scales have gradients. Other arrays become floats."""
     if isinstance(x, PackedWeights):
         elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
         return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)
@@ -292,7 +293,8 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Names of the kinds that `./dev test` runs. These kinds cover each mode, zero points and each optional operand.
+# Names of the kinds that `./dev test` runs. Some tests run only CORE[turn::step]. The kinds in CORE cover each mode in
+# KINDS, zero points and each optional operand of grouped_gemm.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
@@ -300,9 +302,6 @@ CORE = (
 
 
 def parameters(kinds, step=1, turn=0):
-    """Returns the kinds as test parameters. Marks a kind as slow unless its name is in CORE[turn::step].
-
-    `./dev test` leaves out slow kinds.
-    """
+    """Returns the kinds as test parameters. `./dev test` runs only the kinds in CORE[turn::step]."""
     short = CORE[turn::step]
     return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

@@ -30,7 +30,7 @@ def matrices(random, kind, shape):
 
 
 def arguments(random, gate="separate", x=np.float32, w="float32", biases=True, weighted=True, offset=False, **others):
-    """Makes random arguments of moe_mlp. x and w: types of x and of the weights."""
+    """Makes random arguments of moe_mlp. x: dtype of x. w: dtype or storage of the weights, such as "packed int8"."""
     groups, columns = LOCAL if offset else GROUPS, INNER * (2 if gate in ("halves", "interleaved") else 1)
     counted = random.multinomial(random.integers(ROWS + 1), random.dirichlet(np.ones(GROUPS)))
     values = {
@@ -64,7 +64,7 @@ def runs(gate="separate", rows="output", save="inputs", **others):
 def batch_of(problems, batched):
     """Returns the arguments of a batch of problems, and in_axes of its vmap.
 
-    Stacks the arguments that `batched` names.
+    Stacks the arguments that `batched` names. The other arguments are those of the first problem.
     """
     stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}

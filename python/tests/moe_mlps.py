@@ -1,4 +1,4 @@
-"""Makes calls of moe_mlp whose routing covers every special case, and compares results with moe_oracle.py."""
+"""Makes calls of moe_mlp whose routing has special cases, and compares results with moe_oracle.py."""
 
 import functools
 

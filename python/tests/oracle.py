@@ -1,6 +1,6 @@
 """Computes grouped_gemm in float64, one group at a time, and its tolerance. Follows the documentation, not the code.
 
-The matrix of a group is an array of flat positions in the operand's `data`, after transposing.
+A group's matrix is given by an array of the positions of its elements in the flattened `data` of the operand.
 """
 
 import dataclasses
@@ -64,9 +64,9 @@ def _slices(sizes):
 
 
 def _packed(rows, cols, trans):
-    """Returns an array of flat positions for each matrix g, [rows[g],cols[g]]. Matrices are stored one after another.
+    """Returns for each matrix, [rows[g],cols[g]], an array of the flat positions of its elements.
 
-    trans: True transposes the returned arrays, but not the stored matrices.
+    The matrices are stored one after another. trans: True transposes the returned arrays.
     """
     positions, start = [], 0
     for m, n in zip(rows, cols, strict=True):

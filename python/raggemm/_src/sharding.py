@@ -5,10 +5,11 @@ Each device computes a part of the result, or of the sums, along an axis that gr
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
-A mesh axis over which operands are sharded divides only one of these axes, the first possible one in _PRIORITY. An axis
-is gathered if groups divide it, or if the devices do not divide it evenly. A summed axis is also gathered if the call
-has c or bias, which must be added once, or an activation, which needs the whole sum. Scales and zero points are divided
-like their matrix. The matrix is gathered if a block or a byte would be split between two devices.
+A mesh axis over which operands or the result are sharded divides only one of these axes, the first possible one in
+_PRIORITY. An axis is gathered if groups divide it, if it is the columns of PackedWeights, or if the devices do not
+divide it evenly. A summed axis is also gathered if the call has c or bias, which must be added once, or an activation,
+which needs the whole sum. Scales and zero points are divided like their matrix. An axis of the matrix is gathered if a
+block or a byte would be split between two devices.
 """
 
 import dataclasses
@@ -31,10 +32,11 @@ _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
 
 def enable_partitioning(enabled: bool = True) -> None:
-    """Lets jax.jit divide calls over the devices of a mesh. Otherwise each device gathers sharded operands.
+    """Lets jax.jit divide calls over the devices of a mesh. Without partitioning, each device gathers sharded operands.
 
-    With weights [G,K,N] sharded along N the forward pass needs no communication. Along K partial results are summed
-    over devices, so the last bits depend on their number. Switching on or off clears all caches of jax.
+    With weights [G,K,N] sharded along N, the forward pass needs no communication. With weights sharded along K, partial
+    results are summed over devices, so the last bits depend on the number of devices. Switching on or off clears all
+    caches of jax.
 
     Partitioning is off by default because it uses a private registry of jax. All arrays of a program must have the same
     mesh, with devices (not an AbstractMesh).
@@ -48,7 +50,7 @@ def enable_partitioning(enabled: bool = True) -> None:
     if enabled == (grouped_gemm_p in registry):
         return
     registry.symmetric_difference_update({grouped_gemm_p})
-    jax.clear_caches()  # jax caches for each jaxpr whether a primitive of it is in `registry`, which has changed
+    jax.clear_caches()  # jax has cached which jaxprs have a primitive that is in `registry`
 
 
 def is_enabled() -> bool:
@@ -59,10 +61,9 @@ def is_enabled() -> bool:
 
 
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Names the axes of the matrices of lhs, rhs or out, which are all axes of the array except the first two.
+    """Returns a name for each axis of lhs, rhs or out from the third one on, and the names that are not divided.
 
-    Returns the names, and the set of names in `axes` of axes that cannot be divided. axes: names of the rows and the
-    columns of the matrices, such as ("m", "k").
+    An axis with the name "" is not divided either. axes: names of the rows and the columns, such as ("m", "k").
     """
     if storage.first is not None and storage.last is not None:
         return [""], set()
@@ -74,13 +75,13 @@ def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str
 
 
 class _Axes(NamedTuple):
-    """Names of the axes of all operands and of out. An axis with the name "" cannot be divided."""
+    """Names of the axes of all operands and of out. An axis with the name "" is not divided."""
 
     operands: list[list[str]]
     out: list[str]
     summed: set[str]  # names of the summed axes that can be divided: "k", and "replica" in ragged K
-    # Largest number of equal parts of each axis, by name, that splits no element, block or byte. The number of devices
-    # that share the axis must divide it.
+    # For each name, the largest number of equal parts of the axis that splits no element, block or byte. The number of
+    # devices that share the axis must divide this number.
     parts: dict[str, int]
 
 
@@ -104,7 +105,7 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
         if len(shape) == 4 and operand.role is OperandRole.QUANT_PARAM:
             axes = lhs if operand.side == "lhs" else rhs
-            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # the columns of a block stay on one device
+            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # columns of PackedWeights are not divided
         return list(operand.axes) or out
 
     names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :]), out]
@@ -127,9 +128,8 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
     """Chooses the mesh axes that divide each named axis of the call. Returns a dict from axis names to mesh axes.
 
-    An axis gets the mesh axes over which the first array in `arrays` divides it, without mesh axes that another axis
-    has got before. An array is skipped if the devices of these mesh axes cannot divide the axis evenly. arrays: pairs
-    of the names of an array's axes and the array's shape and sharding.
+    An axis is divided as in the first array whose sharding divides the axis evenly. Mesh axes that already divide
+    another axis do not count. arrays: for each array the names of its axes, and its shape and sharding.
     """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
@@ -157,7 +157,7 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 
 
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
-    """Returns the arguments of def_partition that tell the partitioner which axes correspond.
+    """Returns the arguments of def_partition that say which axes correspond, are not divided, or are summed.
 
     Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. No axis has
     a compound name, such as "(a b)", because the partitioner could then split an axis of the mesh into two, which jax

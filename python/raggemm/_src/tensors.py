@@ -31,9 +31,9 @@ class Container:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __post_init__(self) -> None:
-        """Registers the class with flax.serialization if the program has imported it. Importing flax takes seconds."""
+        """Registers the class with flax.serialization if the program has imported flax. Does not import flax itself."""
         flax = sys.modules.get("flax.serialization")
-        # flax.serialization has no to_bytes while another thread is still importing it. It is skipped then.
+        # While another thread still imports flax.serialization, it has no to_bytes. Skips the registration then.
         if flax is not None and hasattr(flax, "to_bytes") and not flax.is_serializable(type(self)):
             flax.register_serialization_state(type(self), _save, _restore, override=True)
 
@@ -89,7 +89,7 @@ def _take(x: Any, index: Any) -> Any:
 
 
 def _index_elements(data: Any, index: Any) -> Any:
-    """Returns data[index] without a derivative. Moves the elements as integers, so that bits of a NaN stay."""
+    """Returns data[index]. Moves quantized elements as integers, which keeps the bits of a NaN."""
     if isinstance(data, np.ndarray) and not isinstance(index, jax.Array):
         return data[index]
     bits = as_bits(jnp.asarray(data))[index]
@@ -97,7 +97,7 @@ def _index_elements(data: Any, index: Any) -> Any:
 
 
 def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns data[index] along axis 0, and its scale and zero point."""
+    """Indexes axis 0 of data. Returns the selected elements, and their scale and zero point from `params`."""
     shape = jnp.shape(data)
     if not shape:
         raise IndexError("data has no axis to index")
@@ -128,18 +128,20 @@ class QuantizedTensor(Container):
 
     data: an array of int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
 
-    scale: None (1), or an array of float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn. Its shape is
+    scale: None for 1, or an array of float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn. Its shape is
     - (): one scale for all elements;
     - [G]: one scale per group. Groups are axis 0 of data with three or more axes, and for data [M,K] the groups of rows
       that group_sizes gives;
-    - data's rank, with extents that divide data's: one scale per block. For data [G,K,N], [G,1,N] has one scale per
-      column of each group, [1,1,N] one per column for all groups, and [G,K/32,N] one per 32 elements along K.
+    - an extent for each axis of data that divides the extent of data: one scale per block. For data [G,K,N], [G,1,N]
+      has one scale per column of each group, [1,1,N] one per column for all groups, and [G,K/32,N] one per 32 elements
+      along K.
 
-    zero_point: None (0), or an array of data's integer dtype, in any shape that scale may have.
+    zero_point: None for 0, or an array of data's integer dtype, in any shape that scale may have.
 
     A product scales sums if the scale is constant along K, or is not float8 and has blocks of 32, 64, 96, ... elements
-    along K (not in ragged K). Otherwise it scales elements. A scaled element of 2^128 or more is infinite. One below
-    2^-126 becomes 0 if the other operand is bfloat16 or quantized, except with raggemm.options(bf16_sums="fma").
+    along K (not in ragged K). Otherwise it scales elements. A scaled element of 2^128 or more is infinite. A scaled
+    element below 2^-126 becomes 0 if the other operand is bfloat16 or quantized, except with
+    raggemm.options(bf16_sums="fma").
     float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253 and 254 (docs/quantized.md).
 
     The constructor checks nothing. Functions check their arguments: TypeError for a wrong dtype, ValueError for a wrong
@@ -147,8 +149,8 @@ class QuantizedTensor(Container):
 
     tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, which drops the axis, a slice, or
     an array of integers or bools with one axis. A traced integer is clamped, as for any JAX array. Any other index is a
-    TypeError. An integer out of range is an IndexError, and so is any index if scales have blocks along axis 0.
-    len and iteration use axis 0, too.
+    TypeError. An integer out of range is an IndexError, and so is any index if scales or zero points have blocks along
+    axis 0, or are [G] with data [M,K]. len and iteration also use axis 0.
 
     flax.serialization saves and restores a QuantizedTensor as a dict of its fields, if flax was imported before the
     tensor was created.
@@ -199,8 +201,8 @@ class PackedWeights(Container):
                           column N on. B is a power of two from 32 to 256.
 
     The layout is the same for all instruction sets. scale and zero_point are those of a QuantizedTensor [G,K,N]. The
-    other fields are static: columns is N, transposed and quantized tell unprepack what to return, and version is the
-    layout's.
+    other fields are static. columns is N. transposed and quantized tell unprepack what to return. version identifies
+    the layout.
 
     As a pytree of arrays, PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and
     sharded along G, the first axis of data.
@@ -216,7 +218,7 @@ class PackedWeights(Container):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of the weights before packing, [G,K,N]."""
+        """Returns the shape [G,K,N] of the weights, also if prepack transposed them."""
         return (*self.data.shape[:-3], self.data.shape[-2], self.columns)
 
     @property
@@ -235,10 +237,11 @@ class PackedWeights(Container):
 class GroupedTensor(Container):
     """The matrices of G groups in one array. Groups divide its first axis, its last axis, or both.
 
-    data: an array or a QuantizedTensor. Its free axes collapse to one axis, and its contracted axes to the other one.
+    data: an array or a QuantizedTensor. Its free axes collapse to one axis of a matrix, and its contracted axes to the
+    other axis.
 
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
-    column slices). Rows or columns behind the sum belong to no group.
+    column slices). Rows or columns after the sum of the sizes belong to no group.
 
     layout: memory layout of groups along a ragged last axis. "STRIDED" means column slices of one row-major matrix.
     "PACKED" means consecutive dense matrices in the memory of data. The shape of data is [rows, columns] either way.

@@ -15,7 +15,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    lax.axis_size(axes)  # raises NameError outside of a shard_map over axes; pcast and pvary of jax < 0.10 do not
+    lax.axis_size(axes)  # raises NameError outside of a shard_map over axes, as pcast of jax 0.10 does
     if hasattr(lax, "pcast"):  # since 0.9
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10
@@ -36,7 +36,7 @@ def replicate_explicit_axes(x: jax.Array) -> jax.Array:
 def promote_vma(arrays: list[jax.Array]) -> list[jax.Array]:
     """Returns the arrays, all marked as varying along the same axes of the enclosing shard_maps.
 
-    The gradient of an array that was replicated is then summed over the devices.
+    Therefore the gradient of an array that was replicated is summed over the devices.
     """
     axes = [_varying_axes(x) for x in arrays]
     union = frozenset().union(*axes)
@@ -80,7 +80,7 @@ def jax_ragged_dot() -> tuple[Any, Any]:
     Raises:
       RuntimeError: if this version of jax does not have them.
     """
-    from jax._src.lax import lax as private  # imported here, so that only the override depends on it
+    from jax._src.lax import lax as private  # private: only the override imports it
 
     try:
         return private.ragged_dot_general_p, private._ragged_dot_general_impl

@@ -5,8 +5,8 @@
     ejkernel    grouped_matmul, transposed_grouped_matmul, make_group_metadata, register
     maxtext     gmm and tgmm of maxtext.kernels.megablox; permute and unpermute of RoutedMoE
     tokamax     ragged_dot, for the list of implementations of tokamax.ragged_dot
-    transformer_engine  grouped_gemm, grouped_dense, grouped_quantize and their tensors; the router, token_dispatch and
-                        token_combine
+    transformer_engine  grouped_gemm, grouped_dense, grouped_dbias, grouped_quantize and their tensors; the router,
+                        token_dispatch, token_combine, sort_chunks_by_index, moe
     lax         ragged_dot, ragged_dot_general
     sglang      gmm of sglang-jax: weights with scales, a bias
 

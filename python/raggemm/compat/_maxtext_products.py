@@ -1,7 +1,7 @@
 """The quantized product of MaxText's ops.gmm: qwix rules, quantization of the operands, and the gradients.
 
-maxtext.py gives the formulas of the gradients. A rule may also quantize dout, the cotangent of the result, after it is
-multiplied by scales: once for each of the two gradients.
+maxtext.py has the formulas of both gradients. Each formula multiplies dout, the cotangent of the result, by scales. A
+rule may quantize each of these two products.
 """
 
 import functools
@@ -23,7 +23,7 @@ from raggemm._src.tensors import QuantizedTensor
 
 
 class Rule(NamedTuple):
-    """The used fields of a qwix.QtRule, for lhs (act), rhs (weight), and the cotangent of the result (bwd).
+    """Fields of a qwix.QtRule that raggemm uses: for lhs (act), rhs (weight), and the cotangent of the result (bwd).
 
     A qtype is the dtype to quantize to, or None for no quantization.
     """
@@ -61,7 +61,7 @@ def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Ru
 
 
 def resolve_rule(rule: Any) -> Rule | None:
-    """Returns the argument qwix_rule as a Rule, or without it the current rule of qwix for "gmm", or None."""
+    """Returns `rule` as a Rule. If `rule` is None, returns the current rule of qwix for "gmm", which may be None."""
     if not rule:
         qwix = sys.modules.get("qwix.pallas")
         rule = qwix.get_current_rule("gmm") if qwix else None
@@ -92,8 +92,8 @@ def _parse_calibration(text: str) -> tuple[str, float | None]:
 def quantize_operand(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
     """Quantizes x, unless x is quantized already or dtype is None.
 
-    Elements along `axes` share a scale. With a fixed bound, all elements share one. name: name of x in error messages.
-    method: calibration method of qwix.
+    Elements along `axes` share a scale. With a fixed bound, all elements share a scale. name: name of x in error
+    messages. method: calibration method of qwix.
     """
     if dtype is None or checks.is_quantized(x):
         return x
@@ -114,8 +114,8 @@ class Options(NamedTuple):
     dtype: Any
     transpose_rhs: bool = False
     rule: Rule = Rule()
-    c_name: str = "existing_out"  # "existing_out", which the product overwrites, or "partial_sum", which is added
-    gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of quantized weights
+    c_name: str = "existing_out"  # name of c; the product overwrites "existing_out", and is added to "partial_sum"
+    gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of a quantized rhs
 
 
 def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
@@ -126,9 +126,9 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 
 
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
-    """Returns for each row the scales of its group: [rows,n], or [1,n] if all groups share the scales.
+    """Returns the scales of each row's group, [rows,n], or [1,n] if all groups share the scales.
 
-    scale: one per group, (G,), with n = 1; or one per column, [1|G,1,n] if n_axis is 2, and [1|G,n,1] if it is 1.
+    scale: [G], for n = 1, or [G,1,n] if n_axis is 2, or [G,n,1] if n_axis is 1. If G is 1, all groups share the scales.
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
@@ -139,10 +139,9 @@ def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any
 
 
 def _fold_scales(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:
-    """Moves the scales of x to dout, if x has scales that are not per block and do not differ along k.
+    """Moves the scales of x to dout. Returns (dout times the scales, x without scales).
 
-    Returns (dout times the scales, x without scales), or dout and x unchanged if the scales cannot be moved. x: an
-    operand, [M,K] or [G,K,N].
+    Returns dout and x unchanged if x has no scales, scales of blocks, or scales that differ along k. x: lhs or rhs.
     """
     if not checks.is_quantized(x) or x.scale is None:
         return dout, x
@@ -162,9 +161,10 @@ def _zero_cotangent(x: jax.Array) -> Any:
 
 
 def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
-    """Returns ct as the cotangent of the operand x.
+    """Converts the gradient ct to the cotangent of the operand x.
 
-    If the caller passed x quantized, float8 elements get ct rounded to float8. Integer elements and scales get zeros.
+    If the caller passed a quantized x, float elements get ct rounded to their type. Integer elements, scales and zero
+    points get zeros.
     """
     if not came_quantized:
         return ct
@@ -177,7 +177,7 @@ def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
     """Computes the product of operands quantized by options.rule, with MaxText's gradients.
 
-    c: the array that options.c_name names, or None.
+    c: existing_out or partial_sum, as options.c_name says, or None.
     """
     rule, k_axis = options.rule, 2 if options.transpose_rhs else 1
     lhs, rhs = (

@@ -1,4 +1,4 @@
-"""permute and unpermute of MaxText's RoutedMoE, with raggemm's sort_by_expert and combine."""
+"""permute and unpermute of MaxText's RoutedMoE, computed by raggemm's sort_by_expert and combine."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from raggemm._src.routing import combine, gather_token_rows, sort_by_expert
 
 
 def _is_llama4(layer: Any) -> bool:
-    """Returns True for Llama 4. Its routing weights multiply the inputs of experts, not their results."""
+    """Returns True for a layer of Llama 4, whose routing weights multiply the inputs of experts, not their results."""
     block = layer.config.decoder_block
     return getattr(block, "value", block) == "llama4"
 
@@ -37,9 +37,9 @@ def permute(
 
     Args:
       layer: a RoutedMoE. permute uses get_topk, num_experts, num_experts_per_tok, dtype, is_hash_routing,
-        load_balance_loss, should_update_load_balance, and of config decoder_block, load_balance_loss_weight,
-        routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError if both use_ragged_sort
-        and use_ring_of_experts are set.
+        load_balance_loss, should_update_load_balance, and these fields of config: decoder_block,
+        load_balance_loss_weight, routed_bias_update_rate, use_ragged_sort and use_ring_of_experts. NotImplementedError
+        if both use_ragged_sort and use_ring_of_experts are set.
       inputs: [batch,sequence,H], the tokens.
       gate_logits, pre_bias_logits: [batch,sequence,E].
       use_custom_sort_vjp: no effect.

@@ -38,7 +38,7 @@ _ARGUMENT_NAMES = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias
 
 
 def _check_precision(precision: Any) -> None:
-    """Raises NotImplementedError if precision is a dot algorithm, which may round operands."""
+    """Raises NotImplementedError unless precision is None, a jax.lax.Precision, its name, or a pair of them."""
     try:
         lhs, rhs = precision if isinstance(precision, tuple | list) else (precision, precision)
         for x in (lhs, rhs):
@@ -64,7 +64,7 @@ def squeeze_bias(rhs_bias: Any) -> jax.Array:
 
 
 def _zero_other_sizes(rhs: Any, group_sizes: Any, group_offset: Any) -> jax.Array:
-    """Returns group_sizes with 0 for groups that are not in rhs. So row 0 of lhs belongs to the first group of rhs."""
+    """Sets the sizes of groups that are not in rhs to 0, so that row 0 of lhs belongs to the first group of rhs."""
     sizes, first = (
         checks.as_integer_array("group_sizes", group_sizes),
         checks.as_integer_array("group_offset", group_offset),
@@ -160,19 +160,19 @@ def grouped_matmul(
 
     Args:
       lhs, group_sizes: see raggemm.gmm.
-      rhs: [num_groups, k, n] of the types of lhs. With transpose_rhs [num_groups, n, k].
-      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0] and of row 0 of lhs, if rhs has
-        fewer groups. The sizes of other groups are not read.
+      rhs: [num_groups, k, n], or [num_groups, n, k] with transpose_rhs: of the types of lhs, or a QuantizedTensor.
+      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. Row 0 of lhs is the first row of
+        this group. Required if rhs has fewer groups than group_sizes. Sizes of groups that are not in rhs are ignored.
       existing_out: [m, n] of a float type, added to the result.
       preferred_element_type: dtype of the result. None means float32, also for float64 operands.
       rhs_scale: [num_groups, blocks, 1, n] or [num_groups, blocks, n], one scale per column n and block of k. Blocks
         have the same size. rhs may then have the types of a QuantizedTensor's data. ValueError without use_v3.
       rhs_bias: [num_groups, 1, n], added to the rows of its group. ValueError without use_v3.
       transpose_rhs: True if the matrices of rhs are stored transposed.
-      precision: None, a jax.lax.Precision or its name, without effect.
+      precision: None, a jax.lax.Precision, its name, or a pair of them. No effect.
       out_shard_callback: applied to the result of each device. Needs mesh, in_specs and out_specs.
-      platform: None, "auto" or "xla", and likewise cfg.platform.
-      mesh, in_specs, out_specs: all three make the call a shard_map over lhs, rhs and group_sizes.
+      platform: None, "auto" or "xla" (else NotImplementedError). The same holds for cfg.platform.
+      mesh, in_specs, out_specs: all None, or all given: the call is then a shard_map over lhs, rhs and group_sizes.
       interpret, do_padding, use_v2, use_v3, cfg: no other effect.
 
     Returns:

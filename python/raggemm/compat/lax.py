@@ -9,10 +9,10 @@ the dtype of the result. Deliberate differences:
 - precision: any jax.lax.Precision is supported. A DotAlgorithmPreset is supported if products are exact and sums have
   its type, or if it is BF16_BF16_F32_X3 or _X6 and the operands are float32. Other presets raise NotImplementedError.
 - dtypes: one operand may be float, and the other an integer type of up to 8 bits, float8_e4m3fn, float8_e5m2 or
-  float4_e2m1fn, as numbers without scales. The result dtype is that of jax.lax. Both operands may be float8 or float4
-  for a float result, except two of float8_e5m2, or integers of up to 8 bits for an int32 result. Other combinations are
-  a TypeError. raggemm.QuantizedTensors and QArrays of qwix are allowed, too.
-- derivatives of every order, and vmap over every combination of operands and axes.
+  float4_e2m1fn, as numbers without scales. The result dtype is that of jax.lax. For a float result, both operands may
+  be float8 or float4, but not both float8_e5m2. For an int32 result, both may be integers of up to 8 bits. Other
+  combinations are a TypeError. raggemm.QuantizedTensors and QArrays of qwix are also allowed.
+- Derivatives of every order are supported, and vmap over every combination of operands and axes.
 - out_sharding is optional on a mesh with explicit axes. Without it the result is replicated.
 """
 

@@ -8,8 +8,8 @@
 
 gmm has the arguments of ops.gmm in the same order, and varying_axes of backend.gmm. tgmm has those of backend.tgmm.
 Operands may be QArrays of qwix or QuantizedTensors. A qwix rule, or lhs_quantize_dtype and rhs_quantize_dtype, quantize
-other operands: lhs with one scale per row, rhs with one per column, shared by the experts. The rule may also quantize
-the cotangent of the result. The gradients of a product with a quantized operand are those of MaxText:
+other operands, by default lhs with one scale per row, and rhs with one scale per column for all experts. The rule may
+also quantize the cotangent of the result. The gradients of a product with a quantized operand are those of MaxText:
 dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * lhs.scale). They are first-order and
 reverse-mode only. Deliberate differences:
 
@@ -17,9 +17,9 @@ reverse-mode only. Deliberate differences:
 - group_offset, existing_out and partial_sum always take effect.
 - raggemm.quantize quantizes operands. The scale of int8 is absmax / 127; in MaxText it is absmax / 127.5. An asymmetric
   range is a ValueError, because MaxText's gradients ignore the zero point.
-- lhs is quantized by row, also with use_gmm_v2. MaxText then quantizes it in the kernel, by tile.
-- The cotangent of a QArray is that of MaxText: the gradient rounded to float8 for float8 elements, none for integers,
-  and zeros for the scales. Operands that tgmm quantizes have no derivative.
+- lhs is quantized by row, also with use_gmm_v2. With use_gmm_v2, MaxText quantizes lhs in the kernel, by tile.
+- The cotangent of a QArray is that of MaxText: for float elements the gradient, rounded to their type; for integers
+  none; and for the scales zeros. Operands that tgmm quantizes have no derivative.
 - If the result is float, arrays of quantized elements without scales are numbers. Both operands may be such arrays.
   int8 and uint8 with an int32 result work as in raggemm.gmm.
 - Scales may be per expert, per row of a group, or per block, with every kernel option.
@@ -64,7 +64,7 @@ def _select_rule(qwix_rule: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool)
 
 
 def _gather_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> tuple[tuple[str, int], ...]:
-    """Returns the axes along which quantized weights are gathered, by the conditions of MaxText's ops.gmm."""
+    """Returns `axes`, along which quantized weights are gathered, or () unless the conditions of MaxText's gmm hold."""
     if not (axes and use_tokamax and rule and rule.bwd_qtype is not None):
         return ()
     has_fixed_bound = rule.weight_calibration_method.startswith("fixed")
@@ -126,7 +126,8 @@ def gmm(
         reduce-scattered. Takes effect only with a bwd_qtype, a fixed bound for rhs and use_tokamax_backend.
       lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those of the
         operands.
-      partial_sum: [m, n] of preferred_element_type (else ValueError), added to the result. Excludes existing_out.
+      partial_sum: [m, n] of preferred_element_type (else ValueError), added to the result. NotImplementedError if
+        existing_out is also given.
       interpret, use_gmm_v2, use_gmm_v2_heuristic_tiling: no effect.
       use_tokamax_backend: no effect, except on weight_gather_axes.
       rhs_vma_axes: no effect. The gradient of rhs varies along the axes of rhs.
@@ -174,7 +175,7 @@ def tgmm(
     rhs_quantize_dtype: Any = None,
     use_qwix_quantization: bool = False,
 ) -> jax.Array:
-    """Computes lhs[:, columns of group g] x rhs[rows of group g] for each group. Empty groups are zero.
+    """Computes lhs[:, columns of group g] x rhs[rows of group g] for each group. Products of empty groups are zero.
 
     Args:
       lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: see

@@ -94,14 +94,14 @@ def make_group_metadata(
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], jax.Array]:
     """Computes the order in which the kernels of megablox visit tiles, exactly as megablox does.
 
-    A tile is tm rows of lhs. Each group with rows in a tile visits the tile once. Tiles without rows of any group are
-    listed once, at the end.
+    A tile is tm rows of lhs. Each group with rows in a tile visits the tile once. A tile without rows of any group is
+    listed once, after the visits of the last group.
 
     Args:
       group_sizes: [num_groups], integer, the rows of each group.
       m: rows of lhs.
       tm: rows of a tile. Must divide m (else ValueError).
-      start_group: integer, the first group of this shard. Its visits come first.
+      start_group: integer, the first group of this shard. group_ids and m_tile_ids begin with its visits.
       num_nonzero_groups: number of groups of this shard.
       visit_empty_groups: True gives an empty group one visit, so that tgmm can write its zeros.
 
@@ -132,7 +132,8 @@ def make_group_metadata(
     visits_per_group = jnp.where(is_empty, int(visit_empty_groups), tiles_per_group).astype(jnp.int32)
     group_ids = _repeat_indices(visits_per_group, length)
 
-    # The group with a tile's first row visits the tile, and so does every other group that starts in the tile.
+    # A tile has one visit, and one more for each group that starts after the tile's first row, and for each empty group
+    # that is visited.
     is_extra_visit = jnp.where(is_empty, visit_empty_groups, starts % tm != 0)
     visits_per_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_extra_visit.astype(jnp.int32), mode="drop")
     m_tile_ids = _repeat_indices(visits_per_tile, length)

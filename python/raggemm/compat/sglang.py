@@ -9,8 +9,8 @@ activation_quantized_dtype quantizes lhs. Deliberate differences:
 - Rows outside the processed groups are zero, or keep the rows of existing_out. zero_initialize has no effect. In
   sglang-jax these rows are zero only if rhs has fewer groups than group_sizes and existing_out is None.
 - m need not be a multiple of a tile. tiling has no effect.
-- rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies it and the rows of existing_out by
-  the scales of lhs.
+- rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies rhs_bias and the rows of
+  existing_out by the scales of lhs.
 - raggemm.quantize quantizes lhs, which then has no derivative. Other derivatives exist, including those of the scales.
 - Sums are float32 or float64, for any acc_dtype.
 """
@@ -62,7 +62,7 @@ def gmm(
       rhs_bias: [num_groups, 1, n], added to the rows of its group.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. None is 0.
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept.
-      activation_quantized_dtype: quantizes lhs to this type, with one scale per row.
+      activation_quantized_dtype: type to which lhs is quantized, with one scale per row. None does not quantize lhs.
       tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info: no effect.
 
     Returns:

@@ -4,7 +4,7 @@
 
 tokamax tries the list in order, and takes the next implementation only on NotImplementedError. So raggemm raises
 NotImplementedError when tracing, for everything that it does not support: platforms other than cpu, unknown arguments,
-unsupported precisions, and integer operands, except those of up to 8 bits for int32. Wrong shapes raise it, too, so
+and the precisions and dtypes that raggemm.compat.lax does not support. Wrong shapes also raise NotImplementedError, so
 that the next implementation reports them. Wrong group sizes are an error at run time. tokamax's "xla" implementation
 truncates them.
 
@@ -39,9 +39,10 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 
 
 def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
-    """Returns the operand of the product for the argument x, and the array that gets the gradient instead, or None.
+    """Returns (operand of the product, array that gets the gradient in place of the operand).
 
-    Only an AsQArray has such an array: its unquantized value. The operand is then quantized, without a gradient.
+    For an AsQArray, these are its quantized value, without a gradient, and its unquantized value. For an array or a
+    QArray x, they are x and None.
     """
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
@@ -112,7 +113,7 @@ def ragged_dot(
         of its scales.
       return_residuals: must be False.
       activation: function applied to the sums, in float32 or float64, before the result is rounded. tokamax documents
-        this order, and its kernels follow it. Its "xla" rounds first.
+        this order, and its kernels follow it. tokamax's "xla" implementation rounds first.
       group_offset: see raggemm.compat.lax.
       manual_axis_type: a jax.sharding.ManualAxisType with only varying set: axes of the enclosing shard_map along which
         the result varies, besides those of the operands.

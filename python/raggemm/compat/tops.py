@@ -3,8 +3,8 @@
 Operands of any float type are rounded to bfloat16. Their products are exact, and sums are float32. Group sizes
 partition the rows: no size is negative, and their sum is m. Deliberate differences:
 
-- Sizes that are known when tracing are checked then (ValueError). For traced sizes, a negative size and a sum above m
-  are errors at run time. A sum below m is allowed, and the remaining rows are zero.
+- Sizes that are not traced are checked before the product (ValueError). For traced sizes, a negative size and a sum
+  above m are errors at run time, and a sum below m is allowed: the remaining rows are zero.
 - The gradient of an operand is rounded to bfloat16, and has the operand's dtype. The cotangent is not rounded.
 """
 
@@ -73,10 +73,10 @@ def _parse_operands(
 
 
 def _round_to_bfloat16(*operands: Operand) -> Iterator[Operand]:
-    """Rounds operands to bfloat16.
+    """Marks operands as varying along the same mesh axes, and rounds them to bfloat16.
 
-    First marks all operands as varying along the same mesh axes. Under shard_map the gradient of a replicated operand
-    is then summed over devices in the operand's type.
+    In this order, the gradient of an operand that is replicated under shard_map is summed over devices in the operand's
+    type, not in bfloat16.
     """
     for x, data in zip(operands, versions.promote_vma([x.data for x in operands]), strict=True):
         yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))

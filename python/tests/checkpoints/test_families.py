@@ -1,6 +1,7 @@
 """Compares the example that decodes checkpoints with mlx-lm: logits and greedy tokens.
 
-mlx-lm gets quantized checkpoints dequantized to float32, except for MXFP4. `./dev test --checkpoints` runs this.
+mlx-lm gets quantized checkpoints dequantized to float32, except for MXFP4. Also compares the example in one process
+with two processes. `./dev test --checkpoints` runs these tests.
 """
 
 import functools
@@ -49,7 +50,7 @@ def mlx_result(folder, tokens, out):
 
 
 def to_mlx_layout(tensors):
-    """Returns gpt-oss' float experts in mlx-lm's layout: separate gate and up, each [E,N,K]."""
+    """Converts gpt-oss' float experts to mlx-lm's layout: gate and up are separate, and matrices are [E,N,K]."""
     out = dict(tensors)
     for name in tensors:
         if name.endswith("gate_up_proj"):

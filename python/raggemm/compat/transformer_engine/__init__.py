@@ -5,7 +5,7 @@
 
 Deliberate differences:
 
-- group_offset is supported; TransformerEngine raises. The kernels may then have fewer groups.
+- group_offset is supported; TransformerEngine raises. rhs or kernel may then have fewer groups than sizes.
 - precision is supported or rejected as in raggemm.compat.lax. TransformerEngine ignores it.
 - Elements of a result that belong to no group are zero. In TransformerEngine they are undefined.
 - grouped_gemm and grouped_dense have derivatives of every order, in the dtype of their operand. The bias's gradient is
@@ -14,20 +14,22 @@ Deliberate differences:
 - Scales are indexed by group, including empty groups, which TransformerEngine skips. They are neither padded nor
   swizzled (see GroupedScaledTensor1x and unswizzled). A group's last block may be partial. Each operand may have its
   own scaling mode, or none.
-- NVFP4 is supported for groups.
+- Grouped tensors may be NVFP4.
 - Quantizers are not changed: no amax history is kept. grouped_dense quantizes along the contracted axes of each
   product, with any q_layout. It gathers a sharded kernel before it quantizes.
 - The router computes in float32. score_function "sqrtsoftplus" is a NotImplementedError.
-- Permutation: rows beyond the routed ones are zero, and pairs without a row are dropped. A token's rows are summed in
-  the order of the experts. A row that is zero because of its probability gives its token no gradient. Rows after the
-  last chunk stay.
-- Except with quantizers, moe rounds once between its products, not three times. Quantizers may have every mode.
+- token_dispatch: rows beyond the routed ones are zero, and pairs of a token and an expert without a row are dropped. A
+  row that is zero because of its probability gives its token no gradient.
+- token_combine sums a token's rows in the order of the experts. sort_chunks_by_index keeps rows after the last chunk.
+- If moe_mlp computes the experts of moe (see moe), moe rounds once between its products, not three times. The
+  quantizers of moe may have every mode.
 
 Products of quantized operands: float32 scales of groups and the second-level scales of NVFP4 multiply the sums.
-raggemm.grouped_gemm applies scales of blocks if the operand has row-major matrices of whole blocks without ragged
-columns, and no block spans several ragged rows. Other operands are dequantized to bfloat16 first. This is exact,
-because the product of a float8 or float4 element and a float8_e8m0fnu or float8_e4m3fn scale fits into bfloat16. Only
-magnitudes below 2^-126 become 0, and magnitudes beyond the range of bfloat16 become infinite.
+raggemm.grouped_gemm applies scales of blocks if the stored matrices have two axes and whole blocks, their columns are
+not ragged, no block spans several ragged rows, and rhs is not the only ragged operand. Other operands are dequantized
+to bfloat16 first. This is exact, because the product of a float8 or float4 element and a float8_e8m0fnu or
+float8_e4m3fn scale fits into bfloat16. Only magnitudes below 2^-126 become 0, and magnitudes beyond the range of
+bfloat16 become infinite.
 """
 
 from typing import Any

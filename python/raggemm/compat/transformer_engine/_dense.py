@@ -49,7 +49,7 @@ def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
 def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
     """Returns the sum of each group's rows of x: [groups, columns of x].
 
-    Computes it as a product of ones and x, because grouped products also check the sizes.
+    Computes the sum as a product of ones and x, because grouped products also check the sizes.
     """
     ones = jnp.ones((1, x.shape[0]), jnp.float32)
     return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]
@@ -185,8 +185,8 @@ def grouped_dense(
       bias: [G,N], float16, bfloat16, float32 or float64.
       precision, preferred_element_type, group_offset: see grouped_gemm.
       quantizer_set: quantizers of x, kernel and the incoming gradient (dgrad), or None. Every forward and backward
-        product quantizes along its contracted axes. Gradients are straight-through. x must have two axes, and kernel
-        three.
+        product quantizes along its contracted axes. Gradients are straight-through. With quantizers, x must have two
+        axes, and kernel three.
       kernel_fsdp_info: (mesh axis, axis of kernel) if kernel is sharded, inside a shard_map. kernel is gathered first,
         and its gradient is reduce-scattered.
 

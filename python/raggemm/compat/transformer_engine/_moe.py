@@ -1,4 +1,4 @@
-"""Defines moe, TransformerEngine's layer of a router and its experts. raggemm's moe_mlp computes it if possible."""
+"""Defines moe, TransformerEngine's layer of a router and its experts. moe_mlp computes the experts if possible."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,10 +32,10 @@ def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
 
 
 class _Experts(NamedTuple):
-    wi: jax.Array  # first matrices, of gate and up, [E,H,2I]; the columns of the gate come first
-    wo: jax.Array  # second matrices, [E,I,H]
-    wi_bias: jax.Array | None  # biases of the first products, [E,2I]
-    wo_bias: jax.Array | None  # biases of the second products, [E,H]
+    wi: jax.Array  # matrices of the first product, [E,H,2I]: columns of the gate, then of up
+    wo: jax.Array  # matrices of the second product, [E,I,H]
+    wi_bias: jax.Array | None  # biases of the first product, [E,2I]
+    wo_bias: jax.Array | None  # biases of the second product, [E,H]
 
     @classmethod
     def parse(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
@@ -63,13 +63,13 @@ class _Block(NamedTuple):
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
     activation: Any
-    weights_before_wo: bool  # True: routing weights multiply the operand of wo. False: the result of wo
+    weights_before_wo: bool  # True: routing weights multiply the operand of wo. False: they multiply the result
 
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
-        """Computes the weighted sum of each token's experts, [T,H].
+        """Computes for each token the weighted sum of its experts' results, [T,H].
 
-        Calls moe_mlp if there are no quantizers, moe_mlp has the activation, and routing weights do not come before a
-        wo_bias. Otherwise calls grouped_dense twice.
+        Calls grouped_dense twice if there are quantizers, if moe_mlp lacks the activation, or if weights_before_wo is
+        set and there is a wo_bias. Calls moe_mlp in all other cases.
         """
         wi, wo, wi_bias, wo_bias = self.experts
         is_plain = not any(has_quantizers(q, f"quantizer_sets[{i}]") for i, q in enumerate(self.quantizer_sets))

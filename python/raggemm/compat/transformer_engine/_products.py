@@ -62,10 +62,9 @@ def amax_scale(amax: jax.Array) -> jax.Array:
 
 
 def _group_scales(x: Any) -> jax.Array | None:
-    """Returns the scales of x that grouped_gemm applies to sums, as part of alpha.
+    """Returns the group scales of x, which grouped_gemm applies to sums as part of alpha: (G,), or () without groups.
 
-    There is one scale per group, (G,), or one scale, (), if x has no groups. None if x has only scales of blocks, or no
-    scales.
+    The group scales of NVFP4 are its second-level scales. Returns None if x has no scales, or only scales of blocks.
     """
     if not isinstance(x, ScaledOperand):
         return None
@@ -77,7 +76,11 @@ def _group_scales(x: Any) -> jax.Array | None:
 
 
 def _supports_blocks(layout: Layout, block: tuple[int, int]) -> bool:
-    """Returns True if grouped_gemm supports these blocks: they divide the matrices, and each is within one group."""
+    """Returns True if grouped_gemm supports these blocks.
+
+    The stored matrices then have two axes and consist of whole blocks. Their columns are not ragged, and no block has
+    several ragged rows.
+    """
     if layout.ragged == 1 or (layout.ragged == 0 and block[0] > 1) or len(layout.shape) != layout.lead + 2:
         return False
     return all(extent % size == 0 for extent, size in zip(layout.matrix, block, strict=True))
@@ -87,8 +90,8 @@ def _supports_blocks(layout: Layout, block: tuple[int, int]) -> bool:
 def _dequantize(x: ScaledOperand) -> jax.Array:
     """Multiplies elements by the scales of their blocks. Returns the products in bfloat16.
 
-    The result is [G,rows,columns], or [rows,columns] with ragged rows. If the columns of x are ragged, the result is
-    transposed, so that its rows are ragged.
+    The result is [G,rows,columns], or [rows,columns] if the rows of x are ragged. If the columns of x are ragged, the
+    result is transposed: [columns,rows].
     """
     layout, block, data, scale = x.layout, x.block, x.data, x.scale
     assert block is not None and scale is not None
@@ -110,7 +113,7 @@ def _dequantize(x: ScaledOperand) -> jax.Array:
 
 
 def _to_grouped_operand(x: Any, allows_scales: bool) -> tuple[Any, Callable[[int], int]]:
-    """Converts x to an operand of raggemm.grouped_gemm. Leaves out scales of groups, see _group_scales.
+    """Converts x to an operand of raggemm.grouped_gemm, without the scales that _group_scales returns.
 
     allows_scales: False dequantizes blocks, for modes in which grouped_gemm supports no scales.
 
@@ -142,9 +145,9 @@ def parse_axes(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _alpha(scales: list[jax.Array], groups: int | None, offset: Any) -> jax.Array | None:
-    """Returns the argument alpha of grouped_gemm: the product of both operands' scales of groups. None: no such scales.
+    """Returns the argument alpha of grouped_gemm: the product of both operands' group scales, or None without any.
 
-    groups, offset: number of groups that the call processes, and index of the first one. None selects all groups.
+    groups, offset: number of groups that the call processes, and index of the first of them. None: all groups.
     """
 
     def select_groups(scale: jax.Array) -> jax.Array:

@@ -82,10 +82,13 @@ def check_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("x", "sizes"), meta_fields=("layout",))
 @dataclasses.dataclass(frozen=True)
 class _GroupMatrices:
-    """An array that is quantized group by group: [G,rows,columns], or [rows,columns] if groups divide the rows."""
+    """An array to be quantized in groups.
+
+    to_float32 reshapes x to [G,rows,columns], or to [rows,columns] if groups divide the rows.
+    """
 
     x: jax.Array
-    sizes: Any  # sizes of the groups that divide the rows; None if x is [G,rows,columns]
+    sizes: Any  # sizes of the groups that divide the rows; None if groups do not divide the rows
     layout: Layout
 
     @property
@@ -115,7 +118,7 @@ class _GroupMatrices:
         return self.x * jnp.append(values, 1)[self.rows.group][:, None]
 
     def quantize_blocks(self, dtype: Any, scale_dtype: Any, block: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-        """Quantizes x with one scale per block. Returns elements and scales. Zeros complete partial blocks."""
+        """Quantizes x with one scale per block. Returns elements and scales. Pads partial blocks with zeros."""
         (rows, columns), counts, at = self.layout.matrix, self.layout.scale_shape(block), None
         x = jnp.pad(self.x, ((0, 0),) * (self.x.ndim - 1) + ((0, -columns % block[1]),))
         if self.rows is None:
@@ -157,9 +160,9 @@ def _quantize(groups: _GroupMatrices, q: GroupedQuantizer, amax: jax.Array | Non
 
 
 def quantize_along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence[int]) -> Any:
-    """Quantizes an operand of a product along its contracted axes, without transposing data.
+    """Quantizes an operand of a product along its contracted axes. Transposes data only if its columns are ragged.
 
-    Returns x unchanged if it is quantized already or there is no quantizer.
+    Returns x unchanged if x is already quantized, or if there is no quantizer.
     """
     if isinstance(x, ScaledOperand) or quantizer is None:
         return x
@@ -222,18 +225,18 @@ def grouped_quantize(
 ) -> GroupedNoScaleTensor | GroupedScaledTensor1x | ScaledTensor2x:
     """Quantizes each group of x.
 
-    DELAYED_TENSOR_SCALING and CURRENT_TENSOR_SCALING give x * scale, with scale_inv = 1 / scale in float32. The scale
-    is that of the quantizer, or fp8_max / amax, or 1 if amax is 0 or not finite. MXFP8_1D_SCALING is raggemm.quantize
-    in blocks of 32 with scales of float8_e8m0fnu. The NVFP4 modes are raggemm.quantize_nvfp4 of each group, in blocks
-    of 16 or 16x16. A group's last block may be partial. Elements are rounded to nearest, ties to even, and saturate.
-    For NaN and infinity see raggemm.quantize. Rows of no group are 0.
+    DELAYED_TENSOR_SCALING and CURRENT_TENSOR_SCALING give x * scale, with scale_inv = 1 / scale in float32. Delayed
+    scaling has the scale of the quantizer. Current scaling has fp8_max / amax, or 1 if amax is 0 or not finite.
+    MXFP8_1D_SCALING is raggemm.quantize in blocks of 32 with scales of float8_e8m0fnu. The NVFP4 modes are
+    raggemm.quantize_nvfp4 of each group, in blocks of 16 or 16x16. A group's last block may be partial. Elements are
+    rounded to nearest, ties to even, and saturate. For NaN and infinity see raggemm.quantize. Rows of no group are 0.
 
     Rowwise data has layout "N". Colwise data has "N" for MXFP8_1D_SCALING, else "T". There is no derivative. No state
     is kept: for delayed scaling, compute the next scale from amax of the result.
 
     Args:
-      x: [M,...] with group_sizes, else [G,...] if flatten_axis is 2 or more, or one matrix if it is 1; float16,
-        bfloat16, float32, or float64, which is rounded to float32 first.
+      x: [M,...] with group_sizes. Without group_sizes, [G,...] if flatten_axis is 2 or more, and one matrix if
+        flatten_axis is 1. float16, bfloat16, float32, or float64, which is rounded to float32 first.
       quantizer: a GroupedQuantizer or a quantizer of TransformerEngine. None or NO_SCALING does not quantize.
       group_sizes: integer [G], the sizes of the groups along the axes before flatten_axis.
       flatten_axis: the first axis of the columns. Blocks lie along a row, or along a column if colwise.
@@ -241,8 +244,9 @@ def grouped_quantize(
         elements saturate.
 
     Returns:
-      A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x. amax (G,) is the given one, or the
-      largest magnitude of each group, 0 if it is empty.
+      A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x, or a GroupedNoScaleTensor if x is not
+      quantized. The field amax, (G,), is the argument amax. Without the argument, and for delayed scaling, it is the
+      largest magnitude of each group, which is 0 for an empty group.
     """
     x = checks.as_float_array("x", x, FLOATS)
     split = check_flatten_axis("flatten_axis", flatten_axis, x.shape)
@@ -276,7 +280,10 @@ def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
         multiples of 32. Only rows may be ragged. pre_swizzled is ignored.
 
     Returns:
-      A GroupedScaledTensor1x. Scales that scale_inv lacks are NaN. Another kind of tensor is a ValueError.
+      A GroupedScaledTensor1x. Scales of no group, and scales that tensor.scale_inv is too short for, are NaN.
+
+    Raises:
+      ValueError: if tensor is of another kind.
     """
     layout, sizes = parse_layout("tensor", tensor)
     mode = enum_name("tensor.scaling_mode", tensor.scaling_mode, MODES)

@@ -1,6 +1,7 @@
 """Helpers for matrices whose rows are divided into groups.
 
-They number blocks of rows that never span two groups, and store each group's matrix transposed, one after the other.
+The helpers number blocks of rows that never span two groups, and store the transposed matrices of the groups one after
+another.
 """
 
 from typing import NamedTuple
@@ -49,10 +50,10 @@ class GroupedRows(NamedTuple):
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
-        """Returns starts[group] + offsets for each row, or `end` for rows of no group: positions in another array.
+        """Returns positions in another array: starts[group] + offsets for each row, or `end` for rows of no group.
 
-        starts: position of the start of each group. offsets: one or more per row, relative to the start of its group.
-        end: the size of the other array, so that it is out of bounds.
+        starts: position at which each group starts. offsets: one or more positions per row, relative to its group's
+        start. end: size of the other array, a position that is out of bounds.
         """
         groups = starts.shape[0]
         starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))
@@ -74,7 +75,7 @@ def block_of_each_row(rows: GroupedRows, sizes: jax.Array, size: int) -> jax.Arr
 
 
 def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
-    """Returns the flat position of each element of [rows, width] after each group's matrix is transposed."""
+    """Returns for each element of a matrix [rows, width] its position in the result of pack_transposed."""
     if rows * width > np.iinfo(np.int32).max:
         raise ValueError(f"groups of [{rows},{width}] cannot be transposed: at most {np.iinfo(np.int32).max} elements")
     grouped = GroupedRows.from_sizes(sizes, rows)

@@ -1,6 +1,6 @@
 """Defines TransformerEngine's functions that route tokens to experts, and that reorder rows by expert and back.
 
-They are computed by raggemm's router and by raggemm.combine.
+raggemm's router selects the experts, and raggemm.combine sums the rows of a token.
 """
 
 import math
@@ -57,13 +57,13 @@ def fused_topk_with_score_function(
       num_groups, group_topk: limit a token to group_topk of num_groups groups of experts. The score of a group is the
         sum of its topk // group_topk largest scores. There is no limit if group_topk is 0 or less.
       scaling_factor: multiplies the probabilities; a number (else TypeError).
-      score_function: "softmax" or "sigmoid", or such an enum member of TransformerEngine. For topk above 1, sigmoids
-        are divided by the sum of the selected ones. NotImplementedError for "sqrtsoftplus".
+      score_function: "softmax" or "sigmoid", or TransformerEngine's enum member with this name. For topk above 1, the
+        selected sigmoids are divided by their sum. NotImplementedError for "sqrtsoftplus".
       expert_bias: [E], added to sigmoids for the selection only. ValueError with softmax.
       compute_aux_scores: True returns the scores of all experts, for fused_moe_aux_loss, and the mask of the topk
         largest. Only logits, topk, score_function and routing_map_format then have an effect.
-      routing_map_format: "bytemap" for bool [T,E], "bitmap_u8" for uint8 [T,ceil(E/8)] with the lowest bit first, or
-        such an enum member.
+      routing_map_format: "bytemap" for a mask bool [T,E], or "bitmap_u8" for a mask uint8 [T,ceil(E/8)] with the lowest
+        bit first, or TransformerEngine's enum member with this name.
 
     Returns:
       (probabilities [T,E] of the dtype of logits, 0 for experts that are not selected; mask).
@@ -100,7 +100,9 @@ def fused_topk_with_score_function(
 
 
 def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: float) -> jax.Array:
-    """Computes E * coeff / (topk * T^2) * sum over e of (sum over tokens of probs[:, e]) * tokens_per_expert[e].
+    """Computes the load-balance loss of a router.
+
+    The loss is E * coeff / (topk * T^2) * sum over e of (sum over tokens of probs[:, e]) * tokens_per_expert[e].
 
     Args:
       probs: [T,E], scores from compute_aux_scores.
@@ -139,7 +141,7 @@ class _DispatchedRows(NamedTuple):
 
 
 def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRows:
-    """Assigns `count` rows to the pairs in is_routed [T,E]. Pads each expert to a multiple of `align` rows."""
+    """Assigns `count` rows to the tokens of each expert in is_routed [T,E], padded to a multiple of `align` rows."""
     tokens, experts = is_routed.shape
     routed = is_routed.sum(0, dtype=jnp.int32)
     sizes = -(-routed // align) * align
@@ -147,17 +149,17 @@ def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRow
     row = jnp.arange(count, dtype=jnp.int32)
     expert = jnp.searchsorted(jnp.cumsum(sizes), row, side="right").astype(jnp.int32)
     expert = jnp.minimum(expert, experts - 1)
-    pair = row - pad_offsets[expert]  # number of the row's routed pair, counted expert by expert
+    pair = row - pad_offsets[expert]  # index of the row's pair of token and expert, counted expert by expert
     is_padding = pair >= jnp.cumsum(routed)[expert]
     index = jnp.searchsorted(
         jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1
-    )  # flat index of each row's pair in [E,T]
+    )  # flat index of the row's pair in an array [E,T]
     token = jnp.where(is_padding, tokens, index.astype(jnp.int32) % max(tokens, 1))
     return _DispatchedRows(token, expert, sizes, pad_offsets)
 
 
 def _row_id_map(is_routed: jax.Array) -> jax.Array:
-    """Returns token_dispatch's row_id_map, int32 [T,2E+1]. Its row numbers do not count rows of padding."""
+    """Returns token_dispatch's row_id_map, int32 [T,2E+1]. The row numbers in it do not count rows of padding."""
     routed = is_routed.sum(0, dtype=jnp.int32)
     first = jnp.cumsum(routed) - routed
     row = jnp.where(is_routed, first[None] + jnp.cumsum(is_routed, 0, dtype=jnp.int32) - 1, -1)
@@ -181,9 +183,11 @@ def token_dispatch(
         (align_size - 1)) // align_size * align_size rows, enough for any distribution of the tokens.
 
     Returns:
-      (rows [M,H]; row_probs [M], or None; row_id_map int32 [T,2E+1] for token_combine: the rows of a token in
-      descending order, padded with -1, their experts, and their number; pad_offsets int32 [E], or None without
-      align_size; rows of each expert with padding, int32 [E]).
+      (rows, row_probs, row_id_map, pad_offsets, sizes). rows is [M,H]. row_probs, [M], has the probability of each row,
+      or is None without probs. row_id_map, int32 [T,2E+1], is for token_combine: for each token the numbers of its rows
+      in descending order, then their experts, both padded with -1, then the count of its rows. pad_offsets, int32 [E],
+      is the number of rows of padding before each expert, or None without align_size. sizes, int32 [E], has the rows of
+      each expert with padding.
     """
     inp, is_routed = (
         _flatten_batch("inp", checks.as_float_array("inp", inp)),
@@ -206,7 +210,7 @@ def token_dispatch(
 
 
 def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offsets: Any = None) -> jax.Array:
-    """Sums each token's rows, weighted by merging_probs. Inverts token_dispatch.
+    """Sums for each token the rows that token_dispatch has made from it, weighted by merging_probs.
 
     Args:
       inp: [M,H], in the order of token_dispatch. Padding is ignored.
@@ -214,7 +218,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
       merging_probs: [T,E] or [batch,sequence,E], by default 1.
 
     Returns:
-      [T,H] of the dtype of inp. raggemm.combine sums in float32, in the order of the experts.
+      [T,H] of the dtype of inp. raggemm.combine sums in float32 or float64, in the order of the experts.
     """
     inp, row_id_map = checks.as_float_array("inp", inp), checks.as_integer_array("row_id_map", row_id_map)
     checks.check_rank("inp", inp, "M,H")
@@ -229,7 +233,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     is_valid = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_valid, row, len(inp)).reshape(-1)
     num_pairs = tokens * num_experts
-    # For each row of inp, the flat index in row_id_map[:, :num_experts] of its entry; num_pairs for padding.
+    # For each row of inp, the flat index of its number in row_id_map[:, :num_experts]; num_pairs for padding.
     pair = jnp.full(len(inp), num_pairs, jnp.int32).at[row].set(jnp.arange(num_pairs, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:
@@ -246,7 +250,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
     Args:
       inp: [T,H] or [batch,sequence,H]. Its rows are consecutive chunks. Rows after the last chunk stay.
       split_sizes: integer [chunks], rows of each chunk.
-      sorted_indices: integer [chunks], a permutation: indices of the first chunk of the result, the second, ...
+      sorted_indices: integer [chunks], for each chunk of the result its index among the chunks of inp.
 
     Returns:
       ([T,H], int32 [T]: the new position of each row of inp).

@@ -25,7 +25,7 @@ F32 = np.dtype(np.float32)
 )
 @dataclasses.dataclass
 class GroupedNoScaleTensor:
-    """An operand of grouped_gemm. TransformerEngine's own class, or any object with these attributes, works, too.
+    """An operand of grouped_gemm without scales. Objects of any class with these attributes also work.
 
     With last_dims the groups' matrices are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
@@ -46,12 +46,12 @@ class GroupedNoScaleTensor:
 )
 @dataclasses.dataclass
 class GroupedScaledTensor1x:
-    """A quantized operand. TransformerEngine's own class, or any object with these attributes, works, too.
+    """A quantized operand. Objects of any class with these attributes also work, such as TransformerEngine's.
 
-    data is flat, of original_shape. Axes before flatten_axis collapse to rows, the others to columns. Groups divide the
-    rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or columns may belong to no group. Groups of
-    columns are contiguous dense matrices. Without first_dims and last_dims, axis 0 is the group axis if flatten_axis is
-    2 or more, and there is one matrix if it is 1.
+    data has the elements of an array of original_shape, flattened. Axes before flatten_axis collapse to rows, the
+    others to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or
+    columns may belong to no group. Groups of columns are contiguous dense matrices. Without first_dims and last_dims,
+    axis 0 is the group axis if flatten_axis is 2 or more, and there is one matrix if flatten_axis is 1.
 
     With data_layout "T" each group's matrix is stored transposed, and the matrices are contiguous. original_shape and
     flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise and
@@ -68,13 +68,13 @@ class GroupedScaledTensor1x:
     | NVFP4_2D_SCALING                               | float4_e2m1fn   | float8_e4m3fn, 1 per 16x16 block     |
 
     float8 is float8_e4m3fn or float8_e5m2. NVFP4 has a second scale per group, amax / (6 * 448) in float32, or 1 if
-    that is 0 or not finite. amax has the shape (G,), (1,) or ().
+    amax is 0 or not finite. amax has the shape (G,), (1,) or ().
 
-    Blocks of 32 or 16 lie along a row, or along a column if is_colwise. They start anew in each group, whose last block
-    may be partial. scale_inv has one matrix per group: ceil(rows / block) x columns if is_colwise, else
+    Blocks of 32 or 16 lie along a row, or along a column if is_colwise. Each group starts a new block, and its last
+    block may be partial. scale_inv has one matrix per group: ceil(rows / block) x columns if is_colwise, else
     rows x ceil(columns / block), and transposed if data is. The matrices are contiguous, without padding or swizzling.
     scale_inv has room for the largest possible number of blocks: min(L, (L + (block - 1) * G) // block) along an axis
-    of L elements that G groups divide. The last ones may be unused.
+    of L elements that G groups divide. The last scales may be unused.
 
     pre_swizzled: scale_inv has the layout of TransformerEngine's kernels; see unswizzled.
     """
@@ -109,22 +109,22 @@ class ScaledTensor2x:
 )
 @dataclasses.dataclass(frozen=True)
 class GroupedQuantizer:
-    """A quantizer. TransformerEngine's own quantizers, or any object with these attributes, work, too.
+    """A quantizer. An object of any class with these attributes also works, such as a quantizer of TransformerEngine.
 
-    A quantizer of TransformerEngine may have an attribute `quantizers`, a list with one quantizer per group. Each group
-    then has the scale of its own quantizer.
+    A quantizer may have an attribute `quantizers`, a list with one quantizer per group. DELAYED_TENSOR_SCALING uses the
+    scales of these quantizers, one for each group.
     """
 
     q_dtype: Any
-    scaling_mode: Any  # see GroupedScaledTensor1x
-    q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or both; products ignore it
+    scaling_mode: Any  # name or enum, see GroupedScaledTensor1x
+    q_layout: Any = "ROWWISE_COLWISE"  # "ROWWISE", "COLWISE" or "ROWWISE_COLWISE"; for grouped_quantize
     scale: Any = None  # scales, (G,), (1,) or (), for DELAYED_TENSOR_SCALING only
 
 
 class QuantizerSet(NamedTuple):
     """The quantizers of the arrays of grouped_dense. A quantizer is None for an array that is not quantized.
 
-    Any object with these attributes works, too.
+    An object of any class with these attributes also works.
     """
 
     x: Any = None
@@ -196,7 +196,7 @@ class Layout:
         return axis + len(self.shape) - first if axis < first else axis - first + self.lead
 
     def scale_shape(self, block: tuple[int, int]) -> tuple[int, ...]:
-        """Returns the shape of scale_inv, counted in blocks: [G,rows,columns], or [rows,columns] if an axis is ragged.
+        """Returns the shape of the scales, counted in blocks: [G,rows,columns], or [rows,columns] if an axis is ragged.
 
         block: rows and columns of a block in the stored matrix.
         """
@@ -214,12 +214,12 @@ class Layout:
 )
 @dataclasses.dataclass(frozen=True)
 class ScaledOperand:
-    """A GroupedScaledTensor1x after its checks: an operand of a product."""
+    """A quantized operand of a product: a GroupedScaledTensor1x after its checks, or a result of quantize_along."""
 
     mode: Mode
     layout: Layout
     block: tuple[int, int] | None  # shape of a block in the stored matrix; None: one scale per group
-    dtype: Any  # dq_dtype of the tensor
+    dtype: Any  # dq_dtype of the GroupedScaledTensor1x
     data: jax.Array  # flat elements
     scale: jax.Array | None  # flat scales; None: no scaling
     amax: jax.Array | None
