@@ -72,7 +72,7 @@ TRACING = [
             lhs=GroupedTensor(np.ones((6, 2, 3)), SIZES), rhs=np.ones((2, 3, 2, 5)), contracting_dims=((1, 2), (1, 2))
         ),
         ValueError,
-        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # Both contract 6 elements, but different extents.
+        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # Both operands contract 6 elements, as 2x3 and 3x2.
     ),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=SIZES[None])), ValueError, r"lhs.first_dims: shape is \(1, 2\)"),
     (lambda: uniform(RHS, RHS[:1]), ValueError, "group axis of rhs has 1 groups, but the group axis of lhs has 2"),

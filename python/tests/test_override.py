@@ -27,7 +27,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Returns true if raggemm computed `out` from POISONED. JAX would spread the NaN to all rows."""
+    """Returns true if raggemm computed `out` from POISONED. In a result of JAX, all rows are NaN."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()

@@ -177,7 +177,7 @@ def operands(kind, quantized_sides, dtype, mode):
 
 
 def configurations(kinds, names, f, modes):
-    """Yields (kind, one of `names`, mode) for every kind and mode. names: quantized operands, which take turns."""
+    """Yields (kind, operands, mode) for every kind and mode. The operands are the entries of `names` in turn."""
     turn = list(q.FORMATS).index(f)
     for mode in modes:
         for kind in kinds:

@@ -26,7 +26,7 @@ def mesh(*shape, kind=AxisType.Auto):
 def shard(x, spec, on=None):
     """Shards the arrays in x by `spec`.
 
-    Does not shard axes that the devices do not divide evenly, and arrays whose rank is not that of x.
+    Does not shard axes that the devices do not divide evenly, or arrays whose rank is not that of x.
     """
     on = on or mesh()
 

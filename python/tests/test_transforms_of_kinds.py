@@ -313,7 +313,7 @@ def test_data_parallel(kind, check_vma):
 def shard(x, axis, devices):
     """Shards the arrays in x along an axis.
 
-    Does not shard PackedWeights, odd extents, and arrays whose rank is not that of x.
+    Does not shard PackedWeights, odd extents, or arrays whose rank is not that of x.
     """
 
     def place(a):

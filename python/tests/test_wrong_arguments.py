@@ -78,7 +78,7 @@ def test_traced_integers_are_refused(name, call, number):
         jax.jit(call)(number)
 
 
-# Each value in ODD_VALUES is passed as each argument of the functions in FUNCTIONS.
+# The next test passes each value in ODD_VALUES as each argument of the functions in FUNCTIONS.
 
 ODD_VALUES = {
     "text": "x",
