@@ -12,8 +12,5 @@ def described(*args) -> str:
 
 
 def lines(name: str, function, *operands) -> list[str]:
-    """Describes the function's calls of raggemm by raggemm.describe, which prints a plan for each.
-
-    Returns the text after "name: " from each plan.
-    """
+    """Returns the VALUE of each line "`name`: VALUE" that raggemm.describe prints about the function's calls."""
     return re.findall(rf"^{name}: (.*)$", described(function, *operands), re.MULTILINE)

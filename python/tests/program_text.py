@@ -12,16 +12,16 @@ def custom_calls(lowered) -> int:
 
 
 def collectives(program) -> set[str]:
-    """Returns the names of collective operations, such as "all-reduce"."""
+    """Returns the names of the collective operations of a compiled program, such as "all-reduce"."""
     kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
     return set(re.findall(kinds, program.as_text()))
 
 
 def copies_of_weights(lowered, elements: int) -> list[str]:
-    """Returns the instructions of a program that copy or move weights.
+    """Returns the instructions that only move data, and whose result has a multiple of `elements` elements.
 
-    elements: number of elements of the weights, or of one expert's matrix. An instruction that only moves data counts
-      if its result has a multiple of this number of elements. So no array except weights may have such a size.
+    elements: number of elements of the weights, or of one expert's matrix. Other arrays of the program must not have a
+      multiple of this number.
     """
     moved = []
     for line in lowered.compile().as_text().splitlines():

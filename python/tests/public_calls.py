@@ -1,7 +1,7 @@
 """Calls of every public function on small operands.
 
-Tests run CALLS. For each public name, CALLS has the calls in MORE, which reach more code. A name without an entry in
-MORE has one call, with the simple arguments in FUNCTIONS.
+Tests run CALLS. A public name has its calls in MORE, or else one call with the simple arguments in FUNCTIONS. Names in
+NO_CALLS have none.
 """
 
 import contextlib
@@ -105,7 +105,7 @@ def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Returns calls of all kinds in kinds.KINDS whose names start with one of these strings.
+    """Returns calls of all kinds in kinds.KINDS whose names start with one of the strings in `functions`.
 
     Sizes and offsets are uint32, which raggemm converts.
     """
@@ -121,8 +121,8 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# Operands of the calls in MORE. The last three rows are in no group. Each call mixes types. Sizes are uint32, which
-# raggemm converts.
+# Operands of most calls in MORE. ROWS is bfloat16, and WEIGHTS is float32. The last three rows are in no group. Sizes
+# are uint32, which raggemm converts.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}
@@ -133,7 +133,7 @@ QUANTIZED = jax.tree.map(np.asarray, raggemm.quantize(WEIGHTS, "int8", block=(1,
 SCALED = {"rhs": QUANTIZED.data, "rhs_scale": QUANTIZED.scale, "rhs_bias": random(4, 1, 16)}
 RAGGED_K = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
-# Logits (SCORES) and chosen experts for six tokens and six experts, two experts per token.
+# Router logits of six tokens for six experts (SCORES), and two experts per token (CHOSEN). Some experts are invalid.
 SCORES, CHOSEN = random(6, 6), np.array([[0, 1], [5, 1], [2, 2], [-1, 3], [4, 6], [0, 5]], np.int32)
 ROW_TOKENS = np.array([0, 1, 1, 2, 4, 4, 8, 2, 9, 3, 0, 0], np.uint32)
 BOTH_LAYOUTS = {"x": random(12, 48), "group_sizes": COUNTS}
@@ -173,7 +173,7 @@ def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedSca
 
 
 def swizzled() -> te.GroupedScaledTensor1x:
-    """Returns an MXFP8 tensor with swizzled scales. All its rows are in groups. Scales of other rows would be NaN."""
+    """Returns an MXFP8 tensor with swizzled scales. Each row is in a group, because other rows get NaN as scales."""
     tensor = te_tensor("MXFP8_1D_SCALING", int(COUNTS.sum()), 64, COUNTS)
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 
@@ -210,7 +210,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# Lists of calls by public name. They replace the call in FUNCTIONS. A dict in a list has the arguments of one call.
+# {public name: its calls, instead of the call with the arguments in FUNCTIONS}. A dict has the arguments of one call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {
@@ -313,7 +313,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.tops.gmm": [program("tops", int(front_end_programs.SIZES.sum()))],
     "raggemm.compat.tops.tgmm": [{"lhs": X, "rhs": X, "group_sizes": SIZES}],
-    # Tests trace arrays, but gmm_ref and tgmm_ref must know group sizes when tracing. So sizes are a tuple.
+    # gmm_ref and tgmm_ref need the group sizes when tracing. Tests trace arrays but no tuples, so sizes are a tuple.
     "raggemm.compat.tops.gmm_ref": [{"lhs": X, "rhs": W, "group_sizes": (4,)}],
     "raggemm.compat.tops.tgmm_ref": [{"lhs": X, "rhs": X, "group_sizes": (4,)}],
     "raggemm.compat.transformer_engine.fused_topk_with_score_function": [
@@ -351,7 +351,8 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.transformer_engine.unswizzled": [{"tensor": swizzled()}],
 }  # fmt: skip
-# Public names that no test calls: classes of arguments and results, and ejkernel.register, which needs ejkernel.
+
+# Public names without a call in CALLS: classes of arguments and results, and ejkernel.register, which needs ejkernel.
 NO_CALLS = {
     *(f"raggemm.{x}" for x in ("GroupedTensor", "PackedWeights", "QuantizedTensor", "RaggedDotLowering", "SortedRows")),
     *("raggemm.nn.Output", "raggemm.nn.Shape", "raggemm.expert_parallel.Routing"),

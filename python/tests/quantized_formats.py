@@ -30,7 +30,10 @@ def magnitudes(name):
 
 
 def nearest(quotients, name):
-    """Rounds numbers to the nearest values of a format, ties to even. Larger numbers become the largest value."""
+    """Rounds numbers to the nearest values of a format, ties to even.
+
+    Numbers out of its range become its largest value, with their sign.
+    """
     values, x = magnitudes(name), np.abs(quotients)
     ties = (values[1:] + values[:-1]) / 2
     index = np.searchsorted(ties, x)
@@ -39,7 +42,7 @@ def nearest(quotients, name):
 
 
 def broadcast_blocks(values, shape):
-    """Repeats the values, one per block, so that the result has this shape and each element has its block's value."""
+    """Returns an array of this shape, in which each element has the value of its block. values: one per block."""
     values = np.asarray(values)
     values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
     for axis, extent in enumerate(shape):

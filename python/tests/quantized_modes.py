@@ -19,9 +19,9 @@ FORMATS = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# Three tables with one entry per mode (M: ragged M, K: ragged K, U: uniform). EQUATIONS: the product as an einsum of
-# MEMBERS, lhs and rhs; mode U needs no MEMBERS. SHAPES: shapes of lhs and rhs. SHARED: for lhs and for rhs, the axes
-# along which elements share a scale.
+# Tables of the modes M (ragged M), K (ragged K) and U (uniform). EQUATIONS has the product as an einsum of MEMBERS, lhs
+# and rhs. For U, the number 1 replaces MEMBERS. SHAPES has the shapes of lhs and rhs. SHARED has, for lhs and for rhs,
+# the axes along which elements share a scale.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
@@ -71,8 +71,8 @@ def operand(dtype, mode, side, seed, shared=None):
     """Makes a random quantized lhs (side 0) or rhs (side 1). Returns its elements, scales and float64 values.
 
     Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared`, by default those in
-    SHARED. For each scale, one element is the largest number of the format, so that quantizing the values gives the
-    same elements and scales again.
+    SHARED. One of the elements that share a scale is the largest number of their type. So quantizing the float64 values
+    gives the same elements and scales.
     """
     shape = SHAPES[mode][side]
     shared = SHARED[mode][side] if shared is None else shared

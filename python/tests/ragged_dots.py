@@ -1,7 +1,7 @@
 """Lists dimension numbers of jax.lax.ragged_dot_general in an einsum-like notation, with a float64 reference.
 
-In "bmk,gbkn->bmn, m", m is the ragged axis, and g is the group axis. An axis of both operands is a batch axis if the
-result has it, otherwise it is contracted.
+The form "bmk,gbkn->bmn, m" names the axes of lhs, rhs and the result, and then the ragged axis. g is always the group
+axis. Axes of both operands are batch axes if the result has them, and contracted axes if not.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Form:
 
     @property
     def _outer(self) -> str:
-        """Returns the letters of the axes that group_sizes may have in front of its last axis, the group axis."""
+        """Returns the letters of the axes that may precede the group axis, the last one, in group_sizes."""
         lhs, rhs, out, ragged = self.letters
         batch = [a for a in lhs if a in rhs and a in out]
         if ragged in batch:

@@ -8,7 +8,7 @@ from raggemm.compat import maxtext
 
 
 class RoutedMoE:
-    """A stand-in for MaxText's RoutedMoE without a routed bias. Its router selects the top_k largest logits."""
+    """A stand-in for MaxText's RoutedMoE. Its router selects the top_k largest logits, and adds no bias to them."""
 
     permute, unpermute = maxtext.permute, maxtext.unpermute
     is_hash_routing = False

@@ -9,8 +9,8 @@ import numpy as np
 from quantized_formats import codes, nearest
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-# For each scaling mode: type of the elements, type of the scales, and shape of a block that shares a scale. None: the
-# mode has no scales, or one scale per group.
+# {scaling mode: (type of the elements, type of the scales, shape of a block that shares a scale)}. Without a block
+# shape, each group has one scale, or none if there is no type of scales.
 MODES = {
     "NO_SCALING": (ml_dtypes.bfloat16, None, None),
     "DELAYED_TENSOR_SCALING": (E4M3, np.float32, None),
@@ -34,7 +34,7 @@ def parts(x):
 def close(got, lhs, rhs, out=None, bias=None):
     """Checks that `got` has lhs[g] @ rhs[g] + bias[g] for each group g, and zeros elsewhere.
 
-    out: where the product of each group is in `got`, as an index or slices. The default is index g.
+    out: index or slices in `got` of each group's product. Default: g.
     """
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
@@ -103,7 +103,7 @@ def matrices(rows, columns, sizes, axis):
 
 
 def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype=None):
-    """Returns a random tensor and the float64 matrix of each group. Scales of groups differ by up to a factor 2^20."""
+    """Returns a random tensor and the float64 matrix of each group. Scales of groups differ by up to about 2^20."""
     random = np.random.default_rng(seed)
     element_dtype, scale_dtype, block = MODES[mode]
     dtype = dtype or element_dtype
@@ -153,7 +153,8 @@ def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype
 def _nearest(x, name):
     """Rounds float32 numbers to elements of a format, ties to even.
 
-    Finite numbers saturate. NaN and infinity become what the format has for them. In float4_e2m1fn they become 0.
+    Finite numbers saturate. NaN stays NaN. Infinity stays infinity, or becomes NaN in float8_e4m3fn. float4_e2m1fn has
+    neither NaN nor infinity: both become 0.
     """
     out = nearest(np.where(np.isfinite(x), x, 0).astype(np.float64), name).astype(getattr(ml_dtypes, name))
     return out if name == "float4_e2m1fn" else np.where(np.isfinite(x), out, x.astype(out.dtype))

@@ -29,7 +29,7 @@ def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **opti
 
 @pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Successive cases have different activations and dtypes. Every third case has no optional operands."""
+    """The number of a case selects its activation and result dtype. Every third case has no optional operands."""
     number = CASES.index(case)
     activation, gated = PAIRS[number % len(PAIRS)]
     operands = case.operands()
@@ -94,7 +94,7 @@ def test_small_derivatives_are_accurate(name):
 
 
 def test_forward_pass_of_a_gradient_has_one_product():
-    """The ragged M call computes the product. The uniform call has K = 0, and only applies the activation to it."""
+    """The ragged M call computes the product. The uniform call has K = 0 and only applies the activation."""
     found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
     assert found == {"RAGGED_M": 1, "UNIFORM": 1}
 

@@ -8,7 +8,7 @@ import pytest
 import raggemm
 
 E, K, N, SIZE = 2, 64, 24, 16
-AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # column, of each eight, whose element is in bits 0-3, 4-7, ... of a 32-bit word
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # Columns of the eight elements in a 32-bit word, lowest bits first.
 
 
 def pack(elements, order=range(8)):

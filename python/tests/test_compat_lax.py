@@ -26,8 +26,8 @@ def test_signatures_match_lax(function):
         for f in (function, getattr(jax.lax, function.__name__))
     )
     assert ours[: len(theirs)] == theirs
-    extra = [name for name, *_ in ours[len(theirs) :] if name != "lhs_quantize"]  # only in raggemm, keyword-only
-    assert extra in ([], ["out_sharding"])  # older versions of jax.lax have no out_sharding
+    extra = [name for name, *_ in ours[len(theirs) :] if name != "lhs_quantize"]  # Only raggemm has lhs_quantize.
+    assert extra in ([], ["out_sharding"])  # Older versions of jax.lax have no out_sharding.
 
 
 @pytest.mark.parametrize("form", sampled(FORMS, 3), ids=str)

@@ -53,9 +53,9 @@ def test_partial_sum_is_added():
 
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 def test_result_varies_along_the_named_axes(check_vma):
-    """With lhs_vma_axes, rhs_vma_axes or varying_axes, shard_map takes results as different along these mesh axes.
+    """shard_map treats results as different along the mesh axes in lhs_vma_axes, rhs_vma_axes and varying_axes.
 
-    Here the results are equal on all devices, so shard_map concatenates equal arrays.
+    All devices compute the same results here, so shard_map concatenates four equal arrays.
     """
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
 
@@ -70,4 +70,4 @@ def test_result_varies_along_the_named_axes(check_vma):
     np.testing.assert_array_equal(out, np.concatenate([want] * 4))
     np.testing.assert_array_equal(gradient, np.concatenate([maxtext.tgmm(LHS.T, want, SIZES)] * 4))
     with pytest.raises((NameError, ValueError), match=r"under .*shard_map|unbound axis"):
-        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # outside of shard_map there is no axis "x"
+        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # The axis "x" exists only in shard_map.

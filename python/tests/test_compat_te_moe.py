@@ -95,12 +95,12 @@ def test_activations_and_early_weights(activation, early, biases):
     close(run()[0], expected((X, GATE, WI, WO, *biases), activation, early)[0])
     is_fused = activation not in ("linear", "tanh") and not (early and biases)
     products = custom_calls(run.lower())
-    assert products == (0 if is_fused else 3)  # three: two by grouped_dense, and one by combine
+    assert products == (0 if is_fused else 3)  # Two products in grouped_dense, and one in combine.
 
 
 @pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])
 def test_gradients(early):
-    """The gradient of expert_bias is 0."""
+    """The gradient of expert_bias is 0. The other gradients match numeric derivatives."""
     router = ROUTERS["sigmoid with a bias"]
     arrays = (X, GATE, WI, WO, *BIASES)
 

@@ -23,7 +23,7 @@ X, KERNEL, CT, BIAS = random(M, K), random(G, K, N), random(M, N), random(G, N)
 X[: SIZES.sum()] *= np.repeat(MAGNITUDES, SIZES)[:, None]
 X[SIZES.sum() :] = np.nan
 KERNEL *= MAGNITUDES[::-1, None, None]
-SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # scale of each group for delayed scaling
+SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # Scale of each group for delayed scaling.
 
 CASES = [(mode, dtype) for mode in list(MODES)[1:4] for dtype in (E4M3, E5M2)]
 CASES += [("NVFP4_1D_SCALING", E2M1), ("NVFP4_2D_SCALING", E2M1)]
@@ -113,7 +113,7 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# Pairs (name of SETS, is_transposed). `./dev test` samples only MX and delayed scaling. Other tests multiply NVFP4.
+# Pairs (name of SETS, is_transposed). `./dev test` runs only "MX", "inference" and "delayed".
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 

@@ -16,7 +16,7 @@ from raggemm.compat import transformer_engine as te
 from te_tensors import E4M3, E5M2, MODES, ROWS, SIZES, G, M, Tensor, blocks, close, parts, tensor
 
 RNG = np.random.default_rng(11)
-# Values of (K, N). The first pair has only whole blocks of 32 and 16, and the second pair has partial blocks.
+# Pairs (K, N). Blocks of 16 and 32 elements divide 64 and 32 evenly. 40 and 24 have partial blocks.
 EXTENTS = [(64, 32), (40, 24)]
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -38,10 +38,10 @@ def as_ragged_tensor(x):
 
 @jax.jit
 def compute_products(x, kernel, grad, plain):
-    """Computes the forward product and the two gradients of a layer, with one or both operands scaled.
+    """Computes the products of a layer: the forward product and the gradients of x and kernel.
 
-    x, kernel and grad are scaled tensors, and `plain` has three arrays with the same meaning. A key of the result
-    names the operand that is scaled, or is "both".
+    x, kernel and grad are scaled tensors. `plain` has three arrays without scales, for the same operands. In products
+    under the keys "x", "kernel" and "grad", only this operand is scaled. Under "both", both operands are scaled.
     """
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
     return {

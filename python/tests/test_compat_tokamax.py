@@ -1,7 +1,7 @@
 """Tests raggemm.compat.tokamax with the arguments that tokamax passes to an implementation.
 
-For calls that raggemm cannot compute, the implementation must raise NotImplementedError. Only then tokamax tries the
-next one.
+For calls that raggemm cannot compute, the implementation must raise NotImplementedError. Only then does tokamax try
+its next implementation.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def test_group_offset():
         tokamax.ragged_dot(LHS, RHS[1:], group_sizes=SIZES, group_offset=np.array([1, 1]))
 
 
-# {tokamax' name of an activation: raggemm's name}. tokamax' gelu is the tanh approximation, too.
+# {tokamax' name of an activation: raggemm's name}. In tokamax, gelu is the tanh approximation.
 GATED = {"silu": "silu", "gelu": "gelu_tanh", "gelu_tanh": "gelu_tanh", "swigluoai": "swiglu_oai"}
 
 
@@ -82,7 +82,7 @@ def test_merged_gate_and_up(name, dtype):
     lhs, columns = LHS.astype(dtype), RHS.shape[2]
     products = FORM.einsum(lhs.astype(np.float64), merged.astype(np.float64), SIZES)
     want = moe_oracle.activated(np, GATED[name], products[:, :columns], products[:, columns:])
-    # Rounding products to bfloat16 before the activation would exceed this tolerance.
+    # If products were rounded to bfloat16 before the activation, errors would exceed this tolerance.
     tolerance = 2**-8 if dtype == ml_dtypes.bfloat16 else 2e-6
     for activation, expected in ((None, want), (jnp.tanh, np.tanh(want))):
         options = {"fuse_gateup_activation": name, "activation": activation}

@@ -25,14 +25,14 @@ def test_description_of_the_library():
     assert facts["instruction set"] == "{isa}: {reason}".format(**described["f32"])
     assert facts["bf16 with bf16"] == "{arithmetic} on {isa}: {reason}".format(**described["bf16"])
     assert described["bf16"]["arithmetic"] == ("tiles" if described["bf16"]["isa"] == "AMX" else "pairs")
-    assert facts["options"] == "on_error=log"  # "log" is the default with four devices.
+    assert facts["options"] == "on_error=log"  # "log" is the default of on_error with four devices.
     for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS"):
         assert facts[f"RAGGEMM_{name}"] == "not set"
 
 
 def test_the_plans_of_a_program():
     loss = jax.jit(jax.grad(lambda x, w: jnp.sin(raggemm.gmm(x, w, SIZES)).sum(), (0, 1)))
-    for _ in range(2):  # the second time the program is already compiled
+    for _ in range(2):  # In the second round, the program is already compiled.
         modes = plans.lines("mode", loss, LHS, RHS)
         assert sorted(modes) == ["ragged K", "ragged M", "ragged M"]
     assert plans.lines("out", raggemm.gmm, LHS, RHS, SIZES) == ["f32 12x16"]

@@ -50,7 +50,7 @@ TRACING = [
     (lambda: forward(c=C, beta=False), TypeError, "beta: dtype is bool"),
     (lambda: forward(bias=np.ones((2, 3), np.int32)), TypeError, "bias: dtype is int32"),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=LHS[0])), TypeError, "lhs.first_dims: dtype is float32"),
-    # These two raise ValueError instead of TypeError, as in megablox.
+    # A wrong dtype of existing_out is a ValueError, as in megablox. All other wrong dtypes are a TypeError.
     (lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)), ValueError,
      "existing_out: dtype is float16, must be preferred_element_type float32"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, np.float16, existing_out=RHS), ValueError, "existing_out: dtype is float32"),
@@ -72,7 +72,7 @@ TRACING = [
             lhs=GroupedTensor(np.ones((6, 2, 3)), SIZES), rhs=np.ones((2, 3, 2, 5)), contracting_dims=((1, 2), (1, 2))
         ),
         ValueError,
-        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # equal numbers of elements, but different extents
+        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # Both operands contract 6 elements, as 2x3 and 3x2.
     ),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=SIZES[None])), ValueError, r"lhs.first_dims: shape is \(1, 2\)"),
     (lambda: uniform(RHS, RHS[:1]), ValueError, "group axis of rhs has 1 groups, but the group axis of lhs has 2"),
@@ -84,13 +84,13 @@ TRACING = [
     (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
     (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: the two"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: the two must"),
-    # Wrong shapes and numbers of groups, for which ragged_dot raises TypeError, as jax.lax does.
+    # ragged_dot raises TypeError for wrong shapes and numbers of groups, as jax.lax does.
     (lambda: ragged_dot(LHS[0], RHS, SIZES), TypeError, "lhs: shape is"),
     (lambda: ragged_dot(LHS, RHS[:, 1:], SIZES), TypeError, "contracted, but differ: 4 and 3"),
     (lambda: ragged_dot(LHS, RHS[:1], SIZES), TypeError, "rhs has 1 groups, but group_sizes has 2: the two must be"),
     (lambda: ragged_dot(LHS, RHS, SIZES[:1], group_offset=0), TypeError, "rhs has 2 groups, but group_sizes has 1"),
     (lambda: ragged_dot(LHS, RHS, SIZES, group_offset=SIZES), TypeError, "group_offset: shape"),
-    # Unsupported precisions, by the names of jax.lax.
+    # Precisions.
     (lambda: ragged_dot(LHS, RHS, SIZES, "BF16_BF16_F32"), NotImplementedError, "precision: BF16_BF16_F32 is not"),
     (lambda: ragged_dot(LHS, RHS, SIZES, "sharp"), ValueError, "sharp"),
     # Axes.
@@ -108,7 +108,7 @@ TRACING = [
      r"rhs: contracting_dims \(2, 1\) are unsorted"),
     (lambda: forward(lhs=np.ones((2, 2, 2)), contracting_dims=((0, -1), (1,))), ValueError,
      r"lhs: contracting_dims \(0, -1\) are not adjacent"),
-    # Dims that fit no mode, unknown layouts, and arguments that the mode does not have.
+    # Modes.
     (lambda: forward(contracting_dims=((0,), (1,))), ValueError, "no mode has the dims arrays lhs.first_dims"),
     (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no mode .* lhs.first_dims, lhs.last_dims"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs.layout is 'DENSE'"),
@@ -162,7 +162,7 @@ def gradient_of_c(lhs, rhs, c, **options):
     return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
 
 
-# Sizes whose product overflows 32 bits to a valid number: 2^16 times 2^16 is 0, and 6 times 715827883 is 2.
+# Wrong sizes whose product wraps to a valid number in 32 bits: 2^16 * 2^16 to 0. Below, 6 * 715827883 wraps to 2.
 WRAPPING = GroupedTensor(np.ones(9, np.float32), sizes(2**16, 1), sizes(2**16, 1), "PACKED")
 RUNTIME = [
     (lambda: gmm(LHS, RHS, sizes(-1, 3)), "group_sizes: group 0 has size -1, must be at least 0"),
@@ -174,7 +174,7 @@ RUNTIME = [
     (lambda: tgmm(LHS.T, OTHER, SIZES, group_offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
      "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3"),
-    # Gradients that are computed without the forward call. They treat all groups as one, so errors name group 0.
+    # Gradients without a forward call are computed as a single group, so their errors name group 0.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "rhs.last_dims: group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
      "rhs.last_dims: group 0 has size -1, must be at least 0"),
@@ -190,7 +190,7 @@ RUNTIME = [
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
      r"group_offset: value 1 .*must be in \[0, 0\]"),
-    (  # a batch with one wrong offset
+    (  # One offset of the batch is wrong.
         lambda: jax.vmap(lambda w, o: uniform(RHS, w, group_offset=o))(np.ones((3, 2, 3, 5)), sizes(0, 0, 1)),
         r"group_offset: value 1 .*must be in \[0, 0\]",
     ),

@@ -70,7 +70,10 @@ def test_moe_lm(monkeypatch, capsys):
 
 
 def logits_of(folder, parts=(12,)):
-    """parts: number of tokens in each call of the model. Later calls use the cache of the earlier ones."""
+    """Returns the logits of 12 tokens. parts: number of tokens in each call of the model.
+
+    A call uses the cache of the calls before it.
+    """
     files = Checkpoint(folder)
     model_config = config.parse_config(files.config)
     loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1))

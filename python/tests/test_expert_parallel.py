@@ -33,7 +33,10 @@ T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T is the number of tokens on a
 
 
 def operands(dtype=np.float32):
-    """Returns random operands. All tokens of the first device choose expert 2, except for some with invalid ids."""
+    """Returns random operands. All tokens of the first device choose experts 2, 3 and 2.
+
+    Two tokens of the second device have invalid ids.
+    """
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
     ids[: T // 4] = (2, 3, 2)
@@ -79,7 +82,10 @@ def sharded(f, check_vma=True):
 
 
 def with_gradients(f, args):
-    """The loss is linear in the result. XLA may compute the gradient of another loss from a result before rounding."""
+    """Returns the result of f and the gradients of a loss.
+
+    The loss is linear in the result. XLA may compute the gradient of another loss from a result before rounding.
+    """
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
     def loss(*args):
@@ -134,7 +140,7 @@ def test_all_reduce_of_replicated_tokens():
     ("experts_of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
 )
 def test_all_to_all_has_the_bits_of_one_device(experts_of, capacity):
-    """The bits do not depend on the capacity, even if one expert gets more rows than the capacity."""
+    """The argument capacity does not affect the bits, even if one expert gets more rows than the capacity."""
     got = with_gradients(
         sharded(make_layer(by_all_to_all, "expert", capacity, experts_of=experts_of), capacity is None), operands()
     )
@@ -179,9 +185,12 @@ def test_wrong_arguments():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process_count", [4])  # two processes are covered by the next test
+@pytest.mark.parametrize("process_count", [4])  # The next test runs two processes.
 def test_processes_over_loopback(process_count):
-    """Processes compute each row once, send about the least possible bytes, and get the bits of one device."""
+    """Each row is computed once, and about the least possible number of bytes is sent.
+
+    The result of all_to_all has the bits of one device.
+    """
     command = [sys.executable, EXAMPLE, f"--processes={process_count}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -194,8 +203,8 @@ def test_processes_over_loopback(process_count):
     for algorithm, rows in table.items():
         assert [row[0] for row in rows] == list(range(process_count))
         assert sum(row[1] for row in rows) == tokens * top_k
-        others = (process_count - 1) / process_count  # share of the data that is on other processes
-        # Data goes to the experts and back in the forward pass, and again in the gradient: four times.
+        others = (process_count - 1) / process_count  # Share of the data that goes to other processes.
+        # Data is sent four times: to the experts and back, in the forward pass and in the gradient.
         least = 4 * others * mebibyte_of_tokens * (1 if algorithm == "all_gather" else top_k / process_count)
         assert all(least * 0.6 < row[2] < least * 3 for row in rows), (algorithm, least, rows)
         assert all(row[3] > 0 for row in rows)

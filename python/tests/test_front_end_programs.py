@@ -80,7 +80,7 @@ def test_donated_operands_are_overwritten(name):
     call, expected_result = ACCUMULATING[name]
     before = integers(3, *((G, K, N) if expected_result is add_weights else (ROWS[0], N)))
     compiled = jax.jit(call, donate_argnums=0).lower(before).compile()
-    c = jax.jit(jnp.copy)(before)  # No other array shares the memory of a program's result.
+    c = jax.jit(jnp.copy)(before)  # No other array shares memory with c, the result of a program.
     pointer = c.unsafe_buffer_pointer()
     out = compiled(c)
     assert out.unsafe_buffer_pointer() == pointer
@@ -89,7 +89,7 @@ def test_donated_operands_are_overwritten(name):
 
 
 def run(folder):
-    """Returns the hits and misses of the cache."""
+    """Runs front_end_programs.py in a new process. Returns the hits and misses of JAX's compilation cache."""
     command = [sys.executable, front_end_programs.__file__, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,6 @@ from raggemm.compat import transformer_engine as te
 
 
 def test_sglang_has_the_argument_order_of_the_original():
-    """sglang's arguments are listed here. The tests in origins/ compare the signatures of the other front ends."""
     names = "lhs rhs group_sizes preferred_element_type rhs_scale rhs_bias tiling group_offset existing_out"
     assert list(inspect.signature(sglang.gmm).parameters)[:9] == names.split()
 

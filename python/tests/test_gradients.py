@@ -1,4 +1,4 @@
-"""Tests derivatives against numeric derivatives in float64, and which dtypes and how many products they have."""
+"""Tests values of derivatives against numeric derivatives in float64, and their dtypes and numbers of products."""
 
 import functools
 

@@ -29,7 +29,7 @@ forward_and_backward = jax.jit(with_gradients(raggemm.gmm))
 
 
 def cases():
-    """Returns a list with one entry per device and shape: operands on the device, and three expected results."""
+    """Returns (operands on a device, (expected result, dx, dw)) for each device and each of SHAPES."""
     made = []
     for device in jax.devices():
         for rows, k, n, sizes in SHAPES:
@@ -44,7 +44,7 @@ def resident_mib():
 
 
 def resident_while_calling():
-    """Returns the MiB of resident memory after each tenth of the calls."""
+    """Makes CALLS calls from eight threads. Returns the MiB of resident memory after each tenth of them."""
     made = cases()
 
     def call(i):

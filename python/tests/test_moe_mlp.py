@@ -52,7 +52,7 @@ def test_group_offset(offset):
     case.check(case(group_offset=offset), first=1)
 
 
-# Roundings. Sums of integers are exact, so results show each rounding.
+# Tests of roundings use integers. Their sums are exact, so results show each rounding.
 
 
 @pytest.mark.parametrize(("x", "w", "out"), [(BF16, BF16, BF16), (F16, BF16, F32), (BF16, F32, F16), (F32, F32, BF16)])

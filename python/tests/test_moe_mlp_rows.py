@@ -27,9 +27,9 @@ def test_weights_on_the_input(gate):
 
 @pytest.mark.parametrize("out", [np.float32, jnp.bfloat16])
 def test_weighted_inputs_and_sums_are_rounded_once(out):
-    """Rows times weights, and sums, are rounded once.
+    """The product of a row and its weight is rounded once, and so is a sum of rows.
 
-    255 * 3.007 is 768 in bfloat16. If the weight were rounded to 3 first, it would be 764.
+    255 * 3.007 is 768 in bfloat16. If the weight were rounded to 3 first, the product would be 764.
     """
     x = np.array([[255], [131], [3]], jnp.bfloat16)
     weights, tokens = np.float32([3.007, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
@@ -88,7 +88,7 @@ def test_without_tokens_every_row_token_is_wrong(options):
     run = lambda w: case({"w_up": w}, **options)  # noqa: E731
     w = case.given["w_up"]
     results = [run, jax.grad(lambda w: run(w).sum())]
-    if jax.__version_info__ >= (0, 10):  # Earlier XLA drops a batched call whose result has no elements.
+    if jax.__version_info__ >= (0, 10):  # Before jax 0.10, XLA drops a batched call whose result has no elements.
         results.append(lambda w: jax.vmap(run)(w[None]))
     for result in results:
         with pytest.raises(
@@ -101,7 +101,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Limit of all temporary memory that the test does not count itself. It includes 24 bytes for each row.
+# Limit of all temporaries except sums, rows and cotangents. It includes 24 bytes for each row.
 FIXED_BYTES = 25 << 20
 
 
@@ -114,7 +114,7 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """Large temporaries of a forward call are only float32 sums of bfloat16 tokens and, with row_slots, 8192 rows."""
+    """Large temporaries of a forward call are only float32 sums for bfloat16 tokens, and 8192 rows with row_slots."""
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
     dtypes = dtype, np.int32, np.float32, np.int32, dtype, dtype

@@ -40,7 +40,10 @@ def test_gradients_have_the_dtypes_of_the_arrays():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_gradient_of_x_is_summed_in_float32(gated):
-    """The gradient of x adds 256 and ones: from eight rows, or with a gate from gate and up in each of five rows."""
+    """The gradient of x sums 256 and seven ones, from eight rows.
+
+    With a gate, it sums 256 and 1 from each of five rows.
+    """
     up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
     ones = np.ones_like(up)
     gate = {"w_gate": ones, "b_gate": np.full(up.shape[:2], 255, np.float32)} if gated else {}
@@ -84,7 +87,10 @@ def test_gradients_have_the_same_bits_with_every_save(gate):
 )
 @pytest.mark.parametrize("offset", [None, 1])
 def test_grouped_gemms_round_like_one_call(x, w, down, offset):
-    """A vmap over w_up alone is a sequence of grouped GEMMs. It rounds like one call, as exact integer sums show."""
+    """A vmap over w_up alone runs as a sequence of grouped GEMMs, and rounds like one moe_mlp call.
+
+    Sums of integers are exact, so results show each rounding.
+    """
     random = np.random.default_rng(0)
     sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
     shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 8, 6), "b_down": (groups, 8)}

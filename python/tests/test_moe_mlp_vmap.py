@@ -46,7 +46,7 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=3)
 @given(OPTIONS, st.integers(0, 2**32 - 1), st.sets(st.sampled_from(ROUTED)), st.booleans())
 def test_any_batch_is_one_call(options, seed, batched, batch_weights):
-    """A vmap has as many calls as a single problem. So has its gradient, if all weights are batched or none."""
+    """A vmap and its gradient make as many calls as a single problem. All weights are batched, or none."""
     random = np.random.default_rng(seed)
     problems, run = [arguments(random, **options) for _ in range(BATCH)], runs(**options)
     names = problems[0].keys()

@@ -95,7 +95,7 @@ def gpt_oss(p, x, top_k=3):
 
 
 def gpt_oss_arrays():
-    """Returns arrays for GPT-OSS. They are so large that some values of gate and up exceed the limit of 7."""
+    """Returns arrays for GPT-OSS with values so large that some values of gate and up exceed the limit of 7."""
     params = arrays("b_up", "b_down", "router_bias")
     gate_up = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
     return params | {"w_up": 3 * gate_up}
@@ -161,7 +161,7 @@ def transpose(w):
 
 
 def merge_gates(params, layout):
-    """Merges the gate of the experts and of the shared expert into up."""
+    """Merges the gate matrices of the experts and of the shared expert into their up matrices."""
     out = {key: w for key, w in params.items() if not key.endswith("gate")}
     for kind in ("w", "shared"):
         gate, up = params[f"{kind}_gate"], params[f"{kind}_up"]

@@ -17,7 +17,7 @@ LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 OPERANDS = LHS, RHS, SIZES
 WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
 MESSAGE = "group 2 has size 99"
-# Usable instruction sets, the preferred one first.
+# Instruction sets that this CPU can run, the preferred one first.
 USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
 OTHER_DESCRIPTIONS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}

@@ -27,7 +27,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """JAX spreads the NaN of POISONED to all rows."""
+    """Returns true if raggemm computed `out` from POISONED. In a result of JAX, all rows are NaN."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()
@@ -48,7 +48,7 @@ def test_shard_map(check_vma):
     rows, sizes = PartitionSpec("rows"), np.array([[1, 0, 2], [3, 0, 0], [0, 1, 1]], np.int32)
 
     def shard(x, w, sizes):
-        w = versions._vary(w, ("rows",)) if check_vma else w  # jax.lax needs the same varying axes of all operands
+        w = versions._vary(w, ("rows",)) if check_vma else w  # jax.lax needs operands that vary along the same axes.
         return lax.ragged_dot(x, w, sizes[0])
 
     call = jax.jit(

@@ -37,7 +37,7 @@ def put(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Returns the result of f and its collectives. Checks that one device computes the same result."""
+    """Returns the result of f and the names of its collectives. Checks that one device computes the same result."""
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
@@ -65,7 +65,7 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     (dlhs, drhs), collectives = compiled(
         lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
     )
-    assert collectives == {"all-reduce"}  # The all-reduce sums the partial dlhs of all devices.
+    assert collectives == {"all-reduce"}  # The all-reduce sums dlhs over the devices.
     assert dlhs.sharding.is_fully_replicated
     assert drhs.sharding.spec == along(n)
 
@@ -86,7 +86,7 @@ def test_other_shardings(transpose):
     for rows, w, spec, collectives in (
         (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # K of the weights is sharded.
         (put(LHS, P(None, "x")), put(weights, along(k)), P(), {"all-reduce"}),
-        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # Rows are gathered.
+        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),
         (put(LHS, P("x")), weights, P(), {"all-gather"}),  # Rows are gathered, because groups divide them.
         (LHS, put(weights, P("x")), P(), {"all-gather"}),
         (rows_of_all, put(weights, P(*k_and_n), square_mesh()), P(None, "y"), {"all-reduce"}),
@@ -97,8 +97,10 @@ def test_other_shardings(transpose):
 
 
 def test_programs_of_different_calls_differ():
-    """A later process may have the same callback address for another call, and find the wrong program in the cache on
-    disk.
+    """Programs of two calls differ in more than the address of their callbacks.
+
+    A later process may have the same address for another call. If nothing else differed, it would find the wrong
+    program in the cache on disk.
     """
 
     def program(activation, options):
@@ -125,7 +127,7 @@ def test_optional_operands_are_added_once(names):
     rest = [optional[name] for name in names]
     out, collectives = compiled(f, LHS, put(RHS, along(2)), *rest)
     assert (out.sharding.spec, collectives) == (P(None, "x"), set())
-    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # A call with c or bias gathers lhs and rhs.
+    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # With c or bias, a sharded K is gathered.
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
@@ -142,7 +144,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """Slices an axis that is sharded over four devices to six elements, which XLA may leave on all four."""
+    """An axis that is sharded over four devices is sliced to six elements, which XLA may leave on all four devices."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
@@ -162,7 +164,7 @@ def test_inside_loops_shard_map_and_export():
 
     compiled(jax.grad(loss), put(RHS, along(2)), LHS)
     specs = {"in_specs": (P(), along(2), P()), "out_specs": P(None, "x")}
-    for names in ({"x", "y"}, {"x"}):  # mesh axes that are manual: both, then only one
+    for names in ({"x", "y"}, {"x"}):  # Both mesh axes are manual, then only "x".
         sharded = jax.shard_map(gmm, mesh=square_mesh(), axis_names=names, **specs)
         compiled(sharded, LHS, put(RHS, along(2), square_mesh()), SIZES)
     allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]

@@ -60,7 +60,6 @@ def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
             same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
 
 
-# `./dev test` runs every seventh pair of a format and a number of columns.
 @pytest.mark.parametrize(("name", "columns"), sampled([*itertools.product(QUANTIZED, COLUMNS)], 7, unpack=True))
 def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
     transpose = QUANTIZED.index(name) % 2 == 1

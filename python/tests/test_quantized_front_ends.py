@@ -15,7 +15,7 @@ from quantized_modes import SIZES
 from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 
-# docs/ is a folder of the checkout. `./dev test --wheel` copies the tests elsewhere, and docs/ with them.
+# docs/ is in a folder above the tests. `./dev test --wheel` copies the tests elsewhere, and docs/ with them.
 PAGE = next(page for folder in pathlib.Path(__file__).parents if (page := folder / "docs/quantized.md").exists())
 CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
@@ -177,7 +177,7 @@ def operands(kind, quantized_sides, dtype, mode):
 
 
 def configurations(kinds, names, f, modes):
-    """Yields (kind, operands, mode) for every kind and mode."""
+    """Yields (kind, operands, mode) for every kind and mode. The operands are the entries of `names` in turn."""
     turn = list(q.FORMATS).index(f)
     for mode in modes:
         for kind in kinds:

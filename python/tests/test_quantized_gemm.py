@@ -24,7 +24,7 @@ def test_every_scale(shape, scale_dtype):
     for dtype, zero in ((jnp.int4, False), (jnp.uint4, True), (jnp.float8_e4m3fn, False)):
         rhs, lhs = tensor(dtype, (G, K, N), shape, scale_dtype, zero), LHS.astype(jnp.bfloat16)
         out = jax.jit(raggemm.gmm)(lhs, rhs, SIZES)
-        # Scaled elements are rounded to bfloat16.
+        # Elements may be rounded to bfloat16 after they are scaled.
         close(out, *q.product("M", np.float64(lhs), dense(rhs)), 2.0**-8 * 1.01)
 
 
@@ -139,7 +139,8 @@ def test_ejkernel_scales(dtype, blocks):
         want, magnitude = q.product("M", LHS, values)
         bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
         near(out, want + bias, magnitude + np.abs(bias))
-        # In the gradient of lhs, each scale covers 4 steps of k. So it multiplies elements, which are then rounded.
+        # The product for dlhs contracts N, and each column has its own scales. So scales multiply elements, which may
+        # be rounded.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
         products, magnitudes = (
             f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs)

@@ -54,7 +54,7 @@ UNSCALED_CASES = [*itertools.product((ml_dtypes.bfloat16, np.float32), DTYPES)]
 
 @pytest.mark.parametrize(("lhs_dtype", "dtype"), sampled(UNSCALED_CASES, 5, unpack=True), ids=str)
 def test_unscaled_elements_with_floats(lhs_dtype, dtype):
-    """A product of an array of quantized elements has the bits of QuantizedTensor(array) and the dtype of jax.lax.
+    """An array of a quantized type gives the bits of QuantizedTensor(array), and the result dtype of jax.lax.
 
     Rows of 31 elements of 4 bits do not fill whole bytes.
     """

@@ -24,7 +24,10 @@ def mesh(*shape, kind=AxisType.Auto):
 
 
 def shard(x, spec, on=None):
-    """Shards the arrays of x, except for axes that the devices do not divide evenly and arrays of another rank."""
+    """Shards the arrays in x by `spec`.
+
+    Does not shard axes that the devices do not divide evenly, or arrays whose rank is not that of x.
+    """
     on = on or mesh()
 
     def place_array(a):
@@ -70,7 +73,7 @@ def test_scales_and_zero_points_are_sharded_with_their_weights(shape, partitioni
 
 @pytest.mark.parametrize("shape, axis", [((G, 2, N), "k"), ((G, 1, 2), "n"), ((G, 4, 2), "n"), ((1, 2, 2), "k")])
 def test_blocks_are_not_split(shape, axis, partitioning):
-    """Two blocks of scales cannot be divided over four devices. They are gathered, and the result has the same bits."""
+    """Two blocks cannot be divided over four devices. The weights are gathered, and the result has the same bits."""
     w = weights(shape, jnp.uint8, zero=True)
     out, collectives = compiled(product, LHS, shard(w, SPECS[axis]))
     assert "all-gather" in collectives

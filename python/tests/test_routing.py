@@ -68,9 +68,9 @@ def test_gradient_of_logits(name):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """Logits are not negative.
+    """Tests tied scores and tied sums of scores. Logits are not negative.
 
-    Otherwise sums could be equal in exact arithmetic, but not in float32: the sigmoids of x and -x add up to 1.
+    With negative logits, tied sums could differ in float32: the sigmoids of x and -x add up to 1.
     """
     oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ SIZES = np.array([3, 0, 2, 4], np.int32)
 T, M, K, N, G = 5, 11, 8, 6, 4
 FORWARD = {"contracting_dims": ((1,), (1,))}
 X, RHS, BIAS = random(T, K), random(G, K, N, seed=1), random(G, N, seed=2)
-INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # the last two rows are in no group
+INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # The last two rows are in no group.
 
 
 def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
@@ -62,8 +62,8 @@ def test_the_gradient_of_rows_is_summed_in_float32():
 
 def test_nan_stays_in_its_rows():
     x = X.copy()
-    x[3] = np.nan  # no row of out uses this row of x
-    x[1] = np.nan  # row 3 of out, in group 2, uses this row of x
+    x[3] = np.nan  # No row of out uses row 3 of x.
+    x[1] = np.nan  # Row 3 of out, in group 2, uses row 1 of x.
     out = np.asarray(indexed(x, RHS))
     assert np.isnan(out[3]).all() and np.isfinite(np.delete(out, 3, 0)).all()
     d_x, d_rhs = jax.grad(lambda *args: indexed(*args).sum(), (0, 1))(x, RHS)

@@ -34,7 +34,7 @@ MODES = {
     "tracers": ((jax.checking_leaks, functools.partial(jax.transfer_guard, "disallow")), True),
     "debug_nans": ((functools.partial(jax.debug_nans, True),), False),
 }
-# Functions whose integer results have 64 bits if jax_enable_x64 is set, like those of the functions that they replace.
+# Prefixes of functions whose integer results have 64 bits if jax_enable_x64 is set, as in the libraries they replace.
 WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
 
 
@@ -99,8 +99,8 @@ def same_bits(got, want):
 def call_and_mode_pairs():
     """Returns pairs of a call and a mode: each function's first call with every mode, each other call with one mode.
 
-    `./dev test` runs only the first call of each function of the module raggemm, in one compiled mode, and one call of
-    gmm in debug_nans. This mode is slow.
+    `./dev test` runs only the first call of each function of the module raggemm, in one of the modes that compile, and
+    one call of gmm in debug_nans, which is slow.
     """
     first = [name for name in CALLS if name.endswith("-0")]
     others = [name for name in CALLS if name not in first]

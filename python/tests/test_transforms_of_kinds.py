@@ -17,7 +17,7 @@ DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
 
 
 def parametrize_kinds(step=1, turn=0, selected=KINDS):
-    """`./dev test` runs every step-th kind of CORE, from index `turn` on."""
+    """Parametrizes a test by kind. `./dev test` runs only the kinds in CORE[turn::step] of kinds.py."""
     return pytest.mark.parametrize("kind", parameters(selected, step, turn), ids=str)
 
 
@@ -103,7 +103,7 @@ def test_without_jit(kind):
 
 
 def derivatives(function, primals, tangents):
-    """Returns {name of the transform: first or second derivative of function that it computes}."""
+    """Returns {name of a transform: the first or second derivative of `function` that it computes}."""
 
     def directional(primals):
         return jax.jvp(function, (primals,), (tangents,))[1]
@@ -311,7 +311,10 @@ def test_data_parallel(kind, check_vma):
 
 
 def shard(x, axis, devices):
-    """Shards the arrays of x along an axis, except for PackedWeights, arrays of another rank, and odd extents."""
+    """Shards the arrays in x along an axis.
+
+    Does not shard PackedWeights, odd extents, or arrays whose rank is not that of x.
+    """
 
     def place(a):
         is_sharded = np.ndim(a) == x.ndim and a.shape[axis] % 2 == 0 and not isinstance(x, PackedWeights)

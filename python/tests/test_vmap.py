@@ -11,12 +11,12 @@ from program_text import calls, copies_of_weights, custom_calls
 from raggemm import gmm, tgmm
 
 BATCH = 3
-ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # order of the groups in each problem
+ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # Order of the groups in each problem.
 
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Each case runs two vmaps: one over lhs, rhs or sizes, and one over all optional or over three random operands."""
+    """Each case runs two vmaps: one over lhs, rhs or sizes, and one over all optional operands or three random ones."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))
@@ -45,7 +45,7 @@ def test_every_mode_and_storage(case):
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # copies_of_weights finds weights by this: only they have a multiple of K * N elements.
+M, K, N, G = 11, 13, 17, 4  # Only weights have a multiple of K * N elements. copies_of_weights needs this.
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 

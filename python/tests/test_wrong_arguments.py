@@ -78,7 +78,7 @@ def test_traced_integers_are_refused(name, call, number):
         jax.jit(call)(number)
 
 
-# Every argument of every public function, with every odd value.
+# The next test passes each value in ODD_VALUES as each argument of the functions in FUNCTIONS.
 
 ODD_VALUES = {
     "text": "x",
@@ -118,7 +118,7 @@ def test_errors_name_the_argument(function):
             assert kind != "object" or name in UNUSED, name
 
 
-# Calls with two 4-bit elements per byte, which are not supported. An axis then has half of the expected extent.
+# Calls with arrays of two 4-bit elements per byte, which raggemm refuses. One axis has half of the expected extent.
 
 SCALE = np.ones((1, 1, 8), np.float32)
 HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)

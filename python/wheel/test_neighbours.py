@@ -29,7 +29,7 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
     assert channel.unary_unary("/test/reverse")(b"abc", timeout=20) == b"cba"
 server.stop(None)
 """,
-    # Writes an ONNX file as fields of protobuf's wire format. All lengths are below 128.
+    # This program writes an ONNX file as fields of protobuf's wire format. All lengths are below 128.
     "onnxruntime": """
 import numpy as np, onnxruntime
 def message(number, content): return bytes([number << 3 | 2, len(content)]) + content

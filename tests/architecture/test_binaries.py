@@ -130,8 +130,8 @@ def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert instructions and re.findall(forbidden, instructions) == []
 
 
-# The matrix instructions that kernels must have for each type of rhs, with all types of lhs. Tests with software units
-# replace these instructions by C++, so they do not notice a missing one.
+# For each packed type of rhs, the matrix instructions that its kernels must have for all types of lhs. The tests on
+# software units (tests/software_units) replace these instructions by C++, and do not notice if one is missing.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

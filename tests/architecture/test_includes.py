@@ -50,7 +50,6 @@ RULES = [
             r'"raggemm/(types|activation)\.h"',
         ],
     ),
-    # Folders of kernels/ from target, which knows the machine, to mlp, the expert MLP.
     (r"kernels/target/.*", [*MACHINE, r'"kernels/target/\w+\.h"', r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
     (r"kernels/check/.*", [STD, ABSL, API, CHECK]),
     (r"kernels/threads/.*", [*MACHINE, THREADS, "<omp.h>", r"<pthread\.h>"]),
@@ -65,7 +64,7 @@ RULES = [
         [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"tests/host/xla_versions.h"', '"tests/host/mini_host.h"'],
     ),
     (r"tests/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi|tests/host)/\w+\.h"', ORACLE]),
-    (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C header for manual registration of the call
+    (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C header for manual registration of custom calls
     (r"ffi/decode\.cc", [STD, ABSL, API, r'"(ffi/\w+|kernels/check/errors)\.h"', r"<sys/mman\.h>"]),
     (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi/\w+|kernels/check/errors)\.h"', r'"xla/ffi/api/\w+\.h"']),
     # The oracle must not share code with the library.
@@ -157,7 +156,7 @@ def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def test_python_modules_import_one_way(root):
-    """Modules of _src import only those before them in its docstring."""
+    """A module of _src imports only modules that the docstring of _src lists before it."""
     imports = _python_imports(root)
     assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(
         imports

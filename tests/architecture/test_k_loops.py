@@ -11,8 +11,8 @@ import pytest
 VECTOR = re.compile(r"%[xyz]mm")
 FMA = re.compile(r"vfn?madd|vpdpbus|vpmaddwd|vdpbf16ps|vpdpwss")
 STACK = re.compile(r"\(%rsp")
-# Names of the tested kernels: those of float elements and of packed words. Kernels with lookup tables for quantized
-# elements may spill, because the tables do not fit into registers.
+# Pattern of the names of the tested kernels, which are those for float elements and for packed words. Kernels with
+# lookup tables for quantized elements may spill, because the tables do not fit into registers.
 KERNEL = re.compile(r"TileGemm<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|float|double), |WordSteps<.*\)2>)")
 
 

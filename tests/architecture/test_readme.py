@@ -93,7 +93,7 @@ def test_guide_names_every_folder(root, developers):
 
 
 def _anchors(page: str) -> set[str]:
-    """Returns the anchors that GitHub makes from headings, and explicit ones."""
+    """Returns the anchors that GitHub makes from headings, and those of elements <a id="...">."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'<a id="([^"]+)">', page))

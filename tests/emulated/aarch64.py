@@ -10,7 +10,7 @@ import checksums
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD, FOLDER = ROOT / "build/aarch64", ROOT / "build/aarch64-python"
 CPUS = ("max", "neoverse-n1", "cortex-a72")
-# {regular expression for names of tests that do not run under qemu: reason}
+# {regular expression for names of C++ tests that do not run under qemu: reason}
 EXCLUDED = {
     "DeathTest": "qemu cannot start a program again",
     "^AdviseHugePages": "qemu does not pass madvise to the kernel",
@@ -75,7 +75,7 @@ def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
     excluded = "|".join(EXCLUDED)
     assert all(re.compile(pattern) for pattern in EXCLUDED)
     steps.run("ctest", "ctest", "--preset", "aarch64", "-E", excluded, env={"RAGGEMM_TESTS_SLOWER": "10"})
-    # Computes about 2,100 problems on two cores of Zen 4.
+    # fuzz_problems computes about 2,100 problems in this time, on two cores of Zen 4.
     fuzz = ["qemu-aarch64-static", "-cpu", "max", f"{BUILD}/bin/fuzz_problems", "--seconds=180"]
     steps.run("random problems", *fuzz)
     for pattern, reason in EXCLUDED.items():

@@ -18,7 +18,7 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "aarch64-counted.md"
 MCA = "llvm-mca-19"
-LEAST = 0.93  # smallest permitted speed, divided by the peak that PIPES allow
+LEAST = 0.93  # Smallest permitted share of the peak that PIPES allow.
 TOLERANCE = 0.01
 
 
@@ -27,8 +27,8 @@ class Counted(NamedTuple):
 
     name: str
     file: str
-    traits: str  # template arguments in the symbol of the kernel, without spaces and namespaces
-    product: str  # mnemonic of the product instruction
+    traits: str  # Pattern of the template arguments in the kernel's symbol, without spaces and namespaces.
+    product: str  # Mnemonic of the product instruction.
     cores: tuple[str, ...]
 
 
@@ -46,7 +46,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Replaces the mnemonic of an aarch64 branch by that of an x86 jump: jmp, or jne if the branch is conditional."""
+    """Replaces an aarch64 branch by an x86 jump to the same address: jmp, or jne if the branch is conditional."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -120,7 +120,10 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Returns a message for each row with a share of the peak below LEAST, a loop that spills, or new numbers."""
+    """Returns a message for each row with a share of the peak below LEAST, or a loop that spills.
+
+    Also returns a message for each row whose numbers differ from the recorded ones.
+    """
     found = []
     for row in rows:
         text = " | ".join(row)

@@ -59,7 +59,7 @@ class Root:
 
 
 def enter(root: pathlib.Path, folder: str, command: list[str]) -> None:
-    """Mounts the folders for this process only."""
+    """Enters the chroot and runs a command there. unshare hides the chroot's mounts from other processes."""
 
     def mount(*arguments) -> None:
         subprocess.run(["mount", *map(str, arguments)], check=True)

@@ -21,8 +21,8 @@ int64_t Elements(const host::Buffer& buffer) {
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
 // Spoils each buffer of each custom call, one at a time, and expects an error with these texts. `spoil` makes a buffer
-// invalid, or returns false if this is impossible. If `named`, the error must name the buffer. Otherwise it may name
-// another operand that does not fit to the spoilt buffer.
+// invalid, or returns false if this is impossible. If `named`, the error must name the spoilt buffer. If not, the error
+// may name another operand that does not fit the spoilt buffer.
 void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                          bool named = true) {
   for (const Target& target : AllTargets()) {
@@ -33,7 +33,7 @@ void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const 
     for (size_t i = 0; i < names.size(); ++i) {
       call->call() = good;
       if (!spoil(BufferAt(call->call(), i))) continue;
-      // The call has a row_index, so lhs may have any number of rows.
+      // The grouped GEMM has a row_index, so lhs may have any number of rows.
       if (!named && names[i] == "lhs") continue;
       std::vector<std::string> all = texts;
       if (named) all.push_back(names[i]);
@@ -149,7 +149,7 @@ TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
           other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
-          // The larger of both buffers may also overlap a third one, so the error may name that pair.
+          // The error may name only one of the two buffers, because the larger one may also overlap a third buffer.
           const host::Error error = call->Execute(&pool);
           EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
           const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };

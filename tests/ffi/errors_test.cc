@@ -154,7 +154,7 @@ TEST(IsaAttribute, IsAnErrorIfTheCpuLacksTheIsa) {
   }
 }
 
-// ---- the attribute `names`, by which errors use the caller's names of operands ----
+// ---- the attribute `names` ----
 
 std::string MyNames() {
   std::string list;

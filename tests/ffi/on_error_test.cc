@@ -108,8 +108,8 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
 }
 
 // With on_error NaN, a call still fails if its program is wrong, because such a program fails on every device. A call
-// also fails if out overlaps an input, because the NaN would overwrite the input. In the last case out overlaps rhs,
-// but the error names lhs, which is checked first.
+// also fails if out overlaps an input, because the NaN would overwrite the input. In the last row of kWrong, out
+// overlaps rhs, but the error names lhs, which is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
@@ -180,7 +180,7 @@ TEST(OnErrorTest, ExceptionsAreErrorsToo) {
   }
 }
 
-// If out itself is invalid and cannot be written, on_error NaN acts like LOG.
+// If out is invalid, or overlaps another buffer, on_error NaN acts like LOG.
 TEST(OnErrorTest, NaNIsNotWrittenIfOutIsUnsound) {
   static float elsewhere[17 * 12];
   const std::pair<const char*, std::function<void(host::Call&)>> kUnsound[] = {

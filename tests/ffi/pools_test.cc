@@ -168,7 +168,7 @@ std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std
   return calls;
 }
 
-// There are so many calls that all threads of the pool are in calls while other calls wait.
+// Makes each call in a task of one pool. All threads of the pool may be in calls while other calls wait.
 void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& calls) {
   struct Task {
     SpoiltGemm& call;

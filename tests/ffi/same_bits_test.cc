@@ -36,7 +36,7 @@ using proto::GroupedGemmCase;
 
 constexpr int64_t kThreads = 16;
 
-// The key of a checksum is "NAME DTYPES" of the case.
+// Returns {"NAME DTYPES" of a case: the recorded checksum of its result}.
 std::map<std::string, uint64_t> ReadChecksums() {
   std::map<std::string, uint64_t> checksums;
   std::ifstream file(RAGGEMM_CASES_DIR "/checksums.txt");
@@ -165,7 +165,7 @@ class HostileFlags {
   uint64_t saved_;
 };
 
-// Counts the tasks that change the float mode of their thread.
+// A pool that runs tasks in the float mode kHostileMode, and counts the tasks that change the mode of their thread.
 class HostileRunner : public host::TaskRunner {
  public:
   HostileRunner(int threads, std::atomic<int>& changed) : changed_(changed), pool_(threads) {}

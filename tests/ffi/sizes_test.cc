@@ -103,13 +103,13 @@ struct EmptyProblem {
   Dims lhs, rhs, out;
   std::vector<const char*> ragged;
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // Group sizes in each array of `ragged`. Empty if these arrays have no elements.
+  std::vector<Dims> sizes;  // The values of each array of `ragged`. Empty if these arrays have no elements.
   bool lhs_is_trans = false;
   bool packed = false;
   const char* error = "";  // Error of the call, or "" for a valid problem.
 };
 
-// 2^60 is the largest power of two for which the bytes of so many f32 fit into int64.
+// 2^60 is the largest power of two such that so many f32 elements have fewer than 2^63 bytes.
 constexpr int64_t kTwoTo62 = int64_t{1} << 62, kTwoTo60 = int64_t{1} << 60, kTwoTo59 = kTwoTo60 / 2,
                   kTwoTo40 = int64_t{1} << 40, kTwoTo30 = int64_t{1} << 30;
 
@@ -164,7 +164,7 @@ const EmptyProblem kEmpty[] = {
      true},
 };
 
-// A call of an EmptyProblem. The workspace and the arrays of group sizes have memory. All other buffers are null.
+// A call of an EmptyProblem. The workspace and arrays with group sizes have memory. All other buffers are null.
 class EmptyCall {
  public:
   explicit EmptyCall(const EmptyProblem& empty) {

@@ -27,7 +27,7 @@ inline host::Buffer& BufferAt(host::Call& call, size_t i) {
 }
 
 // A custom call of the plugin: its description, the type of its attributes, and a function that makes a valid call with
-// every optional operand.
+// optional operands.
 struct Target {
   const CustomCall& description;
   const google::protobuf::Descriptor& attributes;
@@ -37,7 +37,8 @@ struct Target {
 };
 absl::Span<const Target> AllTargets();
 
-// Returns one valid problem for each mode. Some group sizes are zero, and some rows are in no group.
+// Returns one valid problem for each mode. If a mode has group sizes, one size is zero, and some elements are in no
+// group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
 class SpoiltGemm : public PluginCall {
@@ -48,8 +49,8 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Skips the error bound if some operands are special values, because float64 overflows later than the type of the
-  // result.
+  // Compares bits. Also checks the error bound, unless the problem has special values, because float64 overflows later
+  // than the type of the result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);
@@ -66,7 +67,8 @@ class SpoiltGemm : public PluginCall {
   Reference reference_;
 };
 
-// Has s8 weights with a gate, biases, scales and zero points. Processes groups 1 to 3 of 5.
+// Returns an MLP with s8 weights, a gate, biases, scales and zero points. It has groups 0 to 4, and processes groups 1
+// to 3.
 MlpSpec EveryMlpOperand();
 
 }  // namespace raggemm::test

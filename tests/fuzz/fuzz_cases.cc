@@ -1,5 +1,5 @@
-// A libFuzzer target for texts of GroupedGemmCases. Each text must be read, or refused with the position of the error.
-// Small cases are then computed as in ffi_driver.
+// A libFuzzer target for texts of GroupedGemmCases. Each text must be read, or refused as an invalid argument. Small
+// cases among the first kMostCases of a text are then computed as in ffi_driver.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -80,7 +80,7 @@ void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) 
     Require(std::all_of(begin, begin + bytes, [](unsigned char byte) { return byte == 0xFF; }), "out is untouched");
     return;
   }
-  // Nothing to compare if out is empty. ComputeReference could run out of memory, because the number of groups of an
+  // An empty out has nothing to compare. ComputeReference could run out of memory, because the number of groups of an
   // empty out is not limited.
   if (ElementCount(out) == 0) return;
   const absl::StatusOr<Reference> reference = ComputeReference(problem);

@@ -1,6 +1,6 @@
-// A program that computes random valid problems. Each problem runs in a random configuration with every instruction set
-// of the host. Results are compared with the bits of the oracle and with the float64 reference. For a wrong result, a
-// crash or a hang, the program prints a line that --replay accepts.
+// A program that computes random valid problems. Each problem runs with every instruction set of the host, each time in
+// another random configuration. Results are compared with the bits of the oracle and with the float64 reference. For a
+// wrong result, a crash or a hang, the program prints a line that --replay accepts.
 #include <unistd.h>
 
 #include <chrono>
@@ -51,14 +51,14 @@ namespace {
 
 constexpr unsigned kSecondsOfAHang = 20;
 
-// ---- conversion of a case to text and back ----
+// ---- cases as text ----
 
 struct RunConfig {
   Isa isa = Isa::kScalar;
   Executor executor = Executor::kSerial;
   int64_t threads = 1;
   bool plugin = false;    // True: compute by the custom call of the plugin. False: by a function of the C++ library.
-  bool out_is_c = false;  // True: out and c are the same memory, if there is a c.
+  bool out_is_c = false;  // True: out and c share their memory, if the problem has a c.
 };
 
 template <typename Visit, typename SomeConfig>
@@ -71,7 +71,7 @@ void VisitFields(SomeConfig& config, Visit visit) {
   visit("out_is_c", config.out_is_c);
 }
 
-// An MlpSpec with the smallest and simplest defaults. A failing MLP is reduced towards them.
+// An MlpSpec with the smallest and simplest values as defaults. ToText omits fields that have these values.
 struct PlainMlp : MlpSpec {
   PlainMlp()
       : MlpSpec{.tokens = 1,
@@ -93,8 +93,8 @@ struct FuzzCase {
 
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
-// Returns a case as one line: the fields of the spec that differ from their defaults, " : ", and such fields of the
-// config.
+// Returns a case as one line: "mlp " for an MLP, the fields of the spec, " : ", and the fields of the config. Omits
+// fields that have their default values.
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
   return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));
@@ -169,8 +169,8 @@ class Checked {
  public:
   virtual ~Checked() = default;
   // Returns success if every element of out has the bits of the oracle and is within its error bound, and if no byte
-  // around a buffer has changed. Skips the error bound if some operands are special values, because float64 overflows
-  // later than f32.
+  // around a buffer has changed. If a problem has special values, does not check the error bound, because float64
+  // overflows later than f32.
   virtual testing::AssertionResult IsRight(const RunConfig& config) = 0;
 };
 
@@ -205,7 +205,7 @@ class CheckedProblem : public Checked {
   Reference reference_;
 };
 
-// The expected bits are those of separate products, activations and sums.
+// An MLP, whose expected bits are those of separate products, activations and sums.
 class CheckedMlp : public Checked {
  public:
   explicit CheckedMlp(const MlpSpec& spec) : call_(spec), reference_(ComputeReference(call_.mlp())) {}
@@ -275,8 +275,8 @@ int RunCorpus(const std::string& path) {
   return wrong == 0 ? 0 : 1;
 }
 
-// Returns false under Valgrind, which computes denormals even in float modes that flush them. Arithmetics that flush
-// then give other bits.
+// Returns false under Valgrind, which computes denormals even in float modes that flush them. So arithmetics that flush
+// give other bits under Valgrind.
 bool FlushesDenormals() {
   const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;

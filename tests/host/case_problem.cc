@@ -38,8 +38,8 @@ bool Lists(absl::string_view comma_list, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Returns InvalidArgument if `names`, separated by commas, has a name that no slot has. `list` is the name of the
-// config field, for the message.
+// Returns InvalidArgument if `names`, separated by commas, has a name that is not in `slots`. The message names the
+// config field `list`.
 template <typename Slots>
 absl::Status CheckNames(absl::string_view list, absl::string_view names, const Slots& slots) {
   for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {

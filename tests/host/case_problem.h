@@ -15,12 +15,12 @@
 
 namespace raggemm::host {
 
-// Scales the group sizes of a recorded case down, so that it has at most max_multiply_adds. Each expert that has rows
+// Scales down the group sizes of a recorded case to at most max_multiply_adds multiply-adds. Each expert that has rows
 // keeps at least one row, even if this exceeds the limit.
 void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 
-// Returns the explicit form of a recorded case. Returns a case that is explicit already without changes. Returns
-// InvalidArgument if fields are missing for both forms.
+// Returns the explicit form of a case, which has lhs, rhs and out. A recorded case has K, N and group_sizes instead. An
+// explicit case is returned without changes. Returns InvalidArgument if fields are missing for both forms.
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
 // Sets the type of lhs and rhs. Sets the type of out to f64 if `dtype` is f64, to s32 if it is an integer, otherwise to
@@ -35,7 +35,7 @@ bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 // bf16_sums rule if the case names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
-// The arrays have the alignment of XLA's buffers, 64 bytes, and are not initialised.
+// Owns arrays, which are not initialised. They have the alignment of XLA's buffers, 64 bytes.
 class ArrayStore {
  public:
   // Throws std::invalid_argument if a dimension is negative or the number of bytes overflows, and std::bad_alloc if
@@ -49,9 +49,9 @@ class ArrayStore {
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 
-// Operands without values in the case are random (FillRandom). The seed of lhs is the seed of the case times 256. The
-// seed of rhs is one more. The other random operands have the seeds after it, in the order of kOperandSlots. Every byte
-// of out is 0xFF, which makes a NaN of every float type.
+// The problem of a case, with its arrays. Operands without values in the case are random (FillRandom): the seed of lhs
+// is 256 times the seed of the case, the seed of rhs is one more, and the other random operands have the next seeds, in
+// the order of kOperandSlots. Every byte of out is 0xFF, which makes a NaN of every float type.
 struct CaseProblem {
   ArrayStore arrays;
   GroupedGemmProblem problem;

@@ -1,4 +1,4 @@
-"""Computes, records and compares checksums of the results of ffi_driver. They are in proto/cases/checksums.txt."""
+"""Computes checksums of the results of ffi_driver, and records them in proto/cases/checksums.txt or compares them."""
 
 import pathlib
 import subprocess
@@ -25,7 +25,7 @@ def recorded() -> list[str]:
 
 
 def computed(driver: list[str], *flags: str) -> list[str]:
-    """Runs ffi_driver, and returns its lines "case dtypes checksum", one per result. Omits results that are wrong."""
+    """Runs ffi_driver, and returns its lines: "CASE DTYPES CHECKSUM" for a right result, another text for an error."""
     lines: list[str] = []
     for run in runs():
         command = [*driver, "--all", "--checksums", *flags, *run]
@@ -34,7 +34,7 @@ def computed(driver: list[str], *flags: str) -> list[str]:
 
 
 def differences(driver: list[str], *flags: str) -> list[str]:
-    """Returns "+ LINE" for each unrecorded line, and "- LINE" for each missing recorded line."""
+    """Returns "+ LINE" for each computed line that is not recorded, and "- LINE" for each missing recorded line."""
     want, got = recorded(), computed(driver, *flags)
     return [f"- {line}" for line in want if line not in got] + [f"+ {line}" for line in got if line not in want]
 

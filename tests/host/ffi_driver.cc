@@ -58,7 +58,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
-// Returns the path of a file relative to the parent of the folder of this program.
+// Returns the path of a file, given its path relative to the parent of the folder of this program.
 fs::path InstalledPath(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }
@@ -138,7 +138,8 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// Returns exceptions as errors, so that the next cases still run after a case with invalid shapes or too little memory.
+// Runs a case. Returns exceptions as errors, so that the next cases still run after a case with invalid shapes or too
+// little memory.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));
@@ -201,7 +202,7 @@ int Run() {
   for (const GroupedGemmCase& c : cases) {
     const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options);
     wrong += !Report(c, run);
-    if (absl::IsFailedPrecondition(run.status())) break;  // The CPU lacks the ISA, so no other case can run.
+    if (absl::IsFailedPrecondition(run.status())) break;  // The machine lacks an ISA or executor. All cases would fail.
   }
   if (checksums) return wrong == 0 ? 0 : 1;
   absl::PrintF("%d %s, %d wrong (max error in units of the tolerance)\n", cases.size(),

@@ -56,9 +56,9 @@ class Pair:
     file: str
     name: str
     ours: Callable
-    without: str = ""  # names of parameters that raggemm's function lacks
-    more: str = ""  # names of parameters that only raggemm's function has
-    defaults: str = ""  # names of parameters with another default value
+    without: str = ""  # Parameters that only the other function has, separated by spaces.
+    more: str = ""  # Parameters that only `ours` has, separated by spaces.
+    defaults: str = ""  # Parameters whose defaults differ, separated by spaces.
 
     def __str__(self) -> str:
         return f"{self.package}-{self.name}"
@@ -66,7 +66,7 @@ class Pair:
     def theirs(self) -> list[Parameter]:
         path = importlib.metadata.distribution(self.package).locate_file(self.file)
         found = parameters_of(path.read_text(), self.name)
-        if "." in self.name:  # A method: the first parameter of `ours` stands for self, with another name.
+        if "." in self.name:  # In `ours`, the parameter self has another name.
             found[0] = found[0].replace(name=next(iter(inspect.signature(self.ours).parameters)))
         return found
 
@@ -75,7 +75,10 @@ class Pair:
 
 
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
-    """Returns a sentence for each difference that a caller would notice."""
+    """Returns a sentence for each difference between the parameters, unless `without`, `more` or `defaults` lists it.
+
+    A listed difference that does not exist also gets a sentence.
+    """
     ours = list(inspect.signature(function).parameters.values())
     at = {p.name: i for i, p in enumerate(ours)}
     names = [p.name for p in theirs]

@@ -9,7 +9,7 @@ from absl import flags
 from program_text import custom_calls
 from raggemm.compat import tokamax as compat
 
-flags.FLAGS.mark_as_parsed()  # keeps tokamax from parsing pytest's command line as its flags
+flags.FLAGS.mark_as_parsed()  # Keeps tokamax from parsing pytest's command line as its flags.
 
 SIZES = np.array([5, 0, 17, 1, 8, 0, 2, 31], np.int32)  # 8 uneven groups
 M, K, N, G = SIZES.sum() + 3, 16, 24, len(SIZES)

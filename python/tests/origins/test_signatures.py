@@ -1,4 +1,7 @@
-"""Tests that front ends have the arguments of the functions that they replace. `./dev test --origins` runs this."""
+"""Tests that functions of raggemm.compat have the parameters of the functions that they replace.
+
+Each Pair lists the intended differences. `./dev test --origins` runs the test.
+"""
 
 import sys
 
@@ -10,9 +13,9 @@ from signatures import Pair
 TE = "transformer_engine/jax"
 GEMM, QUANTIZATION = f"{TE}/cpp_extensions/gemm.py", f"{TE}/cpp_extensions/quantization.py"
 EJKERNEL = "ejkernel/modules/operations/grouped_matmul.py"
-QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # arguments of earlier versions of MaxText
+QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # tgmm of earlier MaxText has these arguments.
 MAXTEXT = "maxtext/kernels/megablox"
-SCORES = "score_function routing_map_format"  # raggemm's defaults are strings instead of enumerators
+SCORES = "score_function routing_map_format"  # Defaults are strings in raggemm and enumerators in TransformerEngine.
 NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute_lb_loss return_expert_counts
     defer_reductions precomputed_topk precomputed_density_prob"""
 

@@ -11,7 +11,7 @@ from absl import flags
 from raggemm.compat.tokamax import ragged_dot
 from tokamax._src.ops.ragged_dot import test_base
 
-flags.FLAGS.mark_as_parsed()  # keeps tokamax from parsing pytest's command line as its flags
+flags.FLAGS.mark_as_parsed()  # Keeps tokamax from parsing pytest's command line as its flags.
 
 
 class TestRaggedDot(test_base.RaggedDotTestBase):
@@ -26,7 +26,7 @@ class TestRaggedDot(test_base.RaggedDotTestBase):
 
 
 def test_raggemm_takes_the_arguments_of_an_implementation():
-    """tokamax passes on only the arguments that a call sets."""
+    """tokamax passes an implementation only the arguments that a call sets, so the test sets all of them."""
     passed = set()
 
     def spy(lhs, rhs, **named):

@@ -37,7 +37,7 @@ bool Fails() {
 
 }  // namespace
 
-// Replaces the allocation functions of the C library for all libraries of this process. operator new calls them, too.
+// Replaces the allocation functions of the C library, which operator new calls, for all libraries of this process.
 extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names
 void* __libc_malloc(size_t bytes);
@@ -58,7 +58,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 int madvise(void* start, size_t bytes, int) noexcept {
   static_cast<void>(start), static_cast<void>(bytes);
-  return Fails() ? -1 : 0;  // Success without any effect, because madvise only gives hints.
+  return Fails() ? -1 : 0;  // Succeeds without any effect, because madvise only gives hints.
 }
 }
 
@@ -132,8 +132,8 @@ struct Attempt {
   std::string defect;  // Description of wrong behaviour of the plugin. "": none.
 };
 
-// Checks a call in which allocations failed, and makes another call. Returns what is wrong about one of them, or "".
-// `error` is the error of the first call.
+// Checks a call in which allocations failed, and which returned `error`. Then makes another call. Returns what is wrong
+// about one of the two calls, or "" if nothing is.
 std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
   if (error.ok() && !call.IsRight()) return "the result is wrong";
   if (!error.ok() && !call.OutIsUntouched()) return "out was written to";

@@ -60,8 +60,8 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// A pool for a forked child. The parent's pool is unusable in the child, because a thread of the parent may have locked
-// its mutex during the fork.
+// A pool for a forked child. Its tasks never start. The parent's pool is unusable in the child, because a thread of the
+// parent may have locked its mutex during the fork.
 class PoolWithoutThreads : public host::TaskRunner {
  public:
   int64_t num_threads() const override { return 2; }

@@ -40,7 +40,7 @@ struct MatrixLayout {
   int64_t At(int64_t row, int64_t col) const { return start + row * row_step + col * col_step; }
 };
 
-// The product of one group: out += lhs x rhs, with out m x n.
+// The product of one group: out += lhs x rhs, with out m x n, lhs m x k and rhs k x n.
 struct Product {
   int64_t m, n, k;
   MatrixLayout lhs, rhs, out;
@@ -107,7 +107,7 @@ TEST(LargeExtents, WeightsOfManyGroups) {
   sizes[5] = 3;
   sizes[kGroups - 1] = 5;
   large.problem.lhs.first_dims = large.problem.out.first_dims = large.Sizes({kGroups}, sizes);
-  // Only 4 of 512 steps of k are filled. The rest of rhs is zero.
+  // Only 4 of 512 steps of k and 40 of 1024 columns are filled. All other elements of lhs and rhs are zero.
   large.RunAndCheck({{3, 40, 4, {0, kK, 1}, {5 * kK * kN, kN, 1}, {0, kN, 1}},
                      {5, 40, 4, {3 * kK, kK, 1}, {(kGroups - 1) * kK * kN, kN, 1}, {3 * kN, kN, 1}}});
 }

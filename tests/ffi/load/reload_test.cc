@@ -26,7 +26,7 @@ void LoadCallClose(const std::string& executor, host::TaskRunner* pool) {
   ASSERT_EQ(host::Instantiate(plugin.instantiate, call.attributes).message, "");
   ASSERT_EQ(host::Execute(plugin.execute, call, pool).message, "");
   EXPECT_TRUE(HasBits(test.problem.out, expected));
-  call.results[1].dims = {0};  // Makes the call invalid, because errors must not leak memory, either.
+  call.results[1].dims = {0};  // Makes the call invalid. An error must not leak memory.
   EXPECT_THAT(host::Execute(plugin.execute, call, pool).message, testing::HasSubstr("int64_workspace has 0 elements"));
 }
 
@@ -39,7 +39,7 @@ TEST(Reload, LateTasksAndOpenMpThreadsSurviveIt) {
     for (const char* executor : {"POOL", "OPENMP", "SERIAL"}) LoadCallClose(executor, &runner);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_EQ(keeping.kept(), 2u);
-    keeping.RunAll();  // Runs tasks of the calls above, after the plugin was closed.
+    keeping.RunAll();  // Runs the tasks that the pool kept, after the plugin was closed.
     if (i == lives / 3) early = ResidentBytes();
   }
   const int64_t grown = ResidentBytes() - early;

@@ -81,7 +81,7 @@ std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::T
   return result;
 }
 
-// If libgomp could not create its threads, it would end the process.
+// raggemm must limit the number of threads, because libgomp ends the process if it cannot create its threads.
 TEST(ThreadFailures, OpenMpHasFewerThreads) {
   for (int64_t threads = 0; threads <= 5; ++threads) {
     ASSERT_EQ(RunWithRoomFor(threads, "OPENMP", nullptr), "");
