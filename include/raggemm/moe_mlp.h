@@ -184,9 +184,9 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //     x            sums of rows of row_weights * dx
 //     row_weights  x[row_tokens] . dx
 //
-// Products and sums over the rows of a group are those of grouped_gemm.h, sums with ragged K. The exceptions are the dot
-// products with rows of a and of x, which have 16 interleaved sums. The gradient of relu at 0 is 0. Gate and up of
-// swiglu_oai have a gradient at their limits, but not beyond.
+// Products are those of grouped_gemm.h, and sums over the rows of a group are those of its ragged K. Only the dot
+// products with rows of a and of x have a rule of their own: 16 interleaved sums. The gradient of relu at 0 is 0. Gate
+// and up of swiglu_oai have a gradient at their limits, but not beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };
