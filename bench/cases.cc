@@ -33,11 +33,12 @@ constexpr Quantization kQuantizations[] = {
 };
 constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad};
 constexpr int kThreads[] = {1, 2};
-// K and N of weights in layers of Qwen3-30B-A3B, OLMoE, a wider model like Qwen, gpt-oss and DeepSeek-V2-Lite.
+// K and N of expert weights: Qwen3-30B-A3B, OLMoE, a model like Qwen but wider, gpt-oss and DeepSeek-V2-Lite.
 constexpr Shape kShapes[] = {{2048, 768}, {2048, 1024}, {4096, 1792}, {2880, 2880}, {1408, 2048}};
 constexpr int64_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
 
-// The shapes of the default run. They differ most: N = 768 is a multiple of 256, and N = 2880 only of 64.
+// Returns true for the two shapes of the default run. They differ most: N = 768 is a multiple of 256, but N = 2880 only
+// of 64.
 bool InDefault(const Shape& shape) { return shape.n == 768 || shape.n == 2880; }
 
 bool InDefault(Mode mode, int64_t rows) {
@@ -86,8 +87,8 @@ bool Selected(const Case& c, Selection selection) {
   return quick ? c.n == 768 && InQuick(c.mode, rows) : InDefault({c.k, c.n}) && InDefault(c.mode, rows);
 }
 
-// Returns the number of groups of a case: a multiple of four, so that threads that take whole groups have equal work.
-// The number is small enough for a call of a few milliseconds.
+// Returns the number of groups of a case: 4 to 32, and a multiple of four, so that threads that take whole groups have
+// equal work. More than 4 groups have at most 96 MiB of weights and 12 GFLOP, so that calls stay short.
 int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType rhs) {
   const int64_t weights = shape.k * shape.n;
   const int64_t by_memory = (int64_t{96} << 20) / BytesOf(rhs, weights);

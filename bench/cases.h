@@ -15,51 +15,54 @@
 
 namespace raggemm::bench {
 
-// The types of a quantized case, which is a forward product.
+// The element types and scales of a quantized case. Quantized cases are forward products.
 struct Quantization {
   absl::string_view name;  // Name in Case::Id(), like "int4".
   DType lhs, rhs, out;
-  std::optional<DType> rhs_scale;  // Type of the scales of rhs, one for each column and block of K.
-  // Steps of K that share a scale, reduced to their greatest common divisor with K. 0: all K.
+  std::optional<DType> rhs_scale;  // Type of the scales of rhs. Not set: rhs has no scales.
+  // Number of steps of K that share a scale of a column of rhs. If it does not divide K, their greatest common divisor
+  // is used. 0: all steps of K share a scale.
   int64_t block = 0;
   bool scales_rows = false;
 };
 
-// GemmSeries in peer.h describes the matrices of a case. lhs and rhs have the same type unless they are quantized.
+// A case of the benchmark: types, mode, threads and shapes. GemmSeries in peer.h describes the matrices of each mode.
 struct Case {
-  std::string name;  // "2048x768/rows8" (K x N), or the name of a recording.
+  std::string name;  // "2048x768/rows8" (K x N / rows of a group), or a recording's name.
   bool recorded = false;
   Mode mode = Mode::kForward;
   DType in = DType::kF32, out = DType::kF32;   // Types of lhs and out.
-  const Quantization* quantization = nullptr;  // Null: rhs has the type of lhs.
+  const Quantization* quantization = nullptr;  // Null: not quantized, and rhs has the type `in`.
   int threads = 1;
   int64_t k = 0, n = 0;
-  std::vector<int64_t> sizes;  // Rows of each group, possibly 0.
+  std::vector<int64_t> sizes;  // Number of rows of each group.
 
   int64_t rows() const;
   int64_t active_groups() const;
   DType rhs() const { return quantization != nullptr ? quantization->rhs : in; }
   int64_t scales_of_group() const;
-  // Returns text for filters: "forward/bf16-f32/2048x768/rows8/threads2", "quantized/int4-f32/...".
+  // Returns the name that filters match, like "forward/bf16-f32/2048x768/rows8/threads2", or "quantized/int4-f32/..."
+  // for a quantized case.
   std::string Id() const;
 };
 
-// Returns the same case with wider operands: bf16 if the case is quantized, otherwise f32.
+// Returns the same case with wider operands that are not quantized: bf16 if `c` is quantized, otherwise f32. An s32
+// result becomes f32.
 Case Widened(Case c);
 
 absl::string_view NameOf(Mode mode);
 
 enum class Selection : uint8_t {
-  kQuick,  // One shape with a few row counts, and a few recordings.
-  // Two shapes, f32 or bf16 operands with f32 results, 2 threads. Forward cases have all row counts. All other cases
-  // have some of them.
+  kQuick,  // A sample of kDefault: one shape with a few row counts, two recordings.
+  // Cases with 2 threads, of two shapes and the recordings. Operands are f32, bf16 or quantized. Results are f32, or
+  // s32 for products of integers. Forward cases that are not quantized have all row counts, all other cases have some.
   kDefault,
   kFull,
 };
 
-// Returns the cases of a selection whose Id() contains the regular expression `filter`. Cases of one input type stand
-// together. Quantized cases come first: they do not need their whole share of the time, and all later cases get the
-// rest of it. Returns InvalidArgument if the filter is no regular expression or matches no case.
+// Returns the cases of a selection whose Id() contains a match of the regular expression `filter`. Cases with the same
+// input type and quantization are adjacent. Quantized cases come first. The time that they leave of their share goes to
+// all later cases. Returns InvalidArgument if the filter is no regular expression or matches no case.
 absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
                                               const std::string& filter);
 

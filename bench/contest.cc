@@ -21,10 +21,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Least seconds of a turn, so that the wake-up of sleeping threads does not matter.
+// Least seconds for which a round calls one contender, so that the wake-up of sleeping threads does not matter.
 constexpr double kSecondsPerTurn = 0.02;
-// A contender that takes kFarBehind times as long as our library runs only two rounds, or one round if its call takes
-// kLongCall seconds. Disturbances of the machine hardly ever cause such a difference.
+// Limits for slow contenders. A contender is timed in only two rounds if its calls take kFarBehind times as long as
+// those of our library, or in one round if they also take kLongCall seconds. Disturbances of the machine hardly ever
+// cause such a difference.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 
@@ -35,7 +36,8 @@ double Spread(const std::vector<double>& values) {
 }
 
 constexpr size_t kReferenceElements = 128;
-// Number of elements of a result that are compared with our result. Comparing more elements would take too long.
+// Approximate number of elements of a large result that are compared with our result. Comparing all would take too
+// long.
 constexpr int64_t kComparedElements = 1 << 18;
 
 absl::Status Wrong(int64_t element, double got, double want) {
@@ -44,9 +46,9 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// Checks the results of contenders on operand set 0 of a case. Some elements of each result are compared with those of
-// tests/oracle, in float64. The first result that passes, from our library, is kept. All later results are also
-// compared with this first result.
+// Checks the results of contenders on operand set 0 of a case. A sample of each result is compared with tests/oracle,
+// in float64. Keeps the first correct result, that of our library, and compares a larger sample of each later result
+// with it.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
@@ -62,7 +64,7 @@ class ResultCheck {
 
   Case case_;
   std::vector<int64_t> dims_;
-  std::vector<int64_t> elements_;  // Indices of the result's elements that reference_ has.
+  std::vector<int64_t> elements_;  // Indices of the elements of out whose expected values are in reference_.
   Reference reference_;
   std::vector<char> first_;
 };
@@ -85,7 +87,7 @@ absl::StatusOr<ResultCheck> ResultCheck::For(const Case& c, const Operands& at) 
 
 absl::Status ResultCheck::Run(const Contender& contender) {
   const size_t bytes = static_cast<size_t>(SetBytesOf(case_).out);
-  std::memset(contender.result, 0xff, bytes);  // Bytes of 0xff are a NaN in every float type, and -1 in s32.
+  std::memset(contender.result, 0xff, bytes);  // Marks unwritten elements: NaN in every float type, -1 in s32.
   if (absl::Status status = contender.run(0); !status.ok()) return status;
   const Array got{contender.result, case_.out, dims_};
   if (absl::Status status = CompareWithReference(got); !status.ok()) return status;
@@ -103,14 +105,16 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
   return absl::OkStatus();
 }
 
-// Operands that are not quantized are in [-1,1], so a sum of `length` products is at most `length`. This bounds the
-// error of both results.
+// Compares about kComparedElements elements. Operands that are not quantized are in [-1,1], so a sum of `length`
+// products is at most `length`. This bounds the error of the new and of the first result. Quantized operands have the
+// same tolerance.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
   const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
   const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
-  // An odd step, so that the compared elements are in all columns, even if their number is a power of two.
+  // The distance between compared elements is odd, so that they are in all columns even if the number of columns is a
+  // power of two.
   const int64_t step = dims_[0] / kComparedElements | 1;
   for (int64_t i = 0; i < dims_[0]; i += step) {
     const double value = ToDouble(got, i), want = ToDouble(first, i);
@@ -135,7 +139,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   const Clock::time_point start = Clock::now();
   absl::StatusOr<ResultCheck> check = ResultCheck::For(case_, memory_.SetOf(case_, 0));
   if (!check.ok()) return check.status();
-  // These calls also warm up all contenders: libraries generate kernels and allocate buffers in their first call.
+  // Checks results, which also warms contenders up: libraries generate kernels and allocate buffers in their first
+  // call.
   for (Entrant& entrant : entrants_) {
     if (entrant.contender.result != nullptr) entrant.status = check->Run(entrant.contender);
   }
@@ -149,7 +154,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
         WaitUntilQuiet();
         limits.push_back(meter.Measure(case_.threads, case_.in, [this] { return NextMatrices(); }));
       }
-      // Each round begins with another contender, so that none is always the first or the last.
+      // Each round begins with the next contender, so that no contender is always the first or the last.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
       if (!TooSlow(entrant)) TakeTurn(entrant);
     }
@@ -158,8 +163,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// Adds the fastest candidate in widened_ to entrants_, by the better of two turns, or by one turn if calls are long. If
-// its results are wrong, tries the next candidate.
+// Times each candidate in widened_ in two rounds, or in one if its calls take kLongCall seconds. Adds the candidate
+// with the fastest round to entrants_. If its results are wrong, also adds the next candidate.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
   for (Entrant& candidate : widened_) {
@@ -190,8 +195,8 @@ void Contest::TakeTurn(Entrant& entrant) {
   entrant.seconds.push_back(seconds / calls);
 }
 
-// Returns the weights (wgrad: gradients) of the next operand sets, so many that reading them from memory takes some
-// milliseconds.
+// Returns where the weights (wgrad: gradients) of the next operand sets are. They have at least 64 MiB, which take some
+// milliseconds to read.
 Stretches Contest::NextMatrices() {
   constexpr int64_t kBytes = kBeyondCaches / 8;
   Stretches next;
@@ -202,7 +207,7 @@ Stretches Contest::NextMatrices() {
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  // Slow contenders run all rounds of a quantized case, because bf16 is expected to be slower than quantized operands.
+  // A quantized case is never ended early: its bf16 contender is expected to be slower than the quantized operands.
   if (entrant.seconds.empty() || case_.quantization != nullptr) return false;
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);

@@ -1,4 +1,4 @@
-// Measures one case: first checks the results of all contenders, then times the contenders in turns.
+// Measures one case: first checks the results of its contenders, then calls the contenders in turns and times them.
 #ifndef RAGGEMM_BENCH_CONTEST_H_
 #define RAGGEMM_BENCH_CONTEST_H_
 
@@ -16,8 +16,9 @@ namespace raggemm::bench {
 
 class ResultCheck;
 
-// Number of rounds: as many as fit into `seconds`, but at least `least` and at most `most`. In each round, every
-// contender has one turn of calls on successive sets of operands, for at least 20 ms.
+// Number of rounds: as many as begin within `seconds`, but at least `least` and at most `most`. A round calls one
+// contender after the other, each for at least 20 ms, on successive sets of operands. Slow contenders skip later
+// rounds.
 struct Rounds {
   int least, most;
   double seconds;
@@ -25,18 +26,19 @@ struct Rounds {
 
 class Contest {
  public:
-  // Prepares a contest between our library and `peers` on the operands of case `c` in `memory`. `wide`, unless null,
-  // adds contenders that multiply wider operands of the same shapes. For a bf16 case, `wide` has the same values in
-  // f32. For a quantized case, `wide` has other values, in bf16.
+  // Prepares a contest between our library and `peers` on the operands of case `c` in `memory`. If `wide` is not null,
+  // adds contenders that multiply its wider operands of the same shapes. For a bf16 case with f32 results, `wide` has
+  // the same values in f32. For a quantized case, `wide` has other values, in bf16.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
-  // Returns an internal error if our own result is wrong. If a peer fails, the error is in the report.
+  // Returns an error if a call of our library fails, or InternalError if its result is wrong. If a peer fails, the
+  // error is in the report.
   absl::StatusOr<proto::CaseReport> Run(LimitsMeter& meter, const Rounds& rounds);
 
  private:
   struct Entrant {
     Contender contender;
-    std::vector<double> seconds = {};  // Mean seconds of a call in each round.
+    std::vector<double> seconds = {};  // Mean seconds of a call, for each round.
     absl::Status status = {};          // First error of a call or check. After an error the contender is not timed.
   };
 
@@ -51,7 +53,8 @@ class Contest {
   const Memory& memory_;
   const Memory* wide_ = nullptr;
   std::vector<Entrant> entrants_;  // Contenders that are timed. The first contender is our library.
-  // Candidates that multiply widened operands. The fastest one becomes an entrant that also widens.
+  // Candidates that multiply operands that are already widened. The fastest candidate becomes an entrant whose calls
+  // also widen the operands.
   std::vector<Entrant> widened_;
   int64_t next_set_ = 0;
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
-// Number of turns in the first measurement of a unit, for each number of threads. Ten turns usually find the highest
+// Number of turns of a unit in its first measurement on each number of threads. Ten turns usually find the highest
 // rate, so the first cases of a run get the same limit as the last ones.
 constexpr int kFirstTurns = 10;
 
@@ -35,8 +35,8 @@ Store WidestStore() {
 }
 
 struct ReadPattern {
-  int streams;       // Streams that a thread reads side by side.
-  int64_t prefetch;  // Distance of prefetches ahead of reads, in bytes. 0: only the hardware prefetches.
+  int streams;       // Number of streams that a thread reads in turns.
+  int64_t prefetch;  // Distance in bytes between a read and its prefetch. 0: only the hardware prefetches.
 };
 
 // Reads 8 bytes of each cache line, which brings the whole line from memory.
@@ -50,10 +50,11 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
       sum += *reinterpret_cast<const uint64_t*>(line);
     }
   }
-  asm volatile("" : : "r"(sum));  // Keeps the loads from being optimized away.
+  asm volatile("" : : "r"(sum));  // Keeps the compiler from removing the loads.
 }
 
-// Reads bytes `from` to `to` of the memory, counted as if its ranges followed each other without gaps.
+// Reads the bytes `from` to `to` of the memory. Bytes are counted as if the ranges of `memory` had no gaps between
+// them.
 void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());
@@ -70,7 +71,7 @@ void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPatt
 //     four streams                   30
 //     four streams with prefetch     32
 //
-// On Zen 3 prefetch is slower. All patterns are measured each time. When the pattern was chosen only once per run, busy
+// On Zen 3 prefetch is slower. Measures all patterns in each call. When the pattern was chosen only once per run, busy
 // processes once made the slowest pattern win, and decoding ran 20 % above the limit.
 double ReadGbps(int threads, absl::FunctionRef<Stretches()> next) {
   constexpr ReadPattern kPatterns[] = {{1, 0}, {4, 0}, {4, 1024}, {8, 1024}};

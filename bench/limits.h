@@ -22,7 +22,7 @@ struct Limits {
   std::array<double, kUnits> gflops = {};
   double read_gbps = 0;
   double store_gbps = 0;  // Rate of non-temporal stores.
-  // Mean GFLOP/s of f32 fma over 10 ms. It is no limit, but shows if the machine is busy.
+  // Mean GFLOP/s of f32 fma over 10 ms. Not a limit, but a sign of a busy machine if it is low.
   double overall_fma_gflops = 0;
 };
 
@@ -58,8 +58,8 @@ class LimitsMeter {
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// The operations and bytes of a case that every implementation needs. Each operand and its scales are moved once. Only
-// weights of active groups are read. wgrad writes the gradients of all groups.
+// The operations and bytes of a case that no implementation can avoid. Each operand and its scales are moved once. Only
+// weights of groups with rows are read. wgrad writes the gradients of all groups.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };

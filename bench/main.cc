@@ -34,8 +34,9 @@ ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/ro
 namespace raggemm::bench {
 namespace {
 
-// The time limit of a run, by Selection: `run` seconds, plus `each_case` seconds for each case, both without the
-// set-up. With the set-up, the default run takes 25 minutes and the quick run two.
+// The time limit of a run, for each Selection: `run` seconds, plus `each_case` seconds for each case. The loading of
+// the peers is not counted, and cases may need longer for their least number of rounds. The default run takes 25
+// minutes and the quick run two.
 struct Length {
   const char* name;
   double run, each_case;
@@ -50,7 +51,7 @@ class Session {
 
   void PrintMachine() const;
 
-  // Runs the next case. Writes the report of all cases so far to the disk.
+  // Runs `c`, which must be the next case. Writes the report of all cases so far to the disk.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
   // Returns the first error of the session, for example InternalError if one of our results was wrong, or Unavailable
@@ -134,7 +135,7 @@ void Session::TakeMemoryFor(const Case& next) {
   memory_of_ = of;
 }
 
-// All cases that are left get equal shares of the time that is left.
+// Gives the next case an equal share of the time that is left for the remaining cases.
 Rounds Session::RoundsForNext() const {
   constexpr int kLeast = 3, kMost = 9;
   const Length& length = LengthOf(selection_);
@@ -151,7 +152,7 @@ void Session::JudgeAgain() {
   }
 }
 
-// The limits of the machine in the report are medians over all cases so far.
+// Writes the report. Its limits of the machine are medians over all cases so far.
 absl::Status Session::Write() {
   std::map<int, std::vector<Limits>> by_threads;
   for (const proto::CaseReport& c : report_.cases()) {

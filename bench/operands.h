@@ -17,14 +17,13 @@
 
 namespace raggemm::bench {
 
-// Bytes that exceed the caches that two benchmark threads can reach. Some CPUs have more L3 cache, but each core
-// reaches only a part of it.
+// Number of bytes that exceeds the caches that two benchmark threads can reach. Some CPUs have more L3 cache, but each
+// core reaches only a part of it.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
-// Memory filled with random numbers in [-1,1]. The numbers do not depend on the size of the arena, so a case always has
-// the same numbers. They are rounded to `precision` and stored as `dtype`. Numbers of quantized formats ignore
-// `precision`, and their magnitudes go up to the largest power of two of the format. Numbers of formats for scales are
-// in (0,1].
+// Memory filled with random numbers of type `dtype`. A case always has the same numbers, because they do not depend on
+// the size of the arena. Quantized numbers reach up to the largest power of two of the format. All other numbers are
+// rounded to `precision`, and are in (0,1] if only scales can have the type, else in [-1,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -39,8 +38,8 @@ class Arena {
   std::unique_ptr<char, Free> memory_;
 };
 
-// Pointers to one set of operands. Each operand has the matrices of all groups, one after the other. In forward cases,
-// rhs also has the matrices of groups without rows.
+// Pointers to one set of operands. Each operand has the matrices of all groups, one after the other. Matrices of
+// weights and of their gradients include those of groups without rows.
 struct Operands {
   char *lhs, *rhs, *out;
   char *lhs_scale = nullptr, *rhs_scale = nullptr;
@@ -55,8 +54,8 @@ SetBytes SetBytesOf(const Case& c);
 // have at least kBeyondCaches bytes.
 int64_t SetsOf(const Case& c);
 
-// Returns the memory that is in no cache when a call begins: the weights of groups with rows in a set of operands, or
-// for wgrad all gradients. Adjacent matrices are joined.
+// Returns where a set of operands has the weights of groups with rows, or for wgrad all gradients. They are in no cache
+// when a call on this set begins. Adjacent matrices are joined.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
 // Memory with random operand sets, large enough for each of `cases`, which use it one at a time. All cases must have
@@ -94,7 +93,7 @@ class Series {
   std::vector<Span> empty_gradients_;
 };
 
-// One call of our library, with the types, K and N of a case. `sizes` may differ from those of the case.
+// One call of our library, with the types, mode, K and N of a case. `sizes` may differ from those of the case.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);

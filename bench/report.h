@@ -12,7 +12,7 @@
 
 namespace raggemm::bench {
 
-// Returns a name like "Intel(R) Xeon(R) Processor (family 6, model 207)".
+// Returns the CPU's name, family and model: "Intel(R) Xeon(R) Processor (family 6, model 207)".
 std::string CpuName();
 
 proto::Machine DescribeMachine(const std::vector<Peer>& peers);
@@ -20,14 +20,15 @@ proto::Machine DescribeMachine(const std::vector<Peer>& peers);
 void SetLimits(const Limits& limits, int threads, proto::Limits& message);
 Limits LimitsOf(const proto::Limits& message);
 
-// Sets the best peer and our speed divided by its speed.
+// Sets ours_gflops. If a peer was measured, also sets best_peer, best_peer_gflops and ratio (our speed divided by its
+// speed).
 void SetComparison(proto::CaseReport& report);
 
 // Sets the fields of `report` that compare our speed with the machine: limits, unit, roofline_gflops, roofline_share.
 // Call SetComparison before this function.
 void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& report);
 
-// Returns Unavailable if the report cannot be written.
+// Writes a report as JSON, and creates its folder. Returns Unavailable if the file cannot be written.
 absl::Status WriteReport(const std::string& path, const proto::Report& report);
 
 }  // namespace raggemm::bench

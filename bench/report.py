@@ -23,8 +23,8 @@ F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# Each dict maps a regime of a report to a row of a table in the pages. A cell of the table is a geometric mean over all
-# cases of its row.
+# PLAIN_ROWS and QUANTIZED_ROWS map regimes of a report to rows of the tables in the pages. A cell of a table is a
+# geometric mean over all cases of its row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",
     "forward, 4 to 16 rows": "forward, 4 to 16",
@@ -54,8 +54,8 @@ QUANTIZED_HEADER = "| rows of a group, quantized | types |"
 BRIEF_HEADER = "| CPU |"
 
 # Limits for the warning about a busy machine.
-LEAST_OF_PROBE = 0.4  # Least fma rate of a thread / probed rate. Two threads on one core reach 0.5.
-MOST_SPREAD = 0.3  # Largest distance of the quartiles of a rate / its median.
+LEAST_OF_PROBE = 0.4  # Least ratio of a thread's fma rate to the probed rate. Two threads on one core reach 0.5.
+MOST_SPREAD = 0.3  # Largest ratio of the interquartile range of a rate to the median of the rate.
 
 METHOD = """\
 All contenders of a case take turns on the same operands in one process, after their results were compared with ours and
@@ -132,7 +132,8 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns a dict from each peer's name to its entry with the faster threading. Failed entries count as 0."""
+    """Returns a dict from each peer's name to its faster entry, with own or outer threads. Failed entries count as 0.
+    All peers that widen have the name "widen"."""
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
@@ -176,7 +177,7 @@ def machine_section(machine: dict) -> str:
     )
     peers = [f"- {peer['name']}: {peer['description']}" for peer in machine.get("peers", [])]
     peers += [f"- {peer['name']}: absent, {peer['description']}" for peer in machine.get("absent", [])]
-    listed = re.sub(r"(?<!\S)/\S*/", "", "\n".join(peers))  # A recorded report names libraries, not their folders.
+    listed = re.sub(r"(?<!\S)/\S*/", "", "\n".join(peers))  # Keeps the names of libraries, but not their folders.
     run = f"{machine['compiler']}; {machine['date']}; {machine['selection']} run"
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}; {run}.\n\n{markdown(limits, 1)}\n\n"
@@ -213,8 +214,8 @@ def warning(report: dict, cases: pd.DataFrame) -> str:
 
 
 def share_by_rows(cases: pd.DataFrame, path: pathlib.Path) -> bool:
-    """Draws the share of the roofline against rows per group: a panel for each shape and type, forward, f32 out.
-    Returns false if there is no such case."""
+    """Draws the share of the roofline against rows per group, for forward cases with f32 results that are not
+    quantized, on the most threads: a panel for each shape and input type. Returns false if there is no such case."""
     swept = cases[(cases["sweep_or_recorded"] == "sweep") & (cases["mode"] == "forward") & cases["quantization"].isna()]
     swept = swept[(swept["out_dtype"] == "f32") & swept["lhs_dtype"].isin(["f32", "bf16"])]
     swept = swept[swept["threads"] == swept["threads"].max()]
@@ -271,9 +272,9 @@ def write_report(report: dict, folder: pathlib.Path, name: str, every_case: bool
 
 
 def file_name(machine: dict) -> str:
-    """Turns 'Intel(R) Xeon(R) Processor (family 6, model 207)' into 'intel-xeon-processor-family-6-model-207'. If
-    a unit of the CPU is faster than f32 fma, adds its name: a virtual machine may hide the unit, so that one CPU has
-    two reports."""
+    """Returns a file name for the CPU: 'intel-xeon-processor-family-6-model-207' for 'Intel(R) Xeon(R) Processor
+    (family 6, model 207)'. If a unit that multiplies floats is faster than f32 fma, adds the name of the unit: a
+    virtual machine may hide the unit, so that one CPU has two reports."""
     rates = rates_of(machine["limits"][-1])
     fastest = max((name for name in rates if name not in UNITS_OF_BYTES), key=lambda name: rates[name] or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"
@@ -293,7 +294,8 @@ def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
 
 
 def fields(recorded: pd.DataFrame, types: dict[str, str], rows: dict[str, str]) -> dict[tuple[str, str], str]:
-    """Returns the measured table cells by (types, row): 'ratio to the best peer / roofline share'."""
+    """Returns a dict from (types, row) to the cell of a page's table: 'ratio to the best peer / share of the
+    roofline'."""
     own = recorded.assign(row=recorded["regime"].map(rows), name=recorded["types"].map(types)).dropna(
         subset=["row", "name"]
     )

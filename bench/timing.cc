@@ -26,7 +26,7 @@ double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start, end;
   bool started = false;
-  // The last thread that arrives calls this function: once when all threads are ready, and once when all threads are
+  // Takes the time when the last thread has arrived: the start when all threads are ready, and the end when all are
   // done.
   std::barrier together(threads, [&]() noexcept {
     (started ? end : start) = Clock::now();
@@ -76,7 +76,7 @@ double PiecesBefore(const std::vector<double>& times, double moment) {
 }
 
 void LimitSpinning(char** argv) {
-  // Number of loops that OpenMP's workers spin. A loop is one pause instruction, 20 to 60 ns.
+  // The variable is the number of loops for which OpenMP's workers spin. A loop is one pause instruction, 20 to 60 ns.
   constexpr char kVariable[] = "GOMP_SPINCOUNT";
   if (std::getenv(kVariable) != nullptr) return;
   setenv(kVariable, "20000", 0);

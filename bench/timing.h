@@ -1,4 +1,4 @@
-// Timing of work on several threads, while no other thread of the process runs.
+// Times work on several threads, while no other thread of the process runs.
 #ifndef RAGGEMM_BENCH_TIMING_H_
 #define RAGGEMM_BENCH_TIMING_H_
 
@@ -18,8 +18,8 @@ struct PieceRates {
   double overall;  // Mean rate from the common start to the end of the last thread.
 };
 
-// Runs body(thread) `pieces` times on each of `threads` threads at once. PieceRates::fastest covers only `window`
-// successive pieces, so another process that takes a core for a moment does not lower it.
+// Runs body(thread) `pieces` times on each of `threads` threads at once. PieceRates::fastest is the highest rate during
+// `window` successive pieces of thread 0, so another process that takes a core for a moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
 // Returns the number of pieces that a thread had finished at `moment`, including a fraction for the piece in
@@ -28,7 +28,8 @@ double PiecesBefore(const std::vector<double>& times, double moment);
 
 // Shortens the time that OpenMP's workers spin after a parallel region, from 18 ms to about a millisecond. Workers
 // still spin between the products of a series, so no contender becomes slower. Restarts the process, because the OpenMP
-// library reads the environment only when it is loaded. So main must call this function first.
+// library reads the environment only when it is loaded. So main must call this function first. Does nothing if
+// GOMP_SPINCOUNT is already set.
 void LimitSpinning(char** argv);
 
 // Waits until no other thread of the process is running, for at most 100 ms.

@@ -13,22 +13,22 @@ namespace raggemm::bench {
 struct Unit {
   const char* name;
   DType in;                    // Type of the elements of both operands.
-  double flops;                // Multiplications and additions in a step of `run`.
+  double flops;                // Number of multiplications and additions in one step.
   int64_t steps;               // Number of steps that take about 10 ms.
-  void (*run)(int64_t steps);  // Null if the CPU lacks the unit or Linux does not permit it.
+  void (*run)(int64_t steps);  // Runs steps. Null if the CPU lacks the unit or Linux forbids it.
 };
 
-// The first unit is f32 fma, or separate multiplications and additions on CPUs without fma.
+// Units()[0] is f32 fma, or separate multiplications and additions on CPUs without fma.
 inline constexpr int kUnits = 5;
 const std::array<Unit, kUnits>& Units();
 
-// Returns true if the CPU has a unit and it multiplies the type `in`. The first unit multiplies all types, because they
-// can be widened to f32.
+// Returns true if the CPU has the unit and the unit multiplies the type `in`. The first unit multiplies all types,
+// because they can be widened to f32.
 bool Multiplies(const Unit& unit, DType in);
 
 struct UnitRates {
   double fastest;  // GFLOP/s in the best millisecond.
-  double overall;  // Mean GFLOP/s over all 10 ms, which other processes lower.
+  double overall;  // Mean GFLOP/s over all 10 ms. Other processes lower this mean.
 };
 
 UnitRates MeasureUnit(const Unit& unit, int threads);

@@ -44,7 +44,7 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "show_toc_level": 2,
     "home_page_in_toc": True,
-    "navbar_persistent": [],  # No search button in the header: the sidebar has a search.
+    "navbar_persistent": [],  # No search button in the header, as the sidebar has a search.
 }
 
 

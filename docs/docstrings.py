@@ -24,7 +24,7 @@ def _escaped(line: str) -> str:
 
 
 class _Writer:
-    """The converted lines, and the state of the section, list and block at their end."""
+    """Collects the converted lines. Also has the section, list and literal block that the last line is in."""
 
     def __init__(self) -> None:
         self.out: list[str] = []
@@ -73,7 +73,7 @@ def as_rst(lines: list[str]) -> list[str]:
 
 
 def list_fields(thing: type) -> list[str]:
-    """Returns a list of the fields of a class with trailing comments, as reStructuredText."""
+    """Returns the fields of a class that have a trailing comment, as a list in reStructuredText."""
     source = inspect.getsource(thing)
     found = FIELD.findall(source)
     return ["", *(f"* **{name}**: {_escaped(comment)}" for name, _, comment in found), ""] if found else []
@@ -87,6 +87,6 @@ def setup(app) -> None:
     def skip(app, what: str, name: str, thing: object, skipped: bool, options: object) -> bool | None:
         return True if type(thing).__name__ == "_tuplegetter" else None  # Skips fields of NamedTuples.
 
-    # Converts docstrings before Sphinx's napoleon extension, which has priority 500.
+    # Runs `process` before Sphinx's napoleon extension, which has priority 500.
     app.connect("autodoc-process-docstring", process, priority=400)
     app.connect("autodoc-skip-member", skip)

@@ -24,7 +24,8 @@ def includes(docs: pathlib.Path = DOCS) -> dict[pathlib.Path, pathlib.Path]:
 
 
 def convert_links(page: pathlib.Path, text: str, folder: pathlib.Path, placed: dict) -> str:
-    """Converts links in text from relative to the folder to relative to the page."""
+    """Makes links in `text` that are relative to `folder` relative to the page. Links to an included file become links
+    to its page."""
 
     def link(match: re.Match) -> str:
         target = (folder / match[1]).resolve()

@@ -19,21 +19,22 @@
 
 namespace raggemm {
 
-// A decoded custom call. The problem and the workspace point to XLA's buffers. The operand names of messages point into
-// the attributes.
+// A decoded custom call. The problem and the workspace point to XLA's buffers. The names of operands for messages point
+// into the attributes.
 struct DecodedCall {
   Options options;   // Options from the attributes, and the pool from the handler.
-  NamedSlots named;  // Optional operands and results of this call.
+  NamedSlots named;  // Dims arrays, optional operands and optional results that this call has.
   absl::Span<int64_t> workspace;
 };
 
-// The members of a custom call that its handlers use. `config` is a message with the options and on_error. The problem
-// also needs an overload of FillOutWithNaN.
+// Requires the members of a custom call that its handlers use. `config` is a message with the options and on_error.
+// `problem` also needs an overload of FillOutWithNaN.
 template <class Call>
 concept IsCustomCall = std::derived_from<Call, DecodedCall> && requires(Call call, BufferReader& buffers) {
   { Call::kDescription } -> std::convertible_to<const CustomCall&>;
   call.config.on_error();
-  // Applies the attributes in `config` to `problem`, and parses the lists of operands into `named`.
+  // Applies the attributes in `config` to `problem`, and parses the lists of dims arrays, operands and results into
+  // `named`.
   { call.ApplyAttributes() } -> std::same_as<absl::Status>;
   // Sets the arrays of `problem` to the buffers of the call. Does not read the workspace.
   call.ReadBuffers(buffers);

@@ -52,7 +52,8 @@ static_assert(HaveSameNumbers<WeightOn, proto::MoeMlpConfig::WeightOn::Value>(
     proto::MoeMlpConfig::WeightOn::Value_ARRAYSIZE, {{WeightOn::kOutput, proto::MoeMlpConfig::WeightOn::OUTPUT},
                                                      {WeightOn::kInput, proto::MoeMlpConfig::WeightOn::INPUT}}));
 
-// Copies the fields of `config` to `problem`, except the options (executor, isa, threads) and the lists of operands.
+// Copies the fields of `config` to `problem`, except the options (executor, isa, threads), on_error and the lists of
+// names.
 inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
   problem.lhs.is_trans = config.lhs_is_trans();
   problem.rhs.is_trans = config.rhs_is_trans();
@@ -62,7 +63,7 @@ inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProbl
   problem.lhs.layout = static_cast<Layout>(config.lhs_layout());
   problem.rhs.layout = static_cast<Layout>(config.rhs_layout());
   problem.out.layout = static_cast<Layout>(config.out_layout());
-  // Bf16SumsOf returns null for AUTO, because no rule has this name.
+  // AUTO leaves the rule open: Bf16SumsOf returns null, because no rule has this name.
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));
   problem.precision = static_cast<Precision>(config.precision());
   if (config.has_activation()) problem.activation = static_cast<Activation>(config.activation());

@@ -44,7 +44,7 @@ absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view n
   return "neither bool, int64 nor string";
 }
 
-// Checks the type first, because XLA's error for a wrong type would be INTERNAL.
+// Sets `value` to an attribute. Checks the type first, because XLA's error for a wrong type would be INTERNAL.
 template <typename T>
 absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type, T& value) {
   if (!attributes.contains<T>(name)) {
@@ -141,7 +141,7 @@ absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl
     return Invalid("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", threads);
   }
   options.threads = threads;
-  options.executor = static_cast<Executor>(executor);  // ffi/config.h checks that both enums agree.
+  options.executor = static_cast<Executor>(executor);  // ffi/config.h checks that both enums have the same numbers.
   options.isa = IsaOf(isa);
   if (options.isa || absl::EqualsIgnoreCase(isa, kAuto)) return absl::OkStatus();
   std::string allowed(kAuto);
@@ -294,7 +294,7 @@ void AdviseHugePages(void* data, size_t bytes) {
   constexpr size_t kHugePage = 2 << 20;
   const size_t before = -reinterpret_cast<uintptr_t>(data) % kHugePage;
   if (bytes < before + kHugePage) return;
-  // If madvise fails, the only loss is speed.
+  // Ignores an error of madvise, because it only costs speed.
   madvise(static_cast<char*>(data) + before, (bytes - before) / kHugePage * kHugePage, MADV_HUGEPAGE);
 }
 

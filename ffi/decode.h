@@ -74,6 +74,7 @@ class BufferReader {
   //
   // - The call has too few operands or results, or not as many optional ones as its attribute names.
   // - A buffer has an element type that is no DType.
+  // - A dims array that the attribute `ragged` does not name has another shape than [0].
   // - The workspace is no vector of int64.
   absl::StatusOr<absl::Span<int64_t>> ReadWorkspace();
 
@@ -89,11 +90,11 @@ class BufferReader {
   absl::Status status_;
 };
 
-// Returns the size of a buffer in bytes. Returns 0 if the size overflows or the element type is unknown. An element
-// smaller than a byte counts as one byte. XLA's own function does not check for overflow.
+// Returns the size of a buffer in bytes, or 0 if the size overflows or the element type is unknown. An element smaller
+// than a byte counts as one byte. XLA's own function does not check for overflow.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
-// Requests huge pages for all whole huge pages in [data, data + bytes).
+// Asks Linux to use huge pages for all whole 2 MiB pages in [data, data + bytes).
 //
 // XLA allocates results for each execution. The gradients of all experts are hundreds of megabytes, and with 4 KiB
 // pages their page faults cost more time than the arithmetic. Gradients of one projection of 128 experts (bfloat16,

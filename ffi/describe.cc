@@ -39,7 +39,7 @@ using proto::GroupedGemmConfig;
 
 // ---- JSON: each function returns the text of a value ----
 
-// Returns a JSON string. `text` must be ASCII.
+// Returns `text` as a JSON string. `text` must be ASCII.
 std::string Text(absl::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
@@ -135,7 +135,8 @@ std::string Variable(const std::optional<std::string>& value) {
   return value ? Text(absl::CHexEscape(*value)) : "null";
 }
 
-// Returns the errors that the environment variables cause in calls with XLA's pool.
+// Returns the errors that the environment variables cause in calls with XLA's pool, as a JSON string. Null if there are
+// none.
 std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
@@ -146,8 +147,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Returns the arithmetic, the default ISA for it, and the reason for both. `as` is the name of the arithmetic.
-// `because` is the reason for the arithmetic, or empty.
+// Returns the arithmetic, the default ISA for it, and the reason for both, as a JSON object. `as` is the name of the
+// arithmetic. `because` is the reason for the arithmetic, or empty.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

@@ -34,8 +34,8 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// XLA's pool as a TaskPool. XLA's pool gets the task itself, so a task that starts late does not use this adapter,
-// which may be gone by then.
+// Makes XLA's pool a TaskPool. Hands each task over to XLA's pool. The task does not use this adapter, so it may start
+// when the adapter is gone.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
@@ -69,9 +69,9 @@ auto OnException(Report report) {
   }
 }
 
-// Returns the outcome of a failed call: success if on_error is NaN and `fill` has set the result to NaN, else an error.
-// Success needs no memory. FAILED_PRECONDITION is an error even if on_error is NaN: the machine lacks something, so
-// other data would not help.
+// Returns the outcome of a failed call, and writes the message to stderr unless on_error is RAISE. The outcome is
+// success if on_error is NaN and `fill` has set the result to NaN, else an error. Success needs no memory.
+// FAILED_PRECONDITION is an error even if on_error is NaN: the machine lacks something, so other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
   try {
@@ -86,11 +86,12 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
     // The codes of XLA and of absl::Status have the same numbers.
     return {static_cast<ffi::ErrorCode>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
-    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // std::string stores so short a text inside itself.
+    // Allocates nothing: the text fits into std::string itself.
+    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};
   }
 }
 
-// The number of calls of raggemm_record_plans(1) that no raggemm_record_plans(0) has ended yet.
+// The number of calls of raggemm_record_plans(1) that have not been ended by a call of raggemm_record_plans(0).
 constinit std::atomic<int32_t> plan_recorders{0};
 constinit std::mutex records_mutex;
 
@@ -165,7 +166,8 @@ char* TextForC(MakeText make_text) {
   }
 }
 
-// Decodes the frame without XLA's macros, because a handler made by them cannot return text.
+// Returns the plan of a call as text, or the text of its error. Decodes the frame without XLA's macros, because a
+// handler made by them cannot return text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
   const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),

@@ -31,7 +31,8 @@ XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame);
 
 // Sets two numbers from which the length of the workspace of raggemm_grouped_gemm_v1 follows: *constant + *per_group *
-// P*R*G elements. `dims_arrays` is the number of dims arrays that are set, up to six.
+// P*R*G elements, with P, R and G of include/raggemm/problem.h. `dims_arrays` is the number of dims arrays that are
+// set, up to six.
 void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 
 // The custom call raggemm_moe_mlp_v1 (include/raggemm/moe_mlp.h) binds, in order:
@@ -41,7 +42,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 //               raggemm_v1_moe_mlp_workspace elements)
 //   attributes  MoeMlpConfig of proto/config.proto
 //
-// The handlers behave like those of raggemm_grouped_gemm_v1.
+// The handlers behave like those of raggemm_grouped_gemm_v1, but after some errors out has changed (see MoeMlp).
 XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
 
@@ -73,19 +74,19 @@ char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 // Starts a recording of plans if `on` is 1, and ends one if `on` is 0. While at least one recording is on, the plans of
 // all calls on all threads are kept.
 void raggemm_record_plans(int32_t on);
-// Returns the recorded plans in the order of the calls, as raggemm_plan_text returns them, separated by blank lines.
-// Then forgets them. A call of raggemm_moe_mlp_v1 has the plans of the products for its first piece of rows. A call of
-// raggemm_moe_mlp_backward_v1 has none.
+// Returns and forgets the recorded plans. They are in the order of the calls, as raggemm_plan_text returns them,
+// separated by blank lines. A call of raggemm_moe_mlp_v1 has the plans of the products for its first piece of rows. A
+// call of raggemm_moe_mlp_backward_v1 has none.
 char* raggemm_take_plans(void);
 
 // Returns the facts about the library on this machine, as a JSON object:
 //
 //   version, ffi_api   versions such as "0.1.0" and "0.3"
-//   cpu                name that the CPU gives itself
+//   cpu                name of the CPU, empty if it is unknown (HostCpuBrand)
 //   isas               instruction sets, the best one first: name (as in proto/config.proto), usable, missing (what
 //                      this machine lacks, or null), kernels (names), probed_gflops (by arithmetic, if measured)
-//   f32, bf16          defaults for f32, and for bf16 with bf16: arithmetic, isa, reason; isa is null, and reason is
-//                      the error, if the environment is wrong
+//   f32, bf16          defaults for f32, and for bf16 with bf16: arithmetic, isa, reason; if RAGGEMM_ISA is wrong, isa
+//                      is null and reason is the error; if RAGGEMM_BF16_SUMS is wrong, bf16 is null
 //   executors, bf16_sums, precisions
 //                      names of proto/config.proto
 //   max_threads        largest number of threads of a call

@@ -22,9 +22,10 @@
 namespace raggemm::bench {
 namespace {
 
-// BLIS recognizes CPUs with two AVX-512 units by words in their names, and uses the kernels for AVX2 on all other CPUs.
-// So this function sets BLIS_ARCH_TYPE, the number of a core type, unless the environment already has it.
-// bli_arch_string returns the name for a number.
+// Initializes BLIS. BLIS itself recognizes CPUs with two AVX-512 units by words in their names, and uses the kernels
+// for AVX2 on all other CPUs. So on a CPU with AVX-512, this function sets BLIS_ARCH_TYPE to the number of the core
+// type while it calls `init`, unless the environment already has the variable. bli_arch_string returns the name for a
+// number.
 void Initialize(void (*init)(), const char* (*arch_string)(int), absl::string_view core_type) {
   constexpr char kVariable[] = "BLIS_ARCH_TYPE";
   const bool force = std::getenv(kVariable) == nullptr && HostCpu().Has("avx512");

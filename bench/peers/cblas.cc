@@ -39,7 +39,7 @@ absl::Status RunLoop(const CblasLibrary& library, const GemmSeries& series, Peer
   });
 }
 
-// The arguments of a batch call. Groups with the same number of rows form one batch.
+// The arguments of a CblasGemmBatch. Groups with the same number of rows form one batch.
 struct Batches {
   std::vector<int> trans_a, trans_b, m, n, k, lda, ldb, ldc, sizes;
   std::vector<float> alpha, beta;

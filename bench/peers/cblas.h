@@ -21,7 +21,7 @@ using CblasGemmBatch = void(int order, const int* trans_a, const int* trans_b, c
                             const int* batch_sizes);
 
 struct CblasLibrary {
-  // Sets the number of threads for later calls in this thread.
+  // Sets the number of threads for later calls of the library in this thread.
   std::function<void(int threads)> set_threads;
   std::function<int()> threads;
   std::function<std::string()> describe;

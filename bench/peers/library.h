@@ -10,11 +10,12 @@ namespace raggemm::bench {
 
 class Library {
  public:
-  // Never unloads the library, because its threads may live as long as the process. Returns NotFoundError with the
-  // reason if the library cannot be loaded or the path is empty.
+  // Loads a library. Never unloads it, because its threads may live as long as the process. Returns NotFoundError with
+  // the reason if the library cannot be loaded or the path is empty.
   static absl::StatusOr<Library> Load(const std::string& path);
 
-  // Sets `function` to the address of the symbol, or to null if the symbol is missing. Then status() is an error.
+  // Sets `function` to the address of the symbol. If the symbol is missing, sets `function` to null, and status() is an
+  // error.
   template <typename Function>
   void Find(const std::string& symbol, Function*& function) {
     function = reinterpret_cast<Function*>(Address(symbol));

@@ -1,7 +1,7 @@
-// MKL, twice: one peer calls it for each product, in f32, bf16 or f16. The other peer makes one call for all products,
-// in f32.
+// MKL as two peers. One peer calls MKL for each product, in f32, bf16 or f16. The other peer makes one call for all
+// products, in f32.
 //
-// It uses GNU's OpenMP, like everything else here. Intel's OpenMP would be a second team of threads, which spins for
+// MKL uses GNU's OpenMP, like everything else here. Intel's OpenMP would be a second team of threads, which spins for
 // 200 ms after each call. cblas_hgemm, f16 to f16, is left out, because it sums in f16. With K = 256, its error is 17
 // times the bound for f32 sums (Emerald Rapids).
 #include <link.h>
@@ -27,15 +27,15 @@ constexpr int kLp64 = 0;          // MKL_INTERFACE_LP64
 constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 
 // Keeps MKL from using VDPBF16PS on Intel's CPUs without AMX, where this instruction has half the rate of fma. Without
-// the instruction, MKL widens bf16, and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on
-// Emerald Rapids, 2048x768, 2 outer threads:
+// VDPBF16PS, MKL widens bf16, and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on Emerald
+// Rapids, 2048x768, 2 outer threads:
 //
-//     rows                          1     4    16    64   512   wgrad of 16
-//     MKL without the instruction   3    33   109   229   287   213
-//     MKL with it                  19    46   100   147   167   155
-//     oneDNN with it               14    45   101
+//     rows                      1     4    16    64   512   wgrad of 16
+//     MKL without VDPBF16PS     3    33   109   229   287   213
+//     MKL with VDPBF16PS       19    46   100   147   167   155
+//     oneDNN with VDPBF16PS    14    45   101
 //
-// A process can use MKL only with or only without the instruction, because MKL reads the variable in its first call.
+// A process can use MKL only with or only without VDPBF16PS, because MKL reads the variable in its first call.
 void AvoidSlowDotInstruction() {
   const bool slow = __builtin_cpu_is("intel") && !__builtin_cpu_supports("amx-bf16");
   if (slow && HostCpu().Has("avx512")) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);

@@ -1,7 +1,7 @@
 // OpenBLAS, twice: Debian's, and the newer one in SciPy's wheels.
 //
-// Debian's is the OpenMP build, which shares its threads with everything else here. The threads of a pthread build spin
-// beside them. The wheel has a pthread build, so both kinds are measured.
+// Debian's is the OpenMP build, which shares its threads with everything else here. SciPy's is a pthread build, whose
+// own threads spin beside those of OpenMP.
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +27,7 @@ const char* CoreType() {
 void SetEnvironment() {
   if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
   // Idle threads of the pthread build spin for 2^21 clock ticks, about 1 ms, so that they stay awake from product to
-  // product. With the default of 117 ms they would disturb the next measurement, and calls are no faster (4 to 512
+  // product. With the default of 117 ms they would disturb the next measurement, and calls would be no faster (4 to 512
   // rows, K = 2048).
   setenv("OPENBLAS_THREAD_TIMEOUT", "21", 0);
 }

@@ -28,15 +28,15 @@ struct GemmSeries {
   absl::Span<const int64_t> rows;  // Number of rows m of each group, at least 1.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
-  // Scales of quantized operands, for each group: f32 [m] for the rows of lhs, and [k / block, n] for rhs. Empty if
-  // there are no scales.
+  // Pointers to the scales of each group: f32 [m] for the rows of lhs, and [k / block, n] for rhs. Empty if the operand
+  // has no scales.
   absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;
 };
 
-// The threads of a peer. kOwn: the groups are computed one after the other, each on the library's own threads. kOuter:
-// several threads take groups, the largest first, and each of them runs the library on one thread.
+// The threads on which a peer computes groups. kOwn: the library's own threads compute one group after the other.
+// kOuter: several threads of ours take groups, the largest first, and each of them runs the library on one thread.
 enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
@@ -44,13 +44,13 @@ struct Peer {
   // True if one call of the library computes the whole series on its own threads.
   bool one_call = false;
   bool quantized = false;
-  // Returns true for supported types and modes. The shape matters only for quantized operands. Returns false if the
-  // library would use a reference implementation.
+  // Returns true if the library supports the types and the mode of the series by more than a reference implementation.
+  // The answer depends on the shape only for quantized operands.
   std::function<bool(const GemmSeries& series)> supports;
-  // Computes a series. The first call for a shape prepares kernels and descriptors and keeps them. Successive calls may
-  // have different `threads` and `threading`. OpenMP's number of threads is restored. Only one peer runs at a time.
-  // Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or has fewer threads
-  // than asked for.
+  // Computes a series. The first call for a shape may prepare kernels and descriptors and keep them. Successive calls
+  // may have different `threads` and `threading`. Restores OpenMP's number of threads. Callers must run only one peer
+  // at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or has fewer
+  // threads than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
   // Returns version, core type and path of the library in one line.
   std::function<std::string()> describe;
@@ -61,8 +61,8 @@ struct AbsentPeer {
   std::string reason;
 };
 
-// Return the peers that were found on this machine, and those that were not. The first call loads the libraries and
-// sets the environment variables that choose their kernels. No other thread may run meanwhile.
+// Return the peers that were found on this machine, and those that were not. The first call of either function loads
+// the libraries and sets the environment variables that choose their kernels. No other thread may run during this call.
 const std::vector<Peer>& LoadPeers();
 const std::vector<AbsentPeer>& AbsentPeers();
 

@@ -17,7 +17,7 @@ struct Peers {
   std::vector<AbsentPeer> absent;
 };
 
-// MKL is last, because libraries that are loaded later would find its cblas_sgemm first.
+// Loads all peers. MKL is last, because libraries that are loaded after MKL would find its cblas_sgemm first.
 Peers Load() {
   const Source sources[] = {{{"onednn", "onednn-sgemm"}, LoadOneDnn<2>},
                             {{"onednn3", "onednn3-sgemm", "onednn3-quantized"}, LoadOneDnn<3>},

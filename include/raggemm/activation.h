@@ -6,8 +6,8 @@
 
 namespace raggemm {
 
-// An activation of x, or of a gate and up. kSwigluOai (gpt-oss) needs a gate. The others take the gate as x if there is
-// one, and their result is multiplied by up.
+// An activation. Without a gate, x is up. With a gate, x is the gate, and the result is multiplied by up. kSwigluOai
+// (gpt-oss) needs a gate, and computes its result from gate and up by a formula of its own.
 //
 //     kSilu       x * sigmoid(x)
 //     kGelu       x * Phi(x), with Phi the cumulative distribution function of the normal distribution

@@ -27,7 +27,7 @@ struct Arithmetic {
   int64_t chain;  // Largest number of steps of k in a chain, unless f32 is split (Splitting).
   int64_t lanes;
   int64_t pair;
-  int64_t whole;  // Multiple, in steps of k, to which each chain is filled up by steps that multiply +0 by +0.
+  int64_t whole;  // Multiple of steps of k to which chains are filled up. The added steps multiply +0 by +0.
   // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
   // denormal after rounding. The epilogue keeps denormals.
   bool flushes;
@@ -43,12 +43,12 @@ enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
 // times the error at K = 4096, but calls take 2 % longer (Zen 4, mean of 26 forward, transposed and gradient calls with
 // 1 to 512 rows).
 inline constexpr Arithmetic kArithmetics[] = {
-    // name, product, sum, chain, lanes, pair, whole, flushes, split_block, adds_pairs, bf16_sums
+    // The columns are name, product, sum, chain, lanes, pair, whole, flushes, split_block, adds_pairs and bf16_sums.
     {"f32", DType::kF32, DType::kF32, 256, 1, 1, 1, false, 0, false, "fma"},
     {"f64", DType::kF64, DType::kF64, 256, 1, 1, 1, false, 0, false, nullptr},
-    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain.
+    // bf16 with bf16 as VDPBF16PS computes it. With split f32, all products of a block of 64 steps of k are one chain.
     {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, 2, true, 64, false, "pairs"},
-    // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 fills an AMX tile.
+    // bf16 with bf16 as TDPBF16PS computes it. With split f32, a block of 32 steps of k fills an AMX tile.
     {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, 32, true, 32, false, "tiles"},
     {"s32", DType::kS8, DType::kS32, 256, 1, 1, 1, false, 0, false, nullptr},
     // bf16 with bf16 as BFMMLA computes it: one instruction multiplies and adds two pairs, which are four steps of k.
@@ -77,7 +77,7 @@ struct Splitting {
 // The precisions, in the order of kSplittings.
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };
 
-// Rows: name, parts, products, order, error. A comment of tests/oracle/reference.cc proves the values of `error`.
+// The columns are name, parts, products, order and error. tests/oracle/reference.cc proves the values of `error`.
 inline constexpr Splitting kSplittings[] = {
     {"default", 1, 1, {{0, 0}}, 0},
     {"bf16_x3", 2, 3, {{1, 0}, {0, 1}, {0, 0}}, 0x1.02p-15},

@@ -17,33 +17,34 @@
 
 namespace raggemm {
 
-// The default values suit an unknown CPU.
+// A CPU. The default values suit an unknown CPU.
 struct Cpu {
   const char* name = "unknown";  // Name of the row of MeasuredCpus that the numbers come from.
   std::array<bool, kMostIsas> isas = {true};
-  // For each ISA: reason why the CPU lacks it, or null if the CPU has it. Only HostCpu has reasons.
+  // For each ISA, the reason why the CPU lacks it. Null if the CPU has the ISA. Only HostCpu has reasons.
   std::array<const char*, kMostIsas> missing = {};
-  // Speed of the kernels of each ISA for each arithmetic, in GFLOP/s, with operands in the caches. 0: not measured. The
-  // best ISA may be slower than another one: AVX-512 can lower the clock rate, and an instruction for pairs of bf16 can
-  // take four times as long as an fma.
+  // Speed of the kernels of each ISA for each arithmetic, in GFLOP/s, with operands in the caches. 0: not measured. A
+  // better ISA may be slower: AVX-512 can lower the clock rate, and an instruction for pairs of bf16 can take four
+  // times as long as an fma.
   std::array<std::array<float, std::size(kArithmetics)>, kMostIsas> probed_gflops = {};
 
-  double fmas_per_cycle = 32;           // f32 fmas of a core per cycle: 32 are two vectors of 16 elements.
+  double fmas_per_cycle = 32;           // Number of f32 fmas of a core per cycle. 32 are two vectors of 16 elements.
   double memory_bytes_per_cycle = 5.5;  // Bytes per cycle that one core reads from memory.
   double l2_bytes_per_cycle = 32;       // Bytes of rhs per cycle that a kernel reads from L2.
-  // Overhead of a kernel call in cycles.
+  // Number of cycles that a kernel call takes beside its work.
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache, in bytes.
   int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache, in bytes.
-  // Size that RowsShape::share multiplies to get the largest block of rhs, in bytes. The data TLB limits it, because a
-  // block is in use while the next one is prefetched: 384 KiB are 96 pages of 4 KiB. The first data TLB has 96 entries
-  // on Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter slower on Zen 4.
+  // Size in bytes that limits blocks of rhs: a block has at most this size times RowsShape::share. The data TLB limits
+  // the size, because a block is in use while the next one is prefetched: 384 KiB are 96 pages of 4 KiB. The first data
+  // TLB has 96 entries on Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter
+  // slower on Zen 4.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // True if stores that bypass the caches are faster for results not read soon.
-  // Limit below which the next block of rhs is prefetched panel by panel, otherwise row by row. It is compared with the
-  // compute time of a tile divided by the time of reading its rhs from memory. With the default 0, every block is
-  // prefetched row by row. This is the smaller risk for an unknown CPU: it costs 8 % on Emerald Rapids (16 rows of
-  // f32), but panel by panel costs up to 40 % on Zen 3 (8 rows of f32).
+  // Limit of a ratio: the compute time of a tile divided by the time of reading its rhs from memory. Below the limit,
+  // the next block of rhs is prefetched panel by panel, otherwise row by row. With the default 0, every block is
+  // prefetched row by row. For an unknown CPU this is the smaller risk: row by row costs 8 % on Emerald Rapids (16 rows
+  // of f32), but panel by panel costs up to 40 % on Zen 3 (8 rows of f32).
   double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
@@ -54,11 +55,12 @@ struct Cpu {
   }
 };
 
-// Returns the CPU of this machine. The first call measures its kernels and cache sizes, which takes a millisecond. All
-// other numbers come from the CPU's row of MeasuredCpus. Without a row, fmas_per_cycle and l2_bytes_per_cycle follow
-// from the length of its vectors, and the rest are the default values of Cpu.
+// Returns the CPU of this machine. The first call finds its ISAs, measures their kernels and asks for the cache sizes,
+// which takes a millisecond. All other numbers come from the CPU's row of MeasuredCpus. Without a row, fmas_per_cycle
+// and l2_bytes_per_cycle follow from the length of its vectors, and the rest are the default values of Cpu.
 const Cpu& HostCpu();
-// Returns the brand string of this machine's CPU. Empty if the CPU has none.
+// Returns the name of this machine's CPU: the brand string on x86-64, the name or the number of the core on aarch64.
+// Empty if it is unknown.
 std::string HostCpuBrand();
 // Returns the CPUs with measured numbers. Their probed_gflops are 0.
 absl::Span<const Cpu> MeasuredCpus();
@@ -68,7 +70,7 @@ absl::Span<const Cpu> MeasuredCpus();
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic);
 // Returns the name of an ISA, such as "avx512".
 absl::string_view NameOf(Isa isa);
-// Returns the reason why this CPU or its operating system lacks an ISA. Empty if the ISA can be used.
+// Returns the reason why this machine's CPU or operating system lacks an ISA. Empty if the ISA can be used.
 absl::string_view MissingFor(Isa isa);
 // Returns the ISA with this name, ignoring case. Null if there is none.
 std::optional<Isa> IsaOf(absl::string_view name);

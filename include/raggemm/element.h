@@ -49,7 +49,7 @@ inline uint64_t BitsOf(const Array& array, int64_t index) {
 
 inline int64_t ToInteger(const Array& array, int64_t index) {
   const Format& format = FormatOf(array.dtype);
-  // Number of bits above the sign bit in a 64-bit word, for sign extension. 0 for unsigned formats.
+  // Distance from the sign bit to the top of a 64-bit word, for sign extension. 0 for unsigned formats.
   const int unused = format.digits < format.bits ? 64 - format.bits : 0;
   return static_cast<int64_t>(BitsOf(array, index) << unused) >> unused;
 }

@@ -1,4 +1,4 @@
-// Reads the environment variables of the library. They decide what a call leaves open.
+// Reads the environment variables of the library. They decide what the options and the problem of a call leave open.
 #ifndef RAGGEMM_ENVIRONMENT_H_
 #define RAGGEMM_ENVIRONMENT_H_
 
@@ -22,29 +22,29 @@ struct Environment {
   std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL or SERIAL.
   std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS, FMA or MMLA.
 };
-// Returns the values that the variables had at the first call. Later changes have no effect.
+// Returns the values that the variables had at the first call of this function. Later changes have no effect.
 const Environment& ProcessEnvironment();
 
 // Returns the ISA of a call that names none: the ISA of RAGGEMM_ISA, else PreferredIsa. Like DefaultExecutor,
 // DefaultThreads and DefaultBf16Sums, returns FailedPrecondition if the value of the environment variable is unknown,
 // or not available on this CPU or to this caller. The message has the variable, its value and all usable values.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
-// Returns the executor of a call that names none: RAGGEMM_EXECUTOR, else the pool if there is one, else OpenMP. Never
-// returns kAuto.
+// Returns the executor of a call that names none: the one that RAGGEMM_EXECUTOR names, else the pool if there is one,
+// else OpenMP. Never returns kAuto.
 absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);
 // Returns RAGGEMM_THREADS, or 0 if the variable is not set.
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);
-// Returns the rule of RAGGEMM_BF16_SUMS. Null if the variable names none, so that the CPU decides.
+// Returns the rule that RAGGEMM_BF16_SUMS names. Null if the variable names none, so that the CPU decides.
 absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);
 
 struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;
 };
-// Returns the rule for bf16 with bf16, or for split f32 if `splits`, for a problem that names none. It is the rule of
-// RAGGEMM_BF16_SUMS, else the rule of the best ISA of `cpu` that has instructions for products of bf16. If `cpu` has no
-// such ISA, it is the rule that is fastest without them. FailedPrecondition: the value of the variable is unknown, or
-// names a rule that cannot sum split f32.
+// Returns the rule for bf16 with bf16, or for split f32 if `splits`, for a problem that names none. It is the rule that
+// RAGGEMM_BF16_SUMS names, else the rule of the best ISA of `cpu` with an instruction for these products of bf16. If
+// `cpu` has no such ISA, it is the rule that is fastest without one. FailedPrecondition: the value of the variable is
+// unknown, or names a rule that cannot sum split f32.
 absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu,
                                                        bool splits = false);
 

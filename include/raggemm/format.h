@@ -1,9 +1,9 @@
-// The table of element formats. Most code knows a format only by its row. This code names formats:
+// The table of element formats. Most code knows a format only by its row. Only this code names formats:
 //
 //     kernels/isa                    loads, stores, kernels of each format, codes (kQuantized of microkernel.h)
 //     kernels/check                  float8 scales in quantization.cc, f8e5m2 with f8e5m2 in dtypes.cc
 //     kernels/plan/quant_params.cc   values of scales, and f4e2m1fn with scales of blocks
-//     all                            f32, f64, s32 and bf16 as types of products and sums; s8 and u8 as products;
+//     everywhere                     f32, f64, s32 and bf16 as types of products and sums; s8 and u8 as products;
 //                                    s64 for the library's own group sizes and workspace
 #ifndef RAGGEMM_FORMAT_H_
 #define RAGGEMM_FORMAT_H_
@@ -37,7 +37,7 @@ enum class NonFinite : uint8_t { kNone, kIeee, kAllOnes };
 
 struct Format {
   DType dtype;
-  const char* name;   // Name in messages and plans. Case files use capitals.
+  const char* name;   // Name in messages and plans. Case files use it in capitals.
   const char* numpy;  // Name in NumPy or ml_dtypes.
   uint8_t xla;        // XLA_FFI_DataType
   uint8_t bits;       // Size of an element in bits. Floats have sign, exponent and fraction, from the highest bit down.
@@ -45,7 +45,7 @@ struct Format {
   int16_t digits;                      // Bits of precision, with the hidden bit and without the sign.
   int16_t min_exponent, max_exponent;  // Exponents of the smallest normal number and of the largest number.
   NonFinite nonfinite;
-  DType expands_to;  // Type of sums, which holds all values of the format. kSizes: the format itself.
+  DType expands_to;  // Type of sums. It holds all values of the format. kSizes: the format itself.
 
   constexpr bool IsInteger() const { return expands_to != DType::kF32 && expands_to != DType::kF64; }
   double Epsilon() const { return std::ldexp(1.0, 1 - digits); }
@@ -111,7 +111,7 @@ constexpr bool IsQuantized(DType dtype) { return FormatOf(dtype).role == Role::k
 // Returns the names of all formats with this role: "f16, bf16, f32 or f64".
 std::string NamesOf(Role role);
 
-// Returns the size in bytes of this number of adjacent elements, rounded up, modulo 2^64.
+// Returns the size in bytes of `elements` adjacent elements, rounded up, modulo 2^64.
 constexpr int64_t BytesOf(DType dtype, int64_t elements) {
   const uint64_t count = elements, bits = FormatOf(dtype).bits;
   return static_cast<int64_t>(count / 8 * bits + (count % 8 * bits + 7) / 8);

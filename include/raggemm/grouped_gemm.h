@@ -6,8 +6,9 @@
 //
 // Run fails only if memory or the ISA is missing, before its first write to out.
 //
-// The same input gives the same bits, for any threads, executor and ISA, and for any other rows and groups in the call.
-// Only the sign and payload of a NaN may differ.
+// On one CPU, the same input gives the same bits, for any threads, executor and ISA, and for any other rows and groups
+// in the call. Only the sign and payload of a NaN may differ. On another CPU, sums of bf16 products may also differ,
+// unless bf16_sums names their rule.
 //
 // All sums follow one rule, with the exceptions below. The contraction of a group is cut into blocks of 256 steps. The
 // last block may be shorter. Each block is one fma chain that starts at +0. The total starts as a copy of the first
@@ -82,18 +83,20 @@
 
 namespace raggemm {
 
-// The workspace of a call has constant + per_group * P*R*G elements of int64. P = R = 1 with uniform.
+// The two numbers from which the workspace of a call follows: constant + per_group * P*R*G elements of int64
+// (problem.h). With RaggedMode::kUniform, P = R = 1.
 struct WorkspaceCoefficients {
   int64_t constant;
   int64_t per_group;
 };
-// Returns the workspace size for a problem in which `dims_arrays` dims arrays are set, from 0 to 6. Exported programs
-// depend on the results, so the results must never change.
+// Returns the coefficients for a problem with `dims_arrays` dims arrays, from 0 to 6. Exported programs depend on the
+// results, so the results must never change.
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 
 // Checks the problem, reads the sizes into `workspace`, and chooses kernels, blocks and schedule. Writes nothing else.
 // InvalidArgument: an operand is wrong; the message has its name, index, value and limit. FailedPrecondition: an ISA or
-// an executor is not available, or an environment variable has an unusable value.
+// an executor is not available, or an environment variable has an unusable value. ResourceExhausted: no memory for the
+// plan.
 absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 
 // Computes out by a plan. ResourceExhausted: no memory for pack buffers or tile counters. FailedPrecondition: the plan
@@ -108,7 +111,7 @@ absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const 
 // Plans a call and computes out, with the errors of MakePlan and Run. Allocates nothing if the pack buffers of earlier
 // calls are large enough.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// Calls GroupedGemm with a workspace that it allocates.
+// Calls GroupedGemm with a workspace that it allocates. ResourceExhausted: no memory for the workspace.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options = {});
 
 // Returns a plan as text, one fact per line.

@@ -9,8 +9,8 @@
 //     d = a x w_down_g + b_down_g                     f32
 //     out[t] = sum over the rows r of token t of row_weights[r] * d[r]
 //
-// Rows are sorted by group, with group_sizes[g] rows in group g. They are computed in pieces of 256 rows. u, v, a and d
-// of a piece stay in the caches:
+// Rows are sorted by group, with group_sizes[g] rows in group g. They are computed in pieces of at most 256 rows. u, v,
+// a and d of a piece stay in the caches:
 //
 //     sorted rows  |  piece  |  piece  |      gather ──► u, v ──► a ──► d ──► sums of tokens
 //
@@ -103,7 +103,8 @@ struct MlpSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpProblem::*operand;
 };
-// The optional operands of MoeMlp, and after them its optional results, in the order of the custom call.
+// The optional operands of MoeMlp, and after them its optional results `up` and `gate`, in the order of the custom
+// call.
 inline constexpr MlpSlot kMlpSlots[] = {
     {"row_weights", &MoeMlpProblem::row_weights},
     {"w_gate", &MoeMlpProblem::w_gate},
@@ -121,7 +122,7 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };
-// The number of rows of kMlpSlots that are inputs of MoeMlp.
+// The number of entries of kMlpSlots that are inputs of MoeMlp.
 inline constexpr size_t kMlpInputs = [] {
   size_t slot = 0;
   while (kMlpSlots[slot].operand != &MoeMlpProblem::up) ++slot;
@@ -131,27 +132,30 @@ inline constexpr size_t kMlpInputs = [] {
 // The numbers that decide the size of a workspace. The default values suffice for every call without row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
-  // Used for gradients only: size of an element in bytes, for the widest type among x and the weights that are not
-  // quantized.
+  // Size in bytes of an element, for the widest type among x and the weights that are not quantized. Has an effect on
+  // gradients only.
   int64_t element_bytes = 4;
-  // True if the workspace holds f32 sums of tokens. May be false if out is f32. For gradients: may be false if the
-  // gradient of x is f32 or not wanted.
+  // True if the workspace must hold f32 sums of tokens. False is enough if out is f32, or for gradients if the gradient
+  // of x is f32 or not wanted.
   bool sums_tokens = true;
-  // Used for gradients only: true if the workspace holds f32 gradients of weights and biases. May be false if each of
-  // these gradients is f32 or not wanted.
+  // True if the workspace must hold f32 gradients of weights and biases. False is enough if each of these gradients is
+  // f32 or not wanted. Has an effect on gradients only.
   bool sums_weights = true;
   bool has_slots = false;  // True if row_slots are given. Has no effect on gradients.
 };
-// Returns the length of the workspace of MoeMlp in int64 elements, or -1 if it overflows or an extent is negative.
+// Returns the length of the workspace of MoeMlp in int64 elements, or -1 if an extent is negative, or if the length or
+// an extent is too large.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
 // Checks the problem and computes out, with the errors of MakePlan and Run. After InvalidArgument and
-// FailedPrecondition out is untouched.
+// FailedPrecondition out is untouched. The exception is an error of bf16_sums or RAGGEMM_BF16_SUMS, if only the product
+// with w_down multiplies bf16 by bf16.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 // Calls MoeMlp with a workspace that it allocates.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
-// Returns the plan of MoeMlp as text. Writes only to the workspace. The errors are those of MoeMlp.
+// Returns the plans of the products for the first piece of rows as text. Writes only to the workspace. The errors are
+// those of MoeMlp.
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
@@ -170,9 +174,9 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //
 // the gradients are
 //
-//     w_down  a^T x f        b_down  sums of rows of f         x            sums of rows of dx, added like those of out
-//     w_up    x^T x du       b_up    sums of rows of du        row_weights  a . (e x w_down_g^T) + b_down_g . e, in 16
-//     w_gate  x^T x dv       b_gate  sums of rows of dv                     interleaved sums
+//     w_down  a^T x f        b_down  sums of rows of f         x            sums of rows of dx, in ascending order
+//     w_up    x^T x du       b_up    sums of rows of du        row_weights  a . (e x w_down_g^T) + b_down_g . e
+//     w_gate  x^T x dv       b_gate  sums of rows of dv
 //
 // With weight_on = kInput, row_weights are 1 above, and x stands for its rows times their weights. These gradients
 // differ:
@@ -180,8 +184,9 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //     x            sums of rows of row_weights * dx
 //     row_weights  x[row_tokens] . dx
 //
-// Products and sums over the rows of a group are those of grouped_gemm.h with ragged K. The gradient of relu at 0 is 0.
-// Gate and up of swiglu_oai have a gradient at their limits, but not beyond.
+// Products are those of grouped_gemm.h, and sums over the rows of a group are those of its ragged K. Only the dot
+// products with rows of a and of x have a rule of their own: 16 interleaved sums. The gradient of relu at 0 is 0. Gate
+// and up of swiglu_oai have a gradient at their limits, but not beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };

@@ -5,12 +5,11 @@
 For each model the demo measures the expert block of a prefill layer and of a decode step. It compares raggemm, with
 separate products and in one call, with jax.lax.ragged_dot and the faster of two hand-written loops. For the prefill of
 one model it also measures the gradients of a loss with respect to x and all weights. Before the measurements it checks
-every product of raggemm against float64, the result of every contender's block against that of raggemm's products, and
-gradients against those with jax.lax.ragged_dot. It needs two cores and 10 GiB of memory, and less than a minute.
-
+samples of raggemm's products against float64, the result of every contender's block against that of raggemm's products,
+and gradients against those with jax.lax.ragged_dot. It needs two cores, 10 GiB of memory and less than a minute.
 --weights quantizes the weights. raggemm then multiplies the quantized weights, and the alternatives dequantize them.
-The table also has raggemm with bfloat16 weights. --long adds Mixtral 8x7B, measures longer, and measures raggemm on all
-recorded rows.
+The table has raggemm with bfloat16 weights in place of the one call, and no gradients. --long adds Mixtral 8x7B,
+measures longer, and measures raggemm on all recorded rows.
 """
 
 import argparse
@@ -42,16 +41,17 @@ PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
 class Effort(NamedTuple):
-    rounds: int  # largest number of timed runs of each contender
-    seconds: float  # total time of a contender's runs after which no further run starts
+    rounds: int  # largest number of timed runs of a contender
+    seconds: float  # total of a contender's timed runs, after which it starts no further run
 
 
 SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
 
 
 class Program:
-    """A function compiled for its arguments. A run overwrites the donated results of the previous run. In fresh memory,
-    times would include page faults: gradients of raggemm, which have 1.2 GB, took between 250 and 1120 ms that way."""
+    """A function compiled for its arguments. Each run writes its results over those of the previous run. In fresh
+    memory, times would include page faults: raggemm's gradients, which have 1.2 GB, took between 250 and 1120 ms that
+    way."""
 
     def __init__(self, function: Callable, *args: Any):
         self._args = args
@@ -70,7 +70,7 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, which would slow the next
+    """Waits until the process is idle, at most 2 s. After a run XLA frees temporaries, and doing so would slow the next
     run."""
     for _ in range(100):
         before = time.process_time()
@@ -109,9 +109,9 @@ class Checks:
 
 
 def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tuple[str, float]]:
-    """Yields the name of each result, and its distance from the wanted result, multiplied by `share`.
+    """Yields the name and the error of each result: its disagreement with the wanted result, multiplied by `share`.
 
-    got, want: y, or a loss and its gradients with respect to x and the weights. name: the contender.
+    name: the contender. got, want: y, or a loss and its gradients with respect to x and the weights.
     """
     names = (
         ("y",)
@@ -123,9 +123,9 @@ def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tup
 
 
 def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Checks and measures a layer. Returns a row of the table.
+    """Checks and measures the expert block of a layer. Returns a row of the table.
 
-    plain: `weights` in bfloat16 if they are quantized, else None.
+    plain: the same weights dequantized to bfloat16 if `weights` are quantized, else None.
     """
     title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
@@ -139,15 +139,15 @@ def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Eff
     for name, call in calls.items():
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         programs[name] = Program(*call)
-        # If weights are quantized, most contenders also round the dequantized weights to bfloat16. So the tolerance is
-        # twice as large.
+        # With quantized weights the tolerance is twice as large, because most contenders also round the dequantized
+        # weights to bfloat16.
         share = 1.0 if plain is None else 0.5
         checks.add(title, results_errors(name, programs[name].output, products.y, share))
     return {"phase": layer.phase, "error": error, **_figures(layer, programs, effort)}
 
 
 def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks) -> dict[str, Any]:
-    """Checks and measures a loss and its gradients. Returns a row of the table."""
+    """Checks and measures a loss of a layer and its gradients. Returns a row of the table."""
     title = f"{layer.model} gradients"
     x, sizes = random_rows(layer)
     operands = (x, weights, sizes, random_target(layer))
@@ -218,7 +218,8 @@ def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
 
 
 def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
-    """Yields the table's rows for the layers of a model, which share their weights."""
+    """Yields the table's rows for the layers of a model, which share their weights. With LONG, also prints raggemm's
+    times on all recorded rows."""
     weights, plain = random_weights(layers[0]), None
     if format is not None:
         quantize = jax.jit(FORMATS[format].quantized)

@@ -1,7 +1,7 @@
-"""Errors in units of a tolerance. Errors of correct results are at most 1.
+"""Computes the errors of results, in units of a tolerance. Errors of correct results are at most 1.
 
 Each product of raggemm is compared with float64 on its own inputs, on sampled rows, with the tolerance of
-docs/numerics.md. Whole blocks are compared with each other, by the largest distance of correct blocks.
+docs/numerics.md. Whole blocks are compared with each other, with the tolerance in `disagreement`.
 """
 
 import concurrent.futures
@@ -16,10 +16,11 @@ import numpy as np
 from raggemm_demo.formats import Dequantized
 from raggemm_demo.layers import Products, Weights
 
-# Number of weights that the check of one product reads: those of 10 experts of 2048 x 768.
+# Largest number of weights that the check of one product reads: those of 10 experts of 2048 x 768. Two experts are
+# checked even if they have more.
 _SAMPLED_WEIGHTS = 2**24
-_WIDENED = 2**17  # Number of weights that are converted to float64 at once. They fit into caches.
-_SAMPLED_ROWS = 4  # rows that are checked in each group
+_WIDENED = 2**17  # Number of weights that are converted to float64 at once, so that they fit into caches.
+_SAMPLED_ROWS = 4  # Largest number of rows that are checked in a sampled group.
 
 _Array = jax.Array | np.ndarray
 
@@ -29,7 +30,8 @@ def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
     def lengths(a: jax.Array) -> jax.Array:
         squares = jnp.square(a)
         while squares.ndim > 1:
-            squares = squares.sum(1)  # Summing one axis at a time takes 0.6 of the time of summing both axes at once.
+            # Sums one axis at a time: this takes 0.6 of the time of summing both axes at once.
+            squares = squares.sum(1)
         return jnp.sqrt(squares)
 
     got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))
@@ -41,8 +43,9 @@ def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
 def disagreement(got: jax.Array, reference: jax.Array) -> float:
     """Returns the largest distance between an entry of got and the same entry of the reference.
 
-    Entries are indices of the first axis: rows, or matrices of experts. The unit is 1/256 of the norm of the reference
-    entry. Correct results may differ by this much, because the block rounds values to bfloat16, with an error of 1/256.
+    Entries are indices of the first axis: rows, or matrices of experts. A scalar is one entry. The unit is 1/256 of the
+    norm of the reference entry. Correct results may differ by this much, because the block rounds values to bfloat16,
+    with a relative error of up to 1/256.
     """
     ratio = np.asarray(_disagreements(got, reference))
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))
@@ -57,7 +60,7 @@ def _float64(x: np.ndarray) -> np.ndarray:
 def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: float = 0) -> float:
     """Returns the largest error of got = lhs x rhs, in units of the tolerance of float32 sums. NaN gives infinity.
 
-    scalings: number of additional roundings of a sum, by scales.
+    scalings: number of roundings that scales add to each sum.
     """
     k, n = rhs.shape
     want, magnitude = np.zeros((2, len(lhs), n))
@@ -74,7 +77,8 @@ def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: f
 
 
 def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
-    """Returns `count` members of the population: the members `always`, and a seeded sample of the others."""
+    """Returns the members `always` of the population, and a seeded sample of the others: `count` members if there are
+    as many."""
     others = [i for i in population if i not in always]
     return [*set(always), *random.Random(5).sample(others, min(len(others), max(0, count - len(set(always)))))]
 
@@ -82,7 +86,7 @@ def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
 def rows_error(got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Sequence[int]) -> float:
     """Returns the largest error of got[rows of g] = lhs[rows of g] x rhs[g] on sampled rows of sampled groups g.
 
-    The unit is the tolerance. Samples include the largest group, and each group's first and last row.
+    The unit is the tolerance. The samples include the largest group, and the first and last row of each sampled group.
     """
     scalings = rhs.scalings if isinstance(rhs, Dequantized) else 0
     rhs = rhs if isinstance(rhs, Dequantized) else np.asarray(rhs)

@@ -42,7 +42,7 @@ def _dot(a: jax.Array, b: jax.Array, dtype: Any) -> jax.Array:
 
 
 def fused_block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
-    """Computes the block in one call. Each row is a token."""
+    """Computes the block in one call of moe_mlp. Each row is a token."""
     rows, dtype = jnp.arange(x.shape[0], dtype=jnp.int32), jnp.float32
     return moe_mlp(x, rows, None, sizes, weights.up, weights.down, w_gate=weights.gate, preferred_element_type=dtype)
 
@@ -52,7 +52,7 @@ def ragged_dot(lhs: jax.Array, rhs: jax.Array | QuantizedTensor, sizes: jax.Arra
 
 
 def loop_block(padded_size: int, dtype: Any) -> Block:
-    """Returns a block that loops over the experts. Its dots have padded_size rows, the largest group size."""
+    """Returns a block that loops over the experts. The dots of each expert have padded_size rows."""
 
     def block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
         first, padded = jnp.cumsum(sizes) - sizes, jnp.pad(x, ((0, padded_size), (0, 0)))
@@ -61,12 +61,13 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
             rows = lax.dynamic_slice_in_dim(padded, first[g], padded_size)
             gate, up, down = (_expert_matrix(w, g) for w in weights)
             gated = gated_product(_dot(rows, gate, dtype), _dot(rows, up, dtype))
-            # The padding overwrites the first rows of later experts, which later steps of the loop compute.
+            # The padding rows of this expert overwrite the first rows of later experts. The loop computes those rows
+            # later.
             return lax.dynamic_update_slice_in_dim(y, _dot(gated, down, dtype), first[g], 0)
 
         def active_expert(g: jax.Array, y: jax.Array) -> jax.Array:
-            # Without a dynamic branch XLA converts all experts' weights to float32 before the loop: 5 times the time
-            # and 100 times the memory (250 rows of 128 experts, two cores, AVX-512).
+            # Without lax.cond XLA converts all experts' weights to float32 before the loop: 5 times the time and 100
+            # times the memory (250 rows of 128 experts, two cores, AVX-512).
             return lax.cond(sizes[g] > 0, expert, lambda _, y: y, g, y)
 
         return lax.fori_loop(0, sizes.shape[0], active_expert, jnp.zeros(padded.shape, jnp.float32))[: x.shape[0]]
@@ -75,7 +76,7 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
 
 
 def blocks(padded_size: int) -> dict[str, Block]:
-    """Returns all contenders by name. The loops require groups of at most padded_size rows."""
+    """Returns the expert block of each contender, by name. The loops require groups of at most padded_size rows."""
     return {
         RAGGEMM: lambda *operands: expert_products(gmm, *operands).y,
         FUSED: fused_block,

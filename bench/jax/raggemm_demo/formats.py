@@ -15,7 +15,8 @@ from raggemm import QuantizedTensor, quantize
 class Format:
     dtype: Any
     scale_dtype: Any = jnp.float32
-    # Number of steps of k that share a scale, reduced to its greatest common divisor with K. None: all steps of k.
+    # Number of steps of k that share a scale. If it does not divide K, their greatest common divisor is used. None: all
+    # steps of k share a scale.
     block: int | None = None
 
     def quantized(self, weights: jax.Array) -> QuantizedTensor:
@@ -35,14 +36,15 @@ FORMATS = {
 
 
 class Dequantized:
-    """A QuantizedTensor [experts,K,N] whose items are float64 matrices, dequantized one at a time."""
+    """Wraps a QuantizedTensor [experts,K,N]. Item g is the matrix of expert g in float64, dequantized when it is
+    read."""
 
     def __init__(self, tensor: QuantizedTensor):
         self._data, self._scale = np.asarray(tensor.data), np.asarray(tensor.scale)
 
     @functools.cached_property
     def scalings(self) -> float:
-        """Returns how many roundings scales add to a sum: 0 for powers of two, else the number of blocks + 5."""
+        """Returns how many roundings scales add to a sum: 0 for powers of two, else the number of blocks of K + 5."""
         return 0 if self._scale.dtype == jnp.float8_e8m0fnu else 5 + self._scale.shape[1]
 
     def __getitem__(self, expert: int) -> np.ndarray:

@@ -4,8 +4,8 @@ Operands are bfloat16, sums are float32.
 
     y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
 
-A block takes (x, weights, sizes): bfloat16 rows [rows, hidden] sorted by expert, weights, and the rows of each expert,
-int32 [experts]. It returns y, float32 [rows, hidden].
+A block takes (x, weights, sizes): bfloat16 rows [rows, hidden] sorted by expert, weights, and the number of rows of
+each expert, int32 [experts]. It returns y, float32 [rows, hidden].
 """
 
 import concurrent.futures
@@ -30,9 +30,9 @@ class Layer:
 
     model: str
     phase: str  # prefill or decode
-    hidden: int  # elements of a row
-    intermediate: int  # hidden width of an expert
-    sizes: tuple[int, ...]  # rows of each expert
+    hidden: int  # elements of a row of x
+    intermediate: int  # columns of an expert's gate and up matrices
+    sizes: tuple[int, ...]  # number of rows of each expert
 
     @property
     def rows(self) -> int:
@@ -52,8 +52,8 @@ class Layer:
         return -(-max(self.sizes) // 8) * 8
 
     def with_rows(self, rows: int) -> "Layer":
-        """Returns the layer reduced to about `rows` rows. Every expert with rows keeps one row. Its other rows are
-        reduced by the same factor for all experts, so that the load imbalance stays."""
+        """Returns the layer reduced to about `rows` rows. Every expert with rows keeps at least one. Its rows beyond
+        the first are reduced by the same factor for all experts, so that the load imbalance stays."""
         spare = self.rows - self.active
         scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
         return dataclasses.replace(self, sizes=tuple(1 + int((s - 1) * scale) if s else 0 for s in self.sizes))
@@ -71,7 +71,7 @@ def recorded_layers() -> list[Layer]:
     for text in RECORDED.read_text().split("\ncases {")[1:]:
         fields = re.findall(r'(\w+): ("[^"]*"|\[[\d,]*\]|\d+)', text)
         case = {name: json.loads(value) for name, value in fields}
-        if case["projection"] == "up":  # The case "down" of the same layer has the same group sizes.
+        if case["projection"] == "up":  # Skips the case "down", which has the same group sizes.
             sizes = case["hidden"], case["intermediate"], tuple(case["group_sizes"])
             layers.append(Layer(case["model"], case["phase"], *sizes))
     return layers
@@ -113,7 +113,7 @@ Block = Callable[[jax.Array, Weights, jax.Array], jax.Array]
 class Products(NamedTuple):
     gate: jax.Array  # float32 [rows, intermediate]
     up: jax.Array  # float32 [rows, intermediate]
-    gated: jax.Array  # activated gate times up, bfloat16 [rows, intermediate]
+    gated: jax.Array  # silu(gate) * up, bfloat16 [rows, intermediate]
     y: jax.Array  # float32 [rows, hidden]
 
 
@@ -122,7 +122,7 @@ def gated_product(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 
 def expert_products(product: Callable, x: jax.Array, weights: Weights, sizes: jax.Array) -> Products:
-    """Computes the block with a grouped product, a function of (rows, matrices, sizes)."""
+    """Returns all products of the block. `product` is a grouped product, a function of (rows, matrices, sizes)."""
     gate, up = product(x, weights.gate, sizes), product(x, weights.up, sizes)
     gated = gated_product(gate, up)
     return Products(gate, up, gated, product(gated, weights.down, sizes))
@@ -133,5 +133,5 @@ def distance(y: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def make_loss(block: Block) -> Callable[[jax.Array, Weights, jax.Array, jax.Array], jax.Array]:
-    """Returns the loss as a function of (x, weights, sizes, target)."""
+    """Returns the loss of a block, as a function of (x, weights, sizes, target)."""
     return lambda x, weights, sizes, target: distance(block(x, weights, sizes), target)
