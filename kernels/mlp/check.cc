@@ -21,7 +21,7 @@
 namespace raggemm {
 namespace {
 
-// In calls for gradients, MoeMlpProblem::out has the gradient of out.
+// Returns the name of MoeMlpProblem::out in messages. This array has the gradient of out in calls for gradients.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
 // The arrays of a call. The first `results` arrays are results, all others inputs.

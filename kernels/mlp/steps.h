@@ -59,8 +59,8 @@ class MlpSteps {
   const KernelRow& kernels;  // f32 kernels for all steps except the products.
   MlpRows rows;              // Rows to compute: those of a pass, or else all rows of the processed groups.
 
-  // Computes `product`, with the group sizes that SetSizes has set. Its sums continue from earlier_totals (schedule.h),
-  // or start at 0 if that is null.
+  // Computes `product`, with the group sizes that SetSizes has set. The sums continue from earlier_totals (schedule.h),
+  // or start at 0 if earlier_totals is null.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
   // Computes u of a piece, and v if there is a w_gate, from the gathered rows `x`.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;

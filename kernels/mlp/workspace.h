@@ -55,8 +55,8 @@ struct MlpBuffers {
   absl::Span<int64_t> of_sizes, of_products, of_gate;
   int64_t* chunk_sizes;  // [G] Group sizes of the next product.
   int64_t* tokens;       // [M] Checked values of row_tokens.
-  // [T,H] f32 sums of out, or of the gradient of x. If out or that gradient is f32 itself, CheckMlp sets this pointer
-  // to it.
+  // [T,H] f32 sums of out, or of the gradient of x. If the array of the result is f32, CheckMlp sets this pointer to
+  // that array.
   float* sums;
   // Arrays for one piece.
   float* up;  // [piece,2I] u and v if w_up holds the gate. Otherwise [piece,I] u, then [piece,I] v.
