@@ -72,7 +72,7 @@ class Steps:
 
 
 def state() -> str:
-    """Returns a hash of the commit and of uncommitted changes, or "" without git."""
+    """Returns a hash of the commit and of uncommitted changes to tracked files, or "" without git."""
     commands = (["git", "rev-parse", "HEAD"], ["git", "diff", "HEAD"])
     results = [subprocess.run(command, capture_output=True, cwd=ROOT) for command in commands]
     digest = hashlib.sha256(b"".join(result.stdout for result in results)).hexdigest()
@@ -80,7 +80,10 @@ def state() -> str:
 
 
 def form(name: str, *decorators, **options):
-    """Makes a nox session. A session that passes leaves a mark, and --resume skips it on the same commit."""
+    """Makes a nox session. A session that passes without arguments leaves a mark that has state().
+
+    --resume skips a session whose mark has the current state().
+    """
 
     def decorate(function):
         @functools.wraps(function)
@@ -102,7 +105,7 @@ def form(name: str, *decorators, **options):
 
 
 def isas(usable: bool = True) -> list[str]:
-    """Returns the library's instruction sets that this CPU supports (usable=False: that it lacks), best first."""
+    """Returns the library's instruction sets that this CPU supports, or lacks with usable=False, best first."""
     script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]
@@ -121,7 +124,8 @@ def compute_hash(*paths: str) -> str:
 def default(session: nox.Session) -> None:
     """Runs the tests of ./dev test without arguments."""
     steps, usable = Steps(session), isas()
-    steps.run("ctest", "ctest", "--preset", "release", "-LE", "bench")  # ./dev test does not build the benchmark
+    # Excludes the tests of the benchmark (-LE), which ./dev test does not build.
+    steps.run("ctest", "ctest", "--preset", "release", "-LE", "bench")
     for isa, executor in [(isa, EXECUTORS[0]) for isa in usable] + [(usable[0], other) for other in EXECUTORS[1:]]:
         name = f"driver: {isa}, {executor}"
         steps.run(name, DRIVER, "--all", f"--cases={CASES}", f"--isa={isa}", f"--executor={executor}")
@@ -218,7 +222,10 @@ def soak(session: nox.Session) -> None:
 
 @form("checksums")
 def checksums(session: nox.Session) -> None:
-    """Compares results with recorded checksums, which do not depend on machine, compiler or jaxlib."""
+    """Compares results with recorded checksums, or records them with --record.
+
+    The checksums do not depend on machine, compiler or jaxlib.
+    """
     steps = Steps(session)
     if session.posargs == ["--record"]:
         session.log(f"recorded {recorded.record([DRIVER])} checksums; a line that differs is a result that changed")
@@ -237,7 +244,8 @@ def lint(session: nox.Session) -> None:
     steps = Steps(session)
     home = {"PRE_COMMIT_HOME": str(ROOT / "build/pre-commit")}
     steps.run("pre-commit", str(PYTHON), "-m", "pre_commit", "run", "--all-files", env=home)
-    # The presets compile several sources as one (a unity build). A build without that finds missing #includes.
+    # The presets compile several sources as one (a unity build), which hides missing #includes. This build tree
+    # compiles each source alone.
     tidy = ROOT / "build/tidy"
     session.run("cmake", "--preset", "release", "-B", str(tidy), "-DCMAKE_UNITY_BUILD=OFF", silent=True)
     # clang-tidy reads the flags of g++ from the compile commands. It also needs the flags in `extra`, for GCC's headers
@@ -262,7 +270,7 @@ def docs(session: nox.Session) -> None:
 
 
 def make_wheel(session: nox.Session) -> pathlib.Path:
-    """Builds the sdist, and from it the wheel."""
+    """Builds the sdist, and from it the wheel, unless a built one is up to date. Returns the path of the wheel."""
     want = compute_hash(
         "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels"
     )
@@ -303,7 +311,7 @@ def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
         toolchain = ["-C", f"cmake.define.CMAKE_TOOLCHAIN_FILE={source}/cmake/aarch64.cmake"]
         build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *toolchain, str(source)]
         session.run(*build, silent=True, external=True)
-        # Replaces the platform tag of the build machine.
+        # Replaces the platform tag in the name of the wheel, which is that of the build machine.
         tags = [str(PYTHON), "-m", "wheel", "tags", "--remove", "--platform-tag=linux_aarch64"]
         session.run(*tags, str(next(out.glob("*.whl"))), external=True)
         repair(session, next(out.glob("*.whl")))
@@ -335,9 +343,9 @@ def debian_13(session: nox.Session) -> debian.Root:
 def wheel_tests(version: str, share: bool) -> list[str]:
     """Returns the Python test files for a version of jax.
 
-    With share, only the oldest and the newest version run all files. The two versions between the oldest and that of
-    .venv run half of the files each. The version of .venv runs only tests of the package, because ./dev test runs all
-    files with that version.
+    With share=False, returns all files. With share=True, the oldest and the newest version run all files. The version
+    of .venv runs three files, because ./dev test runs all files with that version. Each other version runs half of the
+    files.
     """
     files = sorted(f"tests/{path.name}" for path in (ROOT / "python/tests").glob("test_*.py"))
     shares = {VERSIONS[1]: files[::2], VERSIONS[2]: files[1::2]}
@@ -458,9 +466,9 @@ def download_headers(session: nox.Session, version: str) -> pathlib.Path:
 
 @form("headers")
 def headers(session: nox.Session) -> None:
-    """Compiles each public header alone, and the plugin with XLA's headers of several versions.
+    """Compiles each public header alone, and compiles and runs the plugin with the headers of several jaxlib versions.
 
-    The versions share a build tree, because the kernels include no headers of XLA.
+    All versions are built in one build tree, because the kernels include no headers of XLA.
     """
     steps = Steps(session)
     for header in sorted((ROOT / "include/raggemm").glob("*.h")):

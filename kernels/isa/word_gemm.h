@@ -1,5 +1,5 @@
-// Register tiles of instructions that multiply words: pairs of 16-bit elements, or four bytes. The traits V are those
-// of tile_gemm.h for the sums, and
+// Register tiles of instructions that multiply words. A word has two 16-bit elements or four bytes of successive steps
+// of k. The traits V of an instruction set have the traits of tile_gemm.h for the sums, and these for words:
 //
 //   Source                    pointer to elements in their stored layout
 //   kGroup                    steps of k in a word
@@ -8,20 +8,22 @@
 //                             access to words of panels
 //   LoadUpTo(Source, n)       words of the first n of kGroup * kWidth elements, then zeros
 //   LoadHalves(Source, stride, n, rows)
-//                             half words of 2 * kWidth columns, from kGroup / 2 rows. Columns from n on and rows from
-//                             `rows` on are zero.
+//                             the first or second half of the word of each of 2 * kWidth columns, from kGroup / 2
+//                             rows. Columns from n on and rows from `rows` on are zero.
 //   LowWords(x, y) HighWords(x, y)
-//                             words of the first or last kWidth columns, from their two halves
+//                             words of the first or last kWidth columns, from the first halves x and second halves y
 //   Transpose(Words (&)[kWidth])
+//                             transposes kWidth x kWidth words
 //   Dot(a, b, sum)            sum + the products of the words. Floats: the second elements are multiplied first.
 //   DotBroadcast(p, b, sum)   Dot of the word at p with each word of b
 //   DotByLane<i>(a, b, sum)   optional: Dot of word i of a with each word of b
 //   Pinned(Words)             as in tile_gemm.h
-//   Scales                    only for elements with BlockScales. Read and ReadOne load the scales of kScaleSteps
-//                             steps, for 2 * kWidth columns or for one. Low, High and Scaled apply the scales to
-//                             LowWords, HighWords and words.
-//   kFlips                    true if Dot takes only operands of equal signedness, or only of opposite signedness. For
-//                             all other operands, the top bits of lhs are flipped (kFlipped). Such traits also have:
+//   Scales                    only for elements with BlockScales. Read loads the scales of kScaleSteps steps of k for
+//                             2 * kWidth columns, and ReadOne for one column. Low and High scale the result of LowWords
+//                             and HighWords, and Scaled scales words.
+//   kFlips                    true if Dot multiplies only bytes of equal signedness, or only bytes of opposite
+//                             signedness. If lhs has the wrong signedness, the top bit of each of its bytes is flipped
+//                             (kFlipped). Traits with kFlips also have:
 //   kFlipsSameFormat          true: lhs is flipped if it has the format of rhs. False: if the formats differ.
 //   Flip(x, y) Sub(x, y)      x ^ y of words, x - y of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
@@ -36,17 +38,18 @@
 namespace raggemm {
 namespace {
 
-// Bits of a packed word of lhs that are flipped: none (index 0), or the top bit of each byte (index 1). A flip changes
-// a byte by 128, and so a sum by 128 times the sum of its column of rhs. Kernels compute this excess as the product of
-// the flipped bits with rhs, and subtract it at the end.
+// Bits that are flipped in each packed word of lhs: none (index 0), or the top bit of each byte (index 1). A flip
+// changes each byte of lhs by 128, and so changes a sum by 128 times the sum of its column of rhs. Kernels compute this
+// excess as the product of the flipped bits with rhs, and subtract it at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Steps of k in a pass of a streaming GEMV. More rows need more steps, because each pass loads and stores more sums.
-// kStepsOfGemv<const E*, kMr> is for whole-byte elements of type E, and the general definition for four-bit elements.
-// Bandwidth for bf16 from memory, divided by that of a plain read of memory (Zen 4, one core):
+// Steps of k in a pass of a streaming GEMV, unless its prefetches are near (kNearSteps). More rows need more steps,
+// because each pass loads and stores more sums. kStepsOfGemv<const E*, kMr> is for whole-byte elements of type E, and
+// the general definition for four-bit elements. Bandwidth for bf16 from memory, divided by that of a plain read of
+// memory (Zen 4, one core):
 //
 //     rows, rhs         8 steps    16 steps
 //     1, 2048x768       0.74       0.69
@@ -164,7 +167,8 @@ struct WordSteps {
     }
   }
 
-  // Loads the words of rhs for the vectors v and v + 1 of columns. Also stores them in the panel with kRowsAndPack.
+  // Loads two vectors of words of rhs, for 2 * kWidth columns from v * kWidth on. With kRowsAndPack, also stores them
+  // in the panel.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
     if constexpr (kFrom == RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
@@ -197,7 +201,8 @@ struct WordSteps {
   Vec excess[kNv];
 };
 
-// Returns packed words with the bits flipped that kernels expect to be flipped (kFlipped).
+// Returns the packed words `x`. In words of lhs, flips the top bit of each byte if Dot cannot multiply the signedness
+// of lhs by that of rhs (kFlips).
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {
@@ -216,8 +221,8 @@ void PackRowWords(const PackArgs& args) {
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
-      // `scales` holds the scales of kColumns columns. They last for kScaleSteps steps, because this loop has a single
-      // iteration if the operand has scales (width <= kColumns).
+      // Reads the scales of kColumns columns for the next kScaleSteps steps of k. If the operand has scales, width <=
+      // kColumns, and this loop has a single iteration.
       if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
       const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);

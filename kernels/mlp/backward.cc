@@ -22,7 +22,7 @@
 namespace raggemm {
 namespace {
 
-// A matrix in the workspace that has one row for each row of a chunk.
+// A matrix in the workspace that has one row for each row of a chunk, or of a piece.
 struct ChunkRows {
   char* data;
   DType type;
@@ -85,8 +85,8 @@ class MlpBackward {
       s = RunProduct({MlpWeights::kGate, gate_.At(first), b_.d, count, /*is_gradient=*/true, /*adds=*/true});
     }
     if (!s.ok()) return s;
-    // The gradient of a row weight on the input is the dot product of the row of x and the gradient of the weighted
-    // row.
+    // If row weights multiply x, the gradient of a row weight is the dot product of the row of x and the gradient of
+    // the weighted row.
     if (gradients_.row_weights && on_input) {
       AddDots(piece.rows, problem_.x, b_.tokens + begin, b_.d);
     }
@@ -101,8 +101,9 @@ class MlpBackward {
     return weight == nullptr ? 1 : *weight;
   }
 
-  // Copies the gradient of out for each row twice. The copy in out_gradient has no weight, and the transposed w_down
-  // multiplies it. The copy in weighted_ is multiplied by the weight of the row, for the gradient of w_down.
+  // Gathers the gradient of out for each row, in two copies. The copy in out_gradient has no weights, and is multiplied
+  // by the transposed w_down. The copy in weighted_ is multiplied by the row weights on the output, for the gradients
+  // of w_down and b_down.
   void GatherOutGradient(const RowRange& rows, int64_t first) const {
     const ChunkRows gathered = {b_.out_gradient, weighted_.type, weighted_.columns};
     const Array all = gathered.First(rows.count());
@@ -113,8 +114,8 @@ class MlpBackward {
     });
   }
 
-  // Computes the gradients of row weights on the output. Each is the sum of two dot products: of a with a_gradient, and
-  // of b_down with out_gradient.
+  // Computes the gradients of row weights that multiply the output: for each row, the dot product of a and a_gradient,
+  // plus the dot product of b_down and out_gradient if the call has b_down.
   absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
     const int64_t count = rows.count();
     if (problem_.b_down) {
@@ -133,8 +134,8 @@ class MlpBackward {
 
   float* RowWeightGradient(int64_t row) const { return static_cast<float*>(gradients_.row_weights->data) + row; }
 
-  // Adds a dot product to the gradient of the weight of each row of `rows`. For the row with index i, it is the dot
-  // product of row i of `by` and row index[i] of `from`, or row i of `from` if `index` is null.
+  // Adds a dot product to the gradient of each row weight. The factors for the i-th row of `rows` are row i of `by` and
+  // row index[i] of `from`, or row i of `from` if `index` is null.
   void AddDots(const RowRange& rows, const Array& from, const int64_t* index, const float* by) const {
     float* const to = RowWeightGradient(rows.begin);
     const int64_t columns = from.dims[1];
@@ -162,11 +163,11 @@ class MlpBackward {
 
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  // The gradient of weights or of a bias. For each group it is the product of the transposed `rows` and `by`. For a
+  // The gradient of a weight matrix or a bias: for each group, the product of the transposed `rows` and `by`. For a
   // bias, `rows` is a column of ones.
   struct WeightGradient {
     const std::optional<Array>& to;
-    float* sums;  // f32 sums for groups of several chunks. Null if they are not needed.
+    float* sums;  // f32 sums for groups of several chunks. Only used if the gradient is narrower than f32.
     ChunkRows rows, by;
     bool is_trans = false;  // True: the weights are transposed, so the gradient is the transposed product.
   };
@@ -219,7 +220,7 @@ class MlpBackward {
   const MoeMlpGradients& gradients_;
   const MlpBuffers& b_;
   const int64_t chunk_rows_;
-  const ChunkRows x_, a_, weighted_;  // weighted_ has the rows of out_gradient times the row weights.
+  const ChunkRows x_, a_, weighted_;  // weighted_: rows of out_gradient, times the row weights on the output.
   const ChunkRows up_, gate_;         // Gradients of u and v.
 };
 

@@ -21,7 +21,7 @@
 namespace raggemm {
 namespace {
 
-// In calls for gradients, MoeMlpProblem::out has the gradient of out.
+// Returns the name of MoeMlpProblem::out in messages. This array has the gradient of out in calls for gradients.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
 // The arrays of a call. The first `results` arrays are results, all others inputs.
@@ -46,7 +46,7 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   } else {
     for (const MlpGradientSlot& slot : kMlpGradientSlots) add(slot.name, gradients->*slot.gradient);
     arrays.results = arrays.all.size();
-    add_outputs();  // These arrays of the forward call are inputs of a call for gradients.
+    add_outputs();  // A call for gradients reads up, gate and the gradient of out.
   }
   arrays.all.insert(arrays.all.end(), {{"x", &problem.x},
                                        {"row_tokens", &problem.row_tokens},
@@ -59,8 +59,8 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   return arrays;
 }
 
-// Calls `function`, which is CheckArrays or FillWithNaN, for each result. Passes all later results and all inputs to
-// it, which must not overlap the result.
+// Calls `function`, CheckArrays or FillWithNaN, for each result. Also passes the arrays that must not overlap the
+// result: all later results and all inputs. If the call has no results, calls `function` once, for an empty result.
 absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& function,
                            absl::Span<const int64_t> workspace) {
   const absl::Span<const NamedArray> all = arrays.all;
@@ -97,8 +97,8 @@ std::string TypeAndShape(const Array& x) { return absl::StrCat(NameOf(x.dtype), 
 
 bool HasTypeAndShape(const Array& x, const Array& wanted) { return x.dtype == wanted.dtype && x.dims == wanted.dims; }
 
-// Checks the formats of all arrays and the ranks of operands, because later checks rely on them. Also checks the types
-// of x, out, weights, row_tokens and row_slots.
+// Checks the formats of all arrays, and the ranks and dimensions of the operands that every call has, because later
+// checks rely on them. Also checks the types of x, out, weights, row_tokens and row_slots.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients) {
   const absl::string_view out = OutName(gradients);
   const auto weights = WeightsOf(problem);
@@ -157,8 +157,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
-// Checks the shapes of weights. First, all weights must have the number of groups of w_up and the H of x. Then w_up and
-// w_gate must have the I of w_down.
+// Checks the shapes of weights: the rank, the number of groups of w_up, and the H of x. Then checks that w_up and
+// w_gate have the I of w_down, or twice the I if `merged`. Does not check the columns of weights in column blocks.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
@@ -202,7 +202,8 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
-// Checks that each gradient has the type and shape of its operand.
+// Checks that each gradient has the type and shape of its operand, which must be given and not quantized. Also checks
+// that no weights are in column blocks.
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
     if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");
@@ -229,11 +230,11 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
   return bytes;
 }
 
-// Returns true if x is given and not f32. The f32 sums for x then need memory of their own.
+// Returns true if the array x is given and not f32. The f32 sums of its elements then need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// Reads group_sizes, group_offset and row_tokens into `mlp`, and checks their values. `product` and `checked` are a
-// product of the MLP over all rows, before and after its check.
+// Reads group_sizes, group_offset and row_tokens into `mlp`, and checks their values. `product` is any product of the
+// MLP over all rows, and `checked` is what ResolveShapes returned for it.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;

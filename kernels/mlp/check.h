@@ -29,7 +29,7 @@ struct MlpProduct {
   void* lhs;
   void* out;
   int64_t rows;
-  bool is_gradient = false;  // True: the weights are transposed, and no bias is added.
+  bool is_gradient = false;  // True: multiplies by the transposed weights, without a bias.
   bool adds = false;         // True: the product is added to out.
 };
 
@@ -39,13 +39,13 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type of the activations a, or of the gradients, in products with `weights`: the type of `weights`, or
-  // that of x if `weights` are quantized.
+  // Returns the type of activations a or gradients that are multiplied by `weights`: the type of `weights`, or that of
+  // x if `weights` are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns a pointer to the weight of row `row`. Returns null if no row weights are given, or if they do not multiply
-  // the side that `on` names (input or output).
+  // Returns a pointer to the weight of row `row` if row weights are given and multiply the side `on` (input or output).
+  // Otherwise returns null.
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
@@ -54,8 +54,9 @@ struct CheckedMlp {
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 
-// Checks the types and shapes of all operands, but not their values, and returns the extents. `gradients` is null for a
-// forward call, here and in CheckMlp.
+// Checks the types and shapes that CheckMlp needs first, and returns the extents. CheckMlp checks all values, and the
+// shapes of biases, scales, zero points, group_offset and gradients. In both functions, `gradients` is null for a
+// forward call.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
 // Checks all operands, and returns the InvalidArgument errors of MoeMlp and MoeMlpBackward.

@@ -5,8 +5,8 @@
 //     sorted by token    | token 0, token 0, token 1 | token 1, token 2, token 2 |
 //                          pass 0                      pass 1
 //
-// A pass computes d of its rows, expert by expert. It stores the rows of d in the order by token, and then adds them to
-// the sums of their tokens.
+// A pass computes d (moe_mlp.h) of its rows, expert by expert. It stores the rows of d in the order by token, and then
+// adds them to the sums of their tokens.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,7 @@
 namespace raggemm {
 namespace {
 
-// Sets the rows of `kept`, MoeMlpProblem::up or gate, that belong to no processed group to 0.
+// Sets all rows of `kept` that belong to no processed group to 0. `kept` is MoeMlpProblem::up or MoeMlpProblem::gate.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
   float* const data = static_cast<float*>(kept->data);
@@ -68,7 +68,7 @@ class MlpForward {
       steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
       return absl::OkStatus();
     }
-    // In a pass, u and v are in the workspace. Copies them to the rows of the caller's arrays that the pass computes.
+    // In a pass, u and v are in the workspace. Copies them to the arrays of the caller, if these are given.
     const std::optional<Array>&up = mlp_.problem.up, &gate = mlp_.problem.gate;
     if (up) CopyRows(piece.up, mlp_.UpColumns(), up->data, index + begin, count);
     if (gate) CopyRows(piece.gate, mlp_.extents.intermediate, gate->data, index + begin, count);

@@ -38,7 +38,7 @@ void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
   SetSizes(mlp, all, rows);
   MlpPiece piece = {rows, mlp.buffers.up, mlp.buffers.up + rows.count() * mlp.extents.intermediate};
-  // In a pass, u and v stay in the workspace. MlpForward then copies them to the arrays of the caller.
+  // In a pass, u and v stay in the workspace. MlpForward copies them to the arrays of the caller, if these are given.
   if (all.index != nullptr) return piece;
   const std::optional<Array>&up = mlp.problem.up, &gate = mlp.problem.gate;
   if (up) piece.up = static_cast<float*>(up->data) + rows.begin * mlp.UpColumns();
@@ -67,7 +67,7 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
   return raggemm::Run(*schedule, team_);
 }
 
-// Runs both products in one loop, so the product of the gate has a workspace of its own, of_gate.
+// Runs the products for u and v in one loop, so the product for v has a workspace of its own, of_gate.
 absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
   const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
   if (!mlp.problem.w_gate) return Run(up);

@@ -28,7 +28,8 @@ struct MlpPart {
   const MlpRows& all;
   const int64_t most;
   RowRange rows = {all.begin, all.begin};
-  RowRange of_groups = rows;  // All rows of the groups of this part, even if `rows` has only some rows of one group.
+  // All rows of the groups of this part. `rows` may be only some of the rows of a single group.
+  RowRange of_groups = rows;
   int64_t first_group = 0, groups = 0;
 
   // Moves to the next part, or to the first part if this is the first call. Returns false after the last part.
@@ -58,23 +59,23 @@ class MlpSteps {
   const KernelRow& kernels;  // f32 kernels for all steps except the products.
   MlpRows rows;              // Rows to compute: those of a pass, or else all rows of the processed groups.
 
-  // Computes `product`, with the group sizes that SetSizes has set. Its sums continue from earlier_totals (schedule.h),
-  // or start at 0 if that is null.
+  // Computes `product`, with the group sizes that SetSizes has set. The sums continue from earlier_totals (schedule.h),
+  // or start at 0 if earlier_totals is null.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
-  // Computes u and v of a piece. `x` has its gathered rows.
+  // Computes u of a piece, and v if there is a w_gate, from the gathered rows `x`.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
   // Copies the rows of MoeMlpProblem::x in `range` to `x`. Multiplies them by their row weights with WeightOn::kInput.
   void GatherX(const RowRange& range, char* x) const;
   // Writes row `row` of `from`, times `weight`, to `to`. The products are rounded to f32 and then to `type`.
   void ScaleRow(const Array& from, int64_t row, float weight, DType type, char* to) const;
   void Activate(const MlpPiece& piece, char* a) const;
-  // Returns the arguments for row `row` of the piece, except `out`.
+  // Returns the arguments of the activation for row `row` of the piece. Their `out` is null.
   ActivationArgs ActivationOf(const MlpPiece& piece, int64_t row) const;
   // Adds weights[i] times row i of d to row tokens[i] of the sums, for each i < count in order. If `weights` is null,
   // all weights are 1.
   void Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const;
   void ClearSums() const;
-  // Rounds the sums to the type of `to`. Does nothing if the sums are already in that array.
+  // Rounds the sums of tokens to the type of `to` and stores them there. Does nothing if `to` is the array of the sums.
   void StoreSums(const Array& to) const;
 
   // Calls row(i) for each i < count, on all threads. `bytes` is the size of a row.
@@ -89,8 +90,9 @@ class MlpSteps {
   MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelRow& kernels, Team& team)
       : mlp(mlp), kernels(kernels), rows(mlp.rows), options_(options), team_(team) {}
 
-  // Calls part(begin, end) on all threads for parts of `count` items of `bytes` bytes. Parts have about 64 KiB.
-  // They start at multiples of `step`. Smaller parts would not be worth another thread.
+  // Divides `count` items of `bytes` bytes into parts, and calls part(begin, end) once for each part, on the threads of
+  // the team. Parts have about 64 KiB and start at multiples of `step`. Smaller parts would not be worth another
+  // thread.
   template <class Part>
   void InParts(int64_t count, int64_t bytes, int64_t step, Part part) const {
     constexpr int64_t kBytesOfPart = 64 << 10;

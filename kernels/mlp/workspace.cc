@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t kLineWords = 8;  // int64 elements in a cache line.
 constexpr int kSizesArrays = 2;    // Number of arrays of group sizes in each product: one for lhs, one for out.
 constexpr int64_t kMostExtent = int64_t{1} << 40;
-constexpr int64_t kMostBytes = int64_t{1} << 60;  // Largest size of an array. Sums of such sizes do not overflow.
+// Largest size of an array in bytes. Sums of such sizes do not overflow.
+constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 // Returns x * y, but at most kMostBytes, also if the product overflows.
 int64_t Times(int64_t x, int64_t y) {
@@ -61,7 +62,7 @@ void TakePass(const MoeMlpExtents& extents, Cursor& cursor, MlpPassBuffers& pass
 
 void TakeWeightSums(const MoeMlpExtents& extents, Cursor& cursor, MlpWeightSums& sums) {
   const int64_t hidden = extents.hidden, inner = extents.intermediate;
-  sums.up = cursor.Take<float>(hidden, 2 * inner);  // Both w_up and w_gate, or a w_up that holds the gate.
+  sums.up = cursor.Take<float>(hidden, 2 * inner);  // Sums for w_up and w_gate, or for a w_up that holds the gate.
   sums.gate = sums.up == nullptr ? nullptr : sums.up + hidden * inner;
   sums.down = cursor.Take<float>(hidden, inner);
   sums.b_up = cursor.Take<float>(2, inner);

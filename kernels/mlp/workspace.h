@@ -25,23 +25,24 @@ inline constexpr int64_t kPassRows = 8192;
 
 // f32 sums for the gradients of one group, if these are narrower than f32 and the group has several chunks.
 struct MlpWeightSums {
-  float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is transposed.
-  float* gate = nullptr;  // [H,I]. Transposed if w_gate is transposed.
-  float* down = nullptr;  // [I,H]. Transposed if w_down is transposed.
+  float* up = nullptr;    // Sums for w_up: [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
+  float* gate = nullptr;  // Sums for w_gate: [H,I]. Transposed if w_gate is.
+  float* down = nullptr;  // Sums for w_down: [I,H]. Transposed if w_down is.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
 // Arrays for passes (forward.cc). A pass computes d for at most R = min(M, kPassRows) rows. Element or row i of tokens,
 // weights and d belongs to the i-th row of the pass in `order`.
 struct MlpPassBuffers {
-  int64_t* slots = nullptr;      // [M] Values of row_slots.
-  int64_t* order = nullptr;      // [M] Rows of all passes, sorted by token, then by slot, then by row.
-  int64_t* rows = nullptr;       // [R] Rows of the pass in ascending order.
-  int64_t* positions = nullptr;  // [R] Position of rows[i] among the pass's rows in `order`: its row of d.
-  int64_t* sizes = nullptr;      // [G] Group sizes of the pass.
-  int64_t* tokens = nullptr;     // [R]
-  float* weights = nullptr;      // [R]
-  float* d = nullptr;            // [R,H]
+  int64_t* slots = nullptr;  // [M] Values of row_slots.
+  int64_t* order = nullptr;  // [M] Rows of all passes, sorted by token, then by slot, then by row.
+  int64_t* rows = nullptr;   // [R] Rows of the pass in ascending order.
+  // [R] Row of d for each element of `rows`: the position of the element in the pass's part of `order`.
+  int64_t* positions = nullptr;
+  int64_t* sizes = nullptr;   // [G] Group sizes of the pass.
+  int64_t* tokens = nullptr;  // [R]
+  float* weights = nullptr;   // [R]
+  float* d = nullptr;         // [R,H]
 };
 
 struct MlpBuffers {
@@ -54,13 +55,13 @@ struct MlpBuffers {
   absl::Span<int64_t> of_sizes, of_products, of_gate;
   int64_t* chunk_sizes;  // [G] Group sizes of the next product.
   int64_t* tokens;       // [M] Checked values of row_tokens.
-  // [T,H] f32 sums of out, or of the gradient of x. If out or that gradient is f32 itself, CheckMlp sets this pointer
-  // to it.
+  // [T,H] f32 sums of out, or of the gradient of x. If the array of the result is f32, CheckMlp sets this pointer to
+  // that array.
   float* sums;
   // Arrays for one piece.
   float* up;  // [piece,2I] u and v if w_up holds the gate. Otherwise [piece,I] u, then [piece,I] v.
-  // [piece,H] In forward calls d, in the memory of `x`. In calls for gradients the gradients of the gathered rows of x,
-  // in the memory of `up`.
+  // [piece,H] Forward calls: d, in the memory of `x`. Calls for gradients: gradients of the gathered rows of x, in the
+  // memory of `up`.
   float* d;
   // Arrays for one piece in forward calls, and for one chunk in calls for gradients.
   char* x;  // [rows,H] Gathered rows of x.
@@ -71,15 +72,17 @@ struct MlpBuffers {
   // Arrays for gradients only.
   float* a_gradient = nullptr;   // [piece,I] Gradients of a.
   char* out_gradient = nullptr;  // [piece,H] Gradients of out, gathered for each row.
-  char* weighted = nullptr;      // [chunk,H] Rows of out_gradient times row_weights.
+  char* weighted = nullptr;      // [chunk,H] Rows of out_gradient, times the row weights on the output.
   // [chunk,2I] Gradients of u and v if w_up holds the gate. Otherwise [chunk,I] for u, then [chunk,I] for v.
   char* up_gradient = nullptr;
-  char* ones = nullptr;       // [chunk] Column of ones. Gradients of biases are its products with gradients of rows.
-  MlpWeightSums weight_sums;  // Null if gradients of weights are f32, or if all rows are one chunk.
+  char* ones = nullptr;  // [chunk] Column of ones. Gradients of biases are its products with gradients of rows.
+  // Null if no gradient of weights or biases is narrower than f32, or if all rows are one chunk.
+  MlpWeightSums weight_sums;
 };
 
-// Returns the largest number of rows in a chunk: kChunkRows or M, whichever is smaller. If several chunks need f32 sums
-// of weights (MlpWeightSums), returns M if one chunk of M rows needs no more memory than several chunks and these sums.
+// Returns the largest number of rows in a chunk: kChunkRows, or M if M is smaller. Returns M, too, if chunks of
+// kChunkRows rows would need f32 sums (MlpWeightSums), and one chunk of M rows needs no more memory than such a chunk
+// and the sums.
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
 // Returns the length of a workspace in int64 elements, or -1 if it would be too large or an extent is negative.

@@ -9,7 +9,8 @@ int64_t GemmOfTile(const WorkList& work, int64_t tile) {
   return std::upper_bound(work.tile_prefix, work.tile_prefix + work.gemms + 1, tile) - work.tile_prefix - 1;
 }
 
-// Moves `block` to the first replica with steps of k, from block.gemm.replica on. Returns false if there is none.
+// Moves `block` to the first replica with steps of k, from block.gemm.replica on. Without ragged K, tries only
+// block.gemm.replica. Returns false if it finds no steps.
 bool FindReplica(const TileContext& context, Block& block) {
   const int64_t last = context.call.mode == RaggedMode::kRaggedK ? context.call.replicas - 1 : block.gemm.replica;
   for (; block.gemm.replica <= last; ++block.gemm.replica) {

@@ -23,9 +23,8 @@
 
 namespace raggemm {
 
-// The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. Kernels
-// compute whole steps of rows (KernelRow::row_step), so only the last register tile may have fewer rows than its
-// height.
+// The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. A height is
+// a multiple of KernelRow::row_step, so only the last register tile may have fewer rows than its height.
 struct RegisterTiles {
   RegisterTiles(int64_t rows, const KernelRow& kernels)
       : rows(rows),
@@ -38,7 +37,8 @@ struct RegisterTiles {
   // Returns the number of rows that kernels compute for register tile i: Rows(i), rounded up to a multiple of `step`.
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
-  // Returns the index of the first register tile after i whose height or number of rows differs from that of i.
+  // Returns the index of the first register tile after i whose height or number of rows differs from that of i, or
+  // `count` if there is none.
   int64_t EndOfSameHeight(int64_t i) const {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
@@ -71,8 +71,8 @@ struct Block {
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
-  // How kernels begin and end the chains of this block. If kernels add totals (KernelRow::adds_totals), a chain here is
-  // the whole contraction, or all steps of k that share a scale.
+  // How kernels begin and end the chains of this block. With KernelRow::adds_totals, this is how they begin and end the
+  // totals of the contraction, or of the steps of k that share a scale.
   Begin begin;
   End end;
   bool ends_sum;  // True if this block ends the contraction, or the steps of k that share a scale.

@@ -9,8 +9,8 @@
 namespace raggemm {
 namespace {
 
-// The part of out of one replica of one problem. Its processed groups fill columns [0, col_end) of rows
-// [row_begin, row_end).
+// One replica's part of out, or one problem's part with RaggedMode::kAllRagged. Processed groups fill the rows from
+// row_begin up to row_end, in the columns up to col_end. In a packed part, each element counts as a row.
 struct FillRegion {
   int64_t rows, cols;
   int64_t row_begin, row_end, col_end;
@@ -48,11 +48,10 @@ bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// Divides out into slices of whole rows, which threads fill. A repetition is the part of out of one replica of one
-// problem.
+// Divides out into slices of whole rows, which threads fill. A repetition is one part of out (FillRegion).
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
-    // In these modes, all elements of out belong to processed groups, so nothing is filled.
+    // With ragged K and with uniform groups, all elements of out belong to processed groups, so nothing is filled.
     const bool covered = checked.mode == RaggedMode::kRaggedK || checked.mode == RaggedMode::kUniform;
     // An out without elements needs no slices, and its number of repetitions could overflow.
     const bool empty = checked.out.rows == 0 || checked.out.cols == 0;
@@ -80,7 +79,7 @@ int64_t CountFillTiles(const Checked& checked) {
 }
 
 void FillTile(const Checked& checked, int64_t slice) {
-  if (checked.c == checked.out.data) return;  // c and out are the same array, so out needs no copy of c.
+  if (checked.c == checked.out.data) return;  // Nothing is copied if c and out are the same array.
   const FillSlices slices(checked);
   const int64_t repetition = slice / slices.per_repetition;
   const FillRegion region = RegionOf(checked, repetition);

@@ -10,7 +10,7 @@ namespace raggemm {
 
 // Returns the number of slices of out, or 0 if all elements belong to processed groups. A slice has about 1 MiB.
 int64_t CountFillTiles(const Checked& checked);
-// Fills a slice of out with zeros, or with the values of c if c is given.
+// Fills the unprocessed elements of a slice with zeros, or from c if given.
 void FillTile(const Checked& checked, int64_t slice);
 
 }  // namespace raggemm

@@ -19,9 +19,10 @@ namespace {
 //     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// Limit for near prefetches (Prefetch::near): a GEMV uses them if kNearSteps steps of rhs and the chains together have
-// at most this many bytes. Such a GEMV loads its next lines into L1, so hardware prefetchers run ahead of it as they do
-// for plain reads. A limit of 16 KiB gains nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
+// Limit for near prefetches (Prefetch::near). A GEMV of 16-bit elements with at most KernelRow::products_per_fma rows
+// uses them if kNearSteps steps of rhs and the chains together have at most this many bytes. Such a GEMV loads its next
+// lines into L1, so hardware prefetchers run ahead of it as they do for plain reads. A limit of 16 KiB gains nothing.
+// Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
 //
 //                         near  not near
 //     1 row               0.92  0.76
@@ -30,8 +31,8 @@ constexpr int64_t kStreamAhead = 48 << 10;
 constexpr int64_t kNear = 12 << 10;
 
 // Returns the number of panels of a block, as if all were as wide as the first one. Returns 1 for a GEMV, even if it
-// leaves columns for a second panel. With 2, half of the prefetches would come after the GEMV: one row of int4 with
-// 2848 columns took 4 times as long (Zen 4).
+// leaves columns for a second panel. If 2 were returned, half of the prefetches would come after the GEMV: one row of
+// int4 with 2848 columns took 4 times as long (Zen 4).
 int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
   const Panel panel = NextPanel(context, task, block.cols);
   return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
@@ -39,7 +40,8 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
-// Returns the size of blocks for stored rows. The tile plan names a row of kRowsShapes, which limits the size.
+// Returns the size of a block of stored rows. A GEMV has blocks of kKc steps and all columns of the tile. For other
+// modes, TilePlan::shape is a row of kRowsShapes, which limits the size.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -48,19 +50,20 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  // The steps of a block are a multiple of KernelRow::k_step, and of kScaleSteps if scales multiply elements.
+  // `least` is the smallest number of steps: 8, or kScaleSteps if scales multiply elements, or KernelRow::k_step if it
+  // is larger. Blocks of split f32 have a whole KC block.
   const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && StepOf(context.call.rhs.dtype, blocks.k * blocks.n) > bytes) {
-    blocks.k = std::max(blocks.k / 2 / least * least, least);  // If rhs has scales, kc may be no power of two.
+    blocks.k = std::max(blocks.k / 2 / least * least, least);  // kc need not be a power of two if rhs has scales.
   }
   blocks.k_inner = false;
   return blocks;
 }
 
-// Prefetches for a GEMV the lines that are kStreamAhead bytes ahead. A GEMV with near prefetches loads its next steps
-// into L1 itself. For it, prefetches the lines that begin 1 KiB after these steps.
+// Prefetches for a GEMV the lines that are kStreamAhead bytes ahead of the block. Near prefetches (Prefetch::near)
+// begin only 1 KiB after the first kNearSteps - 1 steps of the block, and do not continue in the next tile.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -86,7 +89,7 @@ PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, 
   return target;
 }
 
-// Prefetches the next block, in the order of the tile plan.
+// Prefetches the next block, in the order of the tile plan. A GEMV uses PrefetchStream instead.
 PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                             NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kGemv) return PrefetchStream(context, task, block, next_tile);
@@ -136,7 +139,8 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
-          // A block has two panels if kernels pack ahead: each panel is prefetched during the work on the one before.
+          // A block has two panels if kernels pack ahead, so that each panel is prefetched during the work on the
+          // previous panel.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
@@ -151,8 +155,9 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
   const DType dtype = context.call.rhs.dtype;
   PrefetchTarget target;
   target.panels = target.panels_per_run = CountPanels(context, task, block);
-  // Packing a transposed panel takes about as long as computing a register tile of 8 rows. If register tiles are lower,
-  // the packer prefetches twice as much as one of them.
+  // Packing a transposed panel takes about as long as computing a register tile of 8 rows. So the packer prefetches as
+  // many lines as a register tile, or twice as many if register tiles have fewer than 8 rows. It prefetches none if
+  // kernels pack ahead.
   target.packer_parts = context.kernels.row->ahead_slice != 0 ? 0 : task.rows.each < 8 ? 2 : 1;
   const bool along_k = task.blocks.k_inner;
   const NextTile::Found* tile = nullptr;
@@ -186,8 +191,8 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
 
 // ---- column blocks ----
 
-// Returns the size of a block of rhs in column blocks: one KC block of one column block. It is contiguous, and the next
-// KC block follows it in memory.
+// Returns the size of a block of rhs in column blocks: one KC block of one column block, or fewer columns if the tile
+// is narrower. The KC blocks of a column block follow each other in memory.
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*plan*/, const Window& window,
                                 int64_t /*k*/) {
   return {.k = context.kernels.kc,
@@ -195,9 +200,9 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has. If blocks go along k, the blocks of a tile are contiguous in memory. Then
-// it prefetches kStreamAhead bytes ahead, or one block ahead if the block is larger. Otherwise it prefetches from the
-// start of the next block.
+// Prefetches as many bytes as this block has. If blocks go along k, the blocks of a tile follow each other in memory,
+// and the prefetched bytes begin kStreamAhead bytes ahead of this block, or one block ahead if a block is larger. If
+// blocks do not go along k, the prefetched bytes begin at the start of the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

@@ -33,9 +33,10 @@ struct PrefetchTarget {
   int64_t rows = 0, stride = 0;  // 0 rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
-  int64_t panels = 1, panels_per_run = 1;  // Numbers of panels: of the whole block, and for one column of runs.
-  int64_t packer_parts = 0;                // Shares of lines for a panel's packer to prefetch. A register tile has 1.
-  bool near = false;                       // Prefetch::near.
+  // Number of panels of the block, and of panels during which one column of runs is prefetched.
+  int64_t panels = 1, panels_per_run = 1;
+  int64_t packer_parts = 0;  // Lines that the packer of a panel prefetches, divided by those of a register tile.
+  bool near = false;         // Prefetch::near.
 };
 
 // A block shape for stored rows, by its name in kRowsShapes below. GFLOP/s of the shapes, on two cores of Emerald
@@ -57,18 +58,21 @@ struct RowsShape {
   int64_t steps;     // Largest number of steps of k of a block.
   double translate;  // Time of page walks, divided by the time of reading the block from memory.
 };
-inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // RowsShape::steps of blocks as long as a KC block.
+// Value of RowsShape::steps for blocks that are as long as a KC block.
+inline constexpr int64_t kWholeKc = int64_t{1} << 30;
 inline constexpr RowsShape kRowsShapes[] = {
     {"small", 1. / 4, kMaxCols, kWholeKc, 0},
     {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},
-    {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages, and are slower (last table above).
+    {"medium", 1. / 2, 1024, 32, 0.05},  // Blocks of 64 steps touch more pages, and are slower (last table above).
     {"broad", 2. / 3, 1024, kWholeKc, 0.6},
-    {"deep", 1. / 2, 192, kWholeKc, 1},  // Limits of 64 to 192 columns differ in speed by 2 %. 384 is 7 % slower.
+    {"deep", 1. / 2, 192, kWholeKc, 1},  // With limits of 64 to 192 columns, speeds differ by 2 %. 384 is 7 % slower.
 };
 
 // A layout of rhs.
 struct RhsLayout {
-  int shapes;  // Block shapes that the cost model compares. 0: the first mode that applies is used.
+  // Number of block shapes that the cost model compares. 0: no costs are compared, and the first mode that applies is
+  // used.
+  int shapes;
   // Returns the block size of a tile. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
   // Returns the lines to prefetch during the work on `block`. `next` is the next block of the tile, or null.
@@ -79,8 +83,8 @@ struct RhsLayout {
 // Returns the layout of rhs: stored rows, stored columns (transposed) or column blocks.
 const RhsLayout& LayoutOf(const TileContext& context);
 
-// Returns true if blocks follow each other along k. lhs is then packed for all of k at once, and must fit in its
-// buffer.
+// Returns true if the blocks of a transposed rhs or of column blocks follow each other along k. lhs is then packed for
+// all of k at once, and must fit in its buffer. Always false with ragged K.
 bool GoesAlongK(const TileContext& context, int64_t rows, int64_t k);
 
 }  // namespace raggemm

@@ -9,7 +9,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the kernels for the type in which they read rhs.
+// Returns the functions for kernels.rhs.type, the type in which kernels read rhs.
 const FormatKernels& RhsKernels(const TileContext& context) {
   return KernelsOf(*context.kernels.row, context.kernels.rhs.type);
 }
@@ -61,8 +61,9 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
   if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
   if (RhsKernels(context).gemv[rows].run == nullptr) return false;
-  // All modes but ragged K, which rarely has few rows, use the GEMV if no other kernel reads rhs in its stored layout.
-  // Column blocks do not need the GEMV to stream: they are contiguous, and other kernels keep sums in registers longer.
+  // The GEMV is used if rhs streams from memory. Except with ragged K, which rarely has few rows, it is also used if no
+  // other kernel reads rhs in its stored layout. Column blocks do not need the GEMV to stream: they are contiguous, and
+  // other kernels keep sums in registers longer.
   const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;
   return streams || (context.call.mode != RaggedMode::kRaggedK && !HasDirect(context));
 }
@@ -91,7 +92,7 @@ DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols
   return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
 }
 
-// Returns true if neither kDirect nor kDirectAndStore applies: rhs is transposed, or has no kernels for these modes.
+// Returns true if rhs is transposed, or if there are kernels neither for kDirect nor for kDirectAndStore.
 bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
   return context.call.rhs.is_trans || (!HasDirect(context) && !HasStoring(context));
 }

@@ -32,7 +32,7 @@ struct RhsModeRow {
   DirectKernel (*kernel)(const TileContext& context, int64_t mr, int64_t cols);
 };
 
-// Number of modes whose costs are compared, which is all modes except those with needs_no_costs.
+// Number of modes whose costs are compared: all modes except those with needs_no_costs.
 inline constexpr size_t kComparedModes = 3;
 
 // Returns the table, in the order of RhsMode.
@@ -42,7 +42,7 @@ inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<siz
 // A panel of rhs: the columns of a block that one kernel computes.
 struct Panel {
   int64_t cols;   // Columns that exist.
-  int64_t width;  // Columns that the kernel computes, also if fewer exist. Row stride of a packed panel.
+  int64_t width;  // Columns that the kernel computes, at least `cols`. In a packed panel, also the row stride.
   const RhsModeRow* mode;
 };
 

@@ -34,8 +34,9 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// Limit up to which rhs counts as streaming from memory (kTilesPerStreamingThread): the mean number of rows of a group
-// GEMM, divided by CostOfElement.
+// Largest value at which rhs counts as streaming from memory (kTilesPerStreamingThread). The value is the mean number
+// of rows of a group GEMM, divided by CostOfElement. rhs never counts as streaming if it is transposed, or with ragged
+// K.
 constexpr double kShareOfRowsStreaming = 0.7;
 
 // Number of f32 fmas that pay for another thread. They take 5 us at 50 GFLOP/s.
@@ -82,7 +83,7 @@ bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
   if (n_panels == 1 && m_tiles == 1) return false;
-  if (n_panels > 4 || m_tiles == 1) {  // Halves columns first: each tile packs its own lhs anyway.
+  if (n_panels > 4 || m_tiles == 1) {  // Halves the columns first, because each tile packs its own lhs anyway.
     schedule.tile.blocking.n = (n_panels + 1) / 2 * kernels.cols;
   } else {
     schedule.tile.blocking.m = (m_tiles + 1) / 2 * kernels.rows;
@@ -90,12 +91,12 @@ bool ShrinkBlocks(Schedule& schedule) {
   return true;
 }
 
-// The work of a call for one size of tiles. Group GEMMs without tiles do not count, because the sum of their rows could
-// overflow.
+// Sums over the results of all group GEMMs, and the sizes of their tiles. Group GEMMs without tiles do not count,
+// because the sum of their rows could overflow.
 struct Work {
-  int64_t cols = 0;  // Sum of the columns of all results.
-  int64_t rows = 0;  // Sum of the rows of all results.
-  // For each row class, the rows and columns of a tile of the class. 0 if the class has no tile.
+  int64_t cols = 0;
+  int64_t rows = 0;
+  // For each row class, the rows and columns of one of its tiles. 0 if the class has no tile.
   std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};
 };
 
@@ -111,9 +112,11 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Saves the divisions of At if all tiles have one height, and its row class already has a window.
+    // Skips the divisions of TileGrid::At if the grid has one row of tiles, and another tile of the same row class was
+    // counted.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
-    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // All tiles between have the first one's height.
+    // Only tiles in the last row of tiles may have another height than the first tile.
+    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {
       const Window window = grid.At(schedule.tile, row_tile);
       work.windows[RowClass(window.rows)] = {window.rows, window.cols};
     }
@@ -121,8 +124,8 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
   return work;
 }
 
-// Divides results into the largest tiles that leave enough of them for each thread, and plans the tiles of each row
-// class. Chooses the number of threads if it is 0.
+// Divides results into the largest tiles of which each thread gets enough, and plans the tiles of each row class.
+// Chooses the number of threads if it is 0.
 void DivideWork(Workspace& workspace, Schedule& schedule) {
   schedule.work.gemms = CountGemms(schedule.tile.call);
   schedule.tile.blocking = BlockingFor(schedule.tile);

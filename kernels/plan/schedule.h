@@ -23,12 +23,13 @@ struct OperandAccess {
 
 struct KernelChoice {
   const Arithmetic* arithmetic = &kArithmetics[0];
-  const char* because = nullptr;  // Reason for the arithmetic. Null if the operand types leave no choice.
+  // Text that says why this arithmetic was chosen. Null if the operand types leave no choice.
+  const char* because = nullptr;
   const Splitting* splitting = &kSplittings[0];
   Cpu cpu = {};
   Isa isa{};
   const KernelRow* row = nullptr;
-  const KernelRow* epilogue = nullptr;  // KernelRow of the epilogue: `row`, or the f32 one if s32 sums become floats.
+  const KernelRow* epilogue = nullptr;  // Kernels of the epilogue: `row`, or those for f32 if s32 sums become floats.
   Activate* activate = nullptr;         // Applies the activation. Null if the call has none.
   OperandAccess lhs = {}, rhs = {};
   int64_t kc = kKc;  // Steps of k that are packed at once.
@@ -42,9 +43,10 @@ int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
 // The division of results into tiles.
 struct Blocking {
-  int64_t m = 0, n = 0;  // Largest numbers of rows and columns of a tile.
-  // True if rhs of all groups is larger than the L2 caches of all threads together. Always false if rhs is transposed,
-  // or if the mode is not ragged M.
+  // Rows and columns of the largest tile. Tiles with fewer rows may have more columns (kMaxCols).
+  int64_t m = 0, n = 0;
+  // True if the mode is ragged M, rhs is not transposed, and rhs of all groups is larger than the L2 caches of all
+  // threads together.
   bool rhs_streams = false;
   TilePlans plans = {};
 };
@@ -78,7 +80,7 @@ struct Schedule {
 };
 
 // Returns the first tile of a thread's own range, or the number of tiles if `thread` is the number of threads. Ranges
-// are contiguous and have equal cost.
+// are contiguous, and their GEMM tiles have about equal cost. Fill tiles are in the last range.
 int64_t FirstTile(const Schedule& schedule, int64_t thread);
 // Returns the index of the tile at which the costs of the tiles, added up in order, reach `cost`.
 int64_t TileAtCost(const Schedule& schedule, int64_t cost);

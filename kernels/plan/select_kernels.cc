@@ -14,7 +14,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the ISA of the options, else the default.
+// Returns the ISA of the options, or else the default. FailedPrecondition if the CPU lacks it.
 absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmetic) {
   if (options.isa) {
     if (absl::Status s = CheckEnumerator("isa", *options.isa, IsaRows().size()); !s.ok()) return s;

@@ -18,8 +18,8 @@ struct Costs {
   double memory;     // Reading rhs from memory.
   double translate;  // Page walks of these reads.
   double fma;
-  double widen;   // Converting elements to the type that kernels multiply, and storing packed panels.
-  double reread;  // Reading rhs again from L2, for later register tiles. 0 if a packed panel stays in L1.
+  double widen;   // Conversion of elements to the type that kernels multiply, and stores of packed panels.
+  double reread;  // Reads of rhs from L2 by later register tiles. 0 if a packed panel stays in L1.
   double calls;   // Starting and ending kernels.
 
   // Adds up the costs. Memory and arithmetic overlap only in part.
@@ -29,15 +29,15 @@ struct Costs {
   }
 };
 
-// A mode and a block shape, with their costs.
+// A strategy (a mode and a block shape) with its costs.
 struct Candidate {
   TilePlan plan;
   BlockShape blocks;
   Costs costs;
 };
 struct Candidates {
-  // Room for each compared mode with each block shape. Left uninitialized, so that planning 512 groups takes only
-  // microseconds.
+  // Array with room for each compared mode with each block shape. Left uninitialized, so that planning 512 groups takes
+  // only microseconds.
   std::array<Candidate, kComparedModes * std::size(kRowsShapes)> all;
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }

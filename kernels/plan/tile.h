@@ -30,15 +30,15 @@ struct Window {
 // elements than Blocking::m x Blocking::n. A row of 4096 f32 has 16 KiB: four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
-// Returns a number of columns: the first column of each tile is a multiple of it. It is the width of a panel, or of a
-// column block if rhs has column blocks that are not wider than tiles.
+// Returns the width of a panel, or of a column block if rhs has column blocks that are not wider than tiles. The first
+// column of each tile is a multiple of this width.
 int64_t ColumnStep(const TileContext& context);
 
 // The tiles of a group GEMM. They divide the result evenly, in whole register tiles.
 struct TileGrid {
   TileGrid(const TileContext& context, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }
-  // Tiles with the same columns follow each other, because they share rhs.
+  // Returns tile `index` of the grid. Tiles with the same columns follow each other, because they share rhs.
   Window At(const TileContext& context, int64_t index) const;
 
   int64_t rows, cols;  // Size of the result.

@@ -13,7 +13,7 @@ enum class RhsMode : uint8_t {
   kGemv,            // For few rows: streaming GEMVs read rhs once, in the order of memory.
   kDirect,          // Every register tile reads rhs in its stored layout.
   kDirectAndStore,  // The first register tile reads rhs and stores a packed panel for the others.
-  kPacked,          // All register tiles read a panel that is packed before.
+  kPacked,          // A packer packs each panel of rhs first, and all register tiles read the panel.
 };
 
 struct TilePlan {
@@ -24,18 +24,18 @@ struct TilePlan {
   };
   RhsMode mode;
   Order prefetch_order;
-  uint8_t shape;  // Index of the block shape of the layout (rhs_layout.h).
+  uint8_t shape;  // Row of kRowsShapes (rhs_layout.h) if rhs is stored in rows. 0 for other layouts.
 };
 
 // Returns the row class of a tile: one for each number of rows up to 32, then one for every four rows.
 constexpr int64_t RowClass(int64_t rows) { return rows <= 32 ? rows : 32 + (rows - 29) / 4; }
 inline constexpr int64_t kMostRows = 224;
 inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
-using TilePlans = std::array<TilePlan, kRowClasses>;  // One plan for each row class that has tiles.
+using TilePlans = std::array<TilePlan, kRowClasses>;  // Plans of tiles, indexed by row class.
 
 // The size of the blocks of rhs in a tile, and their order.
 struct BlockShape {
-  int64_t k;  // Steps of k, at most KernelChoice::kc.
+  int64_t k;  // Largest number of steps of k. Blocks also end where a KC block ends.
   int64_t n;
   bool k_inner;  // Order of blocks. True: along k first, and lhs is packed for all of k at once. False: along n first.
 };

@@ -13,14 +13,14 @@
 namespace raggemm {
 namespace {
 
-// Largest number of unwanted elements in a buffer before the first element to pack. Dequantizers start at a whole byte,
-// and a byte has up to 4 elements.
+// Room for the unwanted elements in a buffer before the first element to pack. Dequantizers start at a whole byte, and
+// a byte has up to 4 elements.
 constexpr int64_t kMostLead = 4;
 static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
                           [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
 
-// The scales or zero points of one line of elements after the other. A line is a part of a stored row or column.
-// Successive lines that share their values read them only once.
+// Reader of the scales or zero points of one line of elements after the other. A line is a part of a stored row or
+// column. Values that successive lines share are read only once.
 class LineParams {
  public:
   LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)
@@ -38,7 +38,8 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns for how many lines, from the line of `at` on, Read returns the same values. Returns kKc if it does for all.
+  // Returns the number of lines, from the line of `at` on, that share the values of that line. Returns kKc if all lines
+  // share them.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;
@@ -49,7 +50,9 @@ class LineParams {
   const PackSource& source_;
   const QuantParams& params_;
   const bool is_used_;
-  int64_t block_ = -1;  // Index of the block whose values are in values_. -1: none.
+  // Index of the row of blocks whose values are in values_, or of the column of blocks with StoredPosition::down. -1:
+  // none.
+  int64_t block_ = -1;
   float values_[kKc + kMostLead];
 };
 

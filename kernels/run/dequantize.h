@@ -1,5 +1,5 @@
-// Packs quantized elements, and rows of lhs that row_index selects. Before packing, the elements are dequantized, or
-// the rows copied, to a buffer in L1.
+// Packs the elements of an operand. Elements that need dequantizing are first dequantized to a buffer in L1. Rows of
+// lhs that row_index selects are first copied to such a buffer.
 #ifndef RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 #define RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 

@@ -17,15 +17,16 @@ class TileResult {
  public:
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
-  // Returns true if scales multiply sums, and the sums end with `block`. The caller then calls ReadRowScales for the
-  // block, ReadColumnScales for each panel, and AddSums after each kernel.
+  // Returns true if scales multiply sums, or s32 sums become floats (Checked::scales_sums), and the sums end with
+  // `block`. The caller then calls ReadRowScales for the block, ReadColumnScales for each panel, and AddSums after each
+  // kernel.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Sets args.out, the memory that a kernel stores to. That is out itself if the chain is the last one, the register
-  // tile has no missing rows or columns, and no epilogue is needed. Otherwise it is scratch.
+  // Sets args.out, where a kernel stores its results. Kernels store to out itself if `last` is true, the register tile
+  // has no missing rows or columns, and no epilogue is needed. Otherwise they store to scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
   // Copies TileContext::earlier_totals to the scratch buffer from which the kernel of the register tile continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
@@ -58,8 +59,8 @@ class TileResult {
   const Scratch& scratch_;
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
-  bool plain_;        // Kernels may store totals directly to out, because no epilogue is needed.
-  bool nontemporal_;  // Stores to out bypass the caches.
+  bool plain_;        // True if no epilogue is needed, so kernels may store totals directly to out.
+  bool nontemporal_;  // True if kernels store to out past the caches.
 };
 
 }  // namespace raggemm

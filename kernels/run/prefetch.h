@@ -37,9 +37,9 @@ class Prefetcher {
  private:
   friend struct PrefetcherPeer;  // For tests.
 
-  // Returns the next lines of rhs to prefetch: `parts` of the column_parts_ equal parts into which StartColumn divides
-  // the lines. StartColumn computes their size, because an integer division in each call of NextOfRhs is slow:
-  // gradients of 16 rows at 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids, two cores).
+  // Returns the next lines of rhs to prefetch: `parts` of the column_parts_ equal parts of a column of runs.
+  // StartColumn computes the size of a part, because an integer division in each call of NextOfRhs is slow: gradients
+  // of 16 rows at 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids, two cores).
   Prefetch* NextOfRhs(int64_t parts) {
     if (parts_left_ <= 0) StartColumn();
     parts_left_ -= parts;
@@ -51,7 +51,7 @@ class Prefetcher {
   void StartColumn();
 
   // Prefetches a few cache lines of the elements of lhs that are packed next: for the next KC block, or for the next
-  // tile. Without this and PrefetchOut, 512 rows of 2048x768 f32 ran at 268 instead of 292 GFLOP/s.
+  // tile. Without PrefetchLhs and PrefetchOut, 512 rows of 2048x768 f32 ran at 268 instead of 292 GFLOP/s.
   void PrefetchLhs() {
     for (int64_t i = std::min(lhs_.per_kernel, lhs_.lines_left); i > 0; --i) {
       __builtin_prefetch(lhs_.line, 0, 2);
@@ -68,13 +68,13 @@ class Prefetcher {
   const TileTask& task_;
   NextTile next_tile_;
 
-  // The columns of runs that StartColumn has not started: `first` and `lines` are their cache lines, `panels` the
-  // panels of the block in use that have no column yet.
+  // The columns of runs that StartColumn has not started. `first` is their first cache line, and `lines` is their
+  // number of cache lines in each row. `panels` is the number of panels of the block that have no column yet.
   PrefetchTarget rhs_;
   Prefetch at_{};
-  // A column of runs is a run of adjacent cache lines from each row of rhs. The current one is divided into
-  // column_parts_ parts, and parts_left_ of them are not prefetched yet. A part has lines_per_part_ lines. lines_over_
-  // lines do not fit into equal parts, and due_ spreads them evenly.
+  // A column of runs has a run of adjacent cache lines from each row of rhs. The current column is divided into
+  // column_parts_ parts, of which parts_left_ are not prefetched yet. A part has lines_per_part_ lines. lines_over_
+  // lines do not fit into equal parts, and due_ spreads these lines evenly.
   int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;
 
   struct {

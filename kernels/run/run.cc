@@ -55,8 +55,8 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
   }
 }
 
-// The packed panels of rhs. MakeReady packs a panel before its kernels run. Kernels of AMX pack ahead instead: while
-// they multiply one panel, they pack the next panel into a second buffer.
+// The packed panels of rhs. MakeReady packs a panel before its kernels run. Kernels of AMX can pack ahead instead:
+// while they multiply one panel, they pack the next panel into a second buffer.
 class RhsPanels {
  public:
   RhsPanels(const TileContext& context, const TileTask& task, const Scratch& scratch)
@@ -74,8 +74,8 @@ class RhsPanels {
     ready_ = false;
   }
 
-  // Selects the panel that the next kernels pack ahead, the panel of `block` at column `col` of the tile. If `block` is
-  // null or kernels cannot pack ahead, they pack none.
+  // Selects the panel of `block` at column `col` of the tile, for the next kernels to pack ahead. Selects none if
+  // `block` is null or kernels cannot pack ahead.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
@@ -130,8 +130,8 @@ class RhsPanels {
 };
 
 // Sets the arguments of kernels. Adjacent register tiles with the same height and rhs mode share a kernel and most
-// arguments, so MoveDown sets only the others again. GFLOP/s for 2048x768 f32 on two cores of Zen 3, if BindTile sets
-// all arguments for each register tile, and with MoveDown:
+// arguments, so MoveDown only moves the pointers. GFLOP/s for 2048x768 f32 on two cores of Zen 3, if BindTile sets all
+// arguments for each register tile, and with MoveDown:
 //
 //                            BindTile only    with MoveDown
 //     gradient, 16 rows      64               69
@@ -183,7 +183,8 @@ class ArgumentBinder {
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
-  // Moves the arguments on to the register tile below the current one. Both must have the same height.
+  // Moves the arguments on to the register tile below the current one. Both must have the same height and number of
+  // rows.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;
@@ -197,9 +198,9 @@ class ArgumentBinder {
   const Scratch& scratch_;
   MicrokernelArgs& args_;
   const int64_t sum_size_;   // Bytes of a sum.
-  const int64_t row_bytes_;  // Bytes of a packed row of lhs, in a whole KC block.
+  const int64_t row_bytes_;  // Bytes of one packed row of lhs in a whole KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs from the start of the KC block to the current block.
+  int64_t steps_before_ = 0;  // Bytes of one packed row of lhs between the start of the KC block and the current block.
   // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
@@ -262,7 +263,8 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   result.Finish();
 }
 
-// Returns FailedPrecondition if this CPU lacks the instruction set of the schedule.
+// Takes pack buffers of `bytes` bytes for all threads. Returns FailedPrecondition if this CPU lacks the instruction set
+// of the schedule.
 absl::Status Prepare(const Schedule& schedule, int64_t threads, int64_t bytes, ScratchLease& lease) {
   const Isa isa = schedule.tile.kernels.isa;
   if (HostCpu().Has(isa)) return lease.Acquire(threads, bytes);

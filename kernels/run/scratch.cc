@@ -25,7 +25,8 @@ struct FreeBlock {
 // Size of the header of a block. The header holds a FreeBlock, and the memory that a lease hands out follows it.
 constexpr size_t kHeader = kLineBytes;
 
-// A plain pointer without a destructor, because other threads may still make calls after static destructors ran.
+// Head of the list of free buffers. A plain pointer without a destructor, because other threads may still make calls
+// after static destructors ran.
 constinit FreeBlock* free_list = nullptr;
 constinit KeptBuffers kept = {};
 
@@ -45,7 +46,8 @@ FreeBlock* TakeFree(size_t bytes) {
 FreeBlock* Allocate(size_t bytes) {
   void* memory = std::aligned_alloc(kHugePageBytes, bytes);
   if (memory == nullptr) return nullptr;
-  madvise(memory, bytes, MADV_HUGEPAGE);  // If madvise fails, calls are only slower.
+  // Without huge pages, calls are only slower, so an error of madvise is ignored.
+  madvise(memory, bytes, MADV_HUGEPAGE);
   return new (memory) FreeBlock{nullptr, bytes};
 }
 

@@ -23,20 +23,21 @@ struct Scratch {
   // on.
   char* chain;
   char* total;  // Sums of each element's finished accumulation chains, in the layout of `chain`.
-  char* bias;   // Bias [columns], in the type of the sums.
+  char* bias;   // Bias [columns], in the type in which the epilogue computes.
   // Only for calls with an activation: one row of the gate and one row of results before the activation, f32 [columns].
   float *gate, *result;
-  // Only if scales multiply sums: the scaled totals in the layout of `chain`, the scales of the tile's rows, and the
-  // scales of one panel's columns.
+  // Only for calls that scale sums (Checked::scales_sums): the scaled totals in the layout of `chain`, the scales of
+  // the tile's rows, and the scales of one panel's columns.
   char* scaled;
   float *row_scales, *column_scales;
   int64_t bytes = 0;  // Bytes of all buffers.
 };
 
-// Largest number of buffers that the process-wide list keeps. With the largest blocking, they have 128 MiB together.
+// Largest number of buffers that the process-wide list keeps. On CPUs with 2 MiB of L2, such buffers usually have 2 MiB
+// each, or 4 MiB if scales multiply sums.
 inline constexpr int64_t kMostKeptBuffers = 64;
 
-// The pack buffers of a call, one for each thread. The destructor returns them to the list.
+// The pack buffers of a call, one for each thread. The destructor returns the buffers to the list.
 class ScratchLease {
  public:
   ScratchLease() = default;

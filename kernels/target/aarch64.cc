@@ -21,7 +21,7 @@ namespace {
 
 constexpr Isa kNeon{1};         // 128-bit vectors
 constexpr Isa kNeonDotprod{2};  // SDOT and UDOT for bytes
-constexpr Isa kNeonI8mm{3};     // SMMLA, UMMLA and USMMLA for bytes
+constexpr Isa kNeonI8mm{3};     // Instructions SMMLA, UMMLA and USMMLA for bytes.
 constexpr Isa kNeonBf16{4};     // BFMMLA
 
 // Names of cores by implementer and part number of MIDR_EL1, from the technical reference manuals of the cores.
@@ -33,7 +33,7 @@ constexpr struct {
     {0x41, 0xd49, "Neoverse N2"}, {0x41, 0xd4f, "Neoverse V2"},
 };
 
-// Linux and its compilers require NEON on this architecture.
+// Returns null: Linux and its compilers require NEON on aarch64, and the scalar instruction set needs nothing.
 const char* MissingNothing() { return nullptr; }
 
 // If the cores of a CPU differ, Linux reports only the features that all cores have.
@@ -64,7 +64,7 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
-// All other rules for bf16 flush denormals after rounding. The float mode of this architecture flushes before rounding,
+// Returns kF32, because all other rules for bf16 flush denormals after rounding. CPUs of aarch64 flush before rounding,
 // so kernels would have to flush, which is slow.
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 

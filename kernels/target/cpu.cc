@@ -15,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Measures the kernel of the tallest register tile over one KC block. Returns its GFLOP/s in the fastest of kTurns
-// turns, which take about 10 us each.
+// Returns the GFLOP/s of the kernel of the tallest register tile over one KC block, in the fastest of kTurns
+// measurements. A measurement takes about 10 us. Returns 0 if memory is short.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;
@@ -82,8 +82,8 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // A later ISA of AllIsas() is preferred to an earlier one only if its probed speed is this many times as high. The
-  // margin allows for other work on the core during a part of the probe.
+  // A later ISA of AllIsas() is preferred to an earlier one only if its probed speed is more than kClearly times as
+  // high. The margin allows for other work on the core during a part of the probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

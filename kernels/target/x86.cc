@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // Kernels for bf16, and kernels for bytes.
+extern const KernelRow kAmxKernels[2];  // Row 0 has the kernels for bf16, and row 1 those for bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
@@ -29,9 +29,9 @@ constexpr Isa kAvxVnni{2};     // 256-bit VPDPBUSD for bytes
 constexpr Isa kAvx512{3};      // AVX-512 F, BW, DQ, VL
 constexpr Isa kAvx512Vnni{4};  // VPDPBUSD for bytes
 constexpr Isa kAvx512Bf16{5};  // VDPBF16PS for pairs of bf16
-constexpr Isa kAmx{6};         // TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes
+constexpr Isa kAmx{6};         // Instructions TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes.
 
-// Returns a value for Cpu::isas, with the scalar ISA and the ISAs of these names.
+// Returns a value for Cpu::isas that is true for the scalar ISA and the named ISAs.
 std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) {
   std::array<bool, kMostIsas> all = {true};
   for (absl::string_view isa : isas) all[static_cast<size_t>(*IsaOf(isa))] = true;

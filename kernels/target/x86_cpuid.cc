@@ -9,8 +9,8 @@
 
 namespace raggemm {
 
-// __builtin_cpu_supports also checks that the operating system saves the registers. F16C comes from CPUID, because not
-// all compilers know its name.
+// Reads F16C from CPUID, because not all compilers know its name. __builtin_cpu_supports also checks that the operating
+// system saves the registers.
 const char* MissingForAvx2() {
   unsigned eax, ebx, ecx = 0, edx;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;

@@ -1,4 +1,4 @@
-// Probes an x86 CPU and its operating system. A test that simulates other CPUs replaces x86_cpuid.cc.
+// Probes an x86 CPU and its operating system.
 #ifndef RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 #define RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 
@@ -7,13 +7,14 @@
 
 namespace raggemm {
 
-// Return the reason why this machine lacks an instruction set, or null.
+// Each MissingForNAME returns what the CPU or the operating system lacks for the instruction set NAME. Null if it lacks
+// nothing.
 const char* MissingForAvx2();
 const char* MissingForAvx512();
 const char* MissingForAvx512Vnni();
 const char* MissingForAvxVnni();
 
-// MissingForAmx asks the operating system to permit tiles for all threads of the process.
+// MissingForAmx also asks the operating system to permit tiles for all threads of the process.
 const char* MissingForAvx512Bf16();
 const char* MissingForAmx();
 bool LacksTilesOfBytes();

@@ -1,5 +1,5 @@
-// Support for fork(). The child has only the thread that called fork(). A mutex that another thread held would stay
-// locked forever.
+// Support for fork(). A child process has only the thread that called fork(), so a mutex that another thread held would
+// stay locked in the child forever.
 #ifndef RAGGEMM_KERNELS_THREADS_FORK_H_
 #define RAGGEMM_KERNELS_THREADS_FORK_H_
 
@@ -7,8 +7,8 @@
 
 namespace raggemm {
 
-// The mutex of the process-wide lists of pack buffers and teams that calls gave back. fork() locks the mutex first and
-// unlocks it afterwards.
+// The mutex of the process-wide lists of free pack buffers and free teams. Handlers of fork() lock the mutex before the
+// fork, and unlock it afterwards in both processes.
 extern constinit std::mutex lists_mutex;
 
 // Returns true if fork() made this process after the library was loaded.

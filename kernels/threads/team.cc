@@ -19,13 +19,14 @@
 namespace raggemm {
 namespace {
 
-// Range::next and Range::end have the number of a tile in the low bits, and the number of the loop in the bits above.
+// Range::next and Range::end hold the number of a tile in the low kTileBits bits, and the number of the loop in the
+// bits above.
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Bit kLast of a loop number tells the helpers to stop after this loop. A team for one loop gives this loop the
-// number 1. A team for several loops numbers them 2, 4, 6 and so on. Team::End stops its helpers by the number kEnded,
-// which has bit kLast and no tiles.
+// Bit kLast of a loop number tells the helpers to stop after the loop. A team for one loop gives its loop the number 1.
+// A team for several loops gives them the numbers 2, 4, 6 and so on. Team::End stops the helpers with the number
+// kEnded, which has bit kLast but no tiles.
 constexpr int64_t kLast = 1, kEnded = -1;
 
 // Number of times that a waiting thread checks a value before it sleeps. The value usually changes within microseconds,
@@ -135,7 +136,7 @@ void Team::StartHelpers(TaskPool& pool) {
         Help(next_worker_.fetch_add(1, std::memory_order_relaxed));
         Release();
       });
-    } catch (...) {  // If Schedule throws, the team works with fewer helpers.
+    } catch (...) {  // If the pool throws, the team works with fewer helpers.
       Release();
       break;
     }
@@ -154,7 +155,7 @@ namespace {
 
 #ifdef _OPENMP
 
-// Stack size of libgomp's threads. A static constant, because libgomp reads the environment when it is loaded, too.
+// Stack size of libgomp's threads. Static, to read the environment when the library is loaded, as libgomp does.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -166,7 +167,7 @@ void* WaitUntilTried(void* tried) {
 int64_t TryThreads(int64_t wanted) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
-  // Ignores an error if the system refuses the size, as libgomp does.
+  // If the system refuses the stack size, the threads get the default size, as in libgomp.
   if (kStackSize != 0) pthread_attr_setstacksize(&attributes, kStackSize);
   std::array<pthread_t, kMaxThreads> threads;
   std::atomic<bool> tried = false;
@@ -180,11 +181,11 @@ int64_t TryThreads(int64_t wanted) {
 }
 
 // Returns the number of threads with which libgomp can start a team, up to `wanted`. `kept` of them still exist from
-// libgomp's last team. Makes the others on trial and allocates memory on trial, because libgomp ends the process if it
-// fails to do so. libgomp can still fail if other code takes the last thread in between, or if other code has run a
-// smaller team on this thread.
+// libgomp's last team. Makes the other threads and allocates memory on trial, because libgomp ends the process if it
+// gets no thread or no memory. libgomp can still fail if other code takes the last thread in between, or if other code
+// has run a smaller team on this thread.
 int64_t AvailableThreads(int64_t wanted, int64_t kept) {
-  if (IsForkedChild()) return 1;  // Here libgomp would wait for threads that only the parent process has.
+  if (IsForkedChild()) return 1;  // In a forked child, libgomp would wait for threads that only the parent process has.
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
@@ -194,7 +195,7 @@ int64_t AvailableThreads(int64_t wanted, int64_t kept) {
   return memory == nullptr ? 1 : threads;
 }
 
-// Calls body(worker) once on each thread of a team.
+// Starts a team of at most `threads` threads, and calls body(worker) once on each of them.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
   // Number of threads of the last team that this thread started. libgomp keeps them, unless the team was nested. The
   // TLS model uses memory that is reserved for libraries loaded late, so the first use allocates nothing.
@@ -211,7 +212,8 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// This variant is for sanitizers, which do not see into libgomp.
+// Calls body only on the calling thread. Used in builds without OpenMP, such as those with sanitizers, which do not see
+// into libgomp.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif
@@ -245,7 +247,7 @@ bool IsOpenMp(const ThreadChoice& threads) { return threads.executor == Executor
 
 }  // namespace
 
-// Scope in which a caller uses a team. The destructor ends the team and releases the caller's reference to it.
+// Scope in which a caller uses a team. The destructor ends the team, and releases the caller's reference to the team.
 struct Membership {
   ~Membership() {
     team->End();
@@ -276,7 +278,8 @@ absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Statu
     return caller(*team);
   }
   absl::Status status;
-  std::exception_ptr thrown;  // Exceptions must not leave the parallel region.
+  // Exception of `caller`. It must not leave the parallel region, so it is thrown again after the region.
+  std::exception_ptr thrown;
   RunOpenMpTeam(threads.count, [&](int64_t worker) {
     if (worker != 0) return team->Help(worker);
     try {

@@ -5,7 +5,7 @@
 // microsecond.
 //
 // With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left,
-// and then waits for the tiles that other threads have claimed. A task that starts after that touches nothing but the
+// and then waits for the tiles that other threads have claimed. A task that starts later touches nothing but the
 // reference-counted Team.
 #ifndef RAGGEMM_KERNELS_THREADS_TEAM_H_
 #define RAGGEMM_KERNELS_THREADS_TEAM_H_
@@ -43,7 +43,7 @@ class Team {
   // time. body must not throw. During body the floating-point environment is the default one, without flush-to-zero.
   // The environment of the caller is restored afterwards.
   void For(const TileRanges& ranges, TileBody body);
-  // Runs `count` tiles of equal cost by the other overload, with one range for each thread.
+  // Runs `count` tiles of equal cost, with one range of tiles for each thread.
   void For(int64_t count, TileBody body);
 
  private:

@@ -3,8 +3,8 @@
     .venv/bin/python python/examples/checkpoint FOLDER --prompt="Once upon a time"
     .venv/bin/python python/examples/checkpoint --random qwen3-30b-a3b --layers=4 --weights=int4
 
-FOLDER has config.json and *.safetensors, and tokenizer.json for --prompt. Prints the text or the tokens. Then prints
-tokens per second, the bound by memory bandwidth, and the time of each part of a step.
+FOLDER has config.json and *.safetensors, and tokenizer.json for --prompt. Prints the text or the tokens. With one
+process, then prints tokens per second, the bound by memory bandwidth, and the time of each part of a step.
 """
 
 import argparse
@@ -38,7 +38,8 @@ def load(loader: Loader) -> Tree:
     count = len(loader.config.windows)
     for i in range(count):
         kind = i in loader.config.dense_layers
-        # With random weights, a layer is a copy of the first layer of its kind, dense or not.
+        # With random weights, all dense layers are copies of the first dense layer, and all other layers are copies of
+        # the first layer with experts.
         layer = jax.tree.map(jnp.copy, kinds[kind]) if kind in kinds else loader.layer(i)
         if isinstance(loader.files, RandomFiles):
             kinds[kind] = layer

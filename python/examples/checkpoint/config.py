@@ -7,15 +7,16 @@ import numpy as np
 from checkpoint.files import CheckpointError
 
 FAMILIES = ("qwen3_moe", "mixtral", "olmoe", "deepseek_v2", "deepseek_v3", "gpt_oss")
-# By quant_method: fields of quantization_config, with the only supported values.
+# For each supported quant_method, the fields of quantization_config that must have a given value.
 QUANTIZATIONS: dict[Any, dict[str, Any]] = {
     "mxfp4": {},
     "fp8": {"activation_scheme": "dynamic"},
     "awq": {"bits": 4, "version": "gemm"},
     "gptq": {"bits": 4, "desc_act": False},
 }
-GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}  # by format: True if zero points are stored minus one
-# Fields that must be positive integers if they are present.
+# For each checkpoint_format of GPTQ: True if zero points are stored minus one.
+GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}
+# Fields of config.json that must be positive integers if they are present.
 COUNTS = (
     "hidden_size",
     "intermediate_size",
@@ -36,16 +37,16 @@ class Latent(NamedTuple):
 
     query_rank: int | None
     rank: int
-    plain_dim: int  # elements of a head that are not rotated
-    rotary_dim: int  # elements of a head that are rotated
-    value_dim: int  # elements of a head's value
+    plain_dim: int  # Number of elements of a head that are not rotated.
+    rotary_dim: int  # Number of elements of a head that are rotated.
+    value_dim: int  # Number of elements of the value of a head.
 
 
 class Quantization(NamedTuple):
-    method: str | None = None  # quant_method; None: floats
-    block: tuple[int, int] = (1, 1)  # fp8: rows and columns that share a scale
-    size: int = -1  # awq, gptq: steps of K that share a scale; -1: all
-    zeros_less_one: bool = True  # gptq: zero points are stored minus one
+    method: str | None = None  # Value of quant_method. None: weights are floats.
+    block: tuple[int, int] = (1, 1)  # For fp8: numbers of rows and columns that share a scale.
+    size: int = -1  # For awq and gptq: number of steps of K that share a scale. -1: all steps.
+    zeros_less_one: bool = True  # For gptq: True if zero points are stored minus one.
 
 
 class Config(NamedTuple):
@@ -58,18 +59,18 @@ class Config(NamedTuple):
     kv_heads: int
     head_dim: int
     latent: Latent | None
-    frequencies: tuple[float, ...]  # rotation of each pair of elements, in radians per position
-    magnitude: float  # factor that multiplies rotated elements
+    frequencies: tuple[float, ...]  # Rotation of each pair of elements, in radians per position.
+    magnitude: float  # Factor that multiplies rotated elements.
     score_scale: float
     epsilon: float
-    windows: tuple[int | None, ...]  # tokens that each layer attends to, with the token itself; None: all
-    dense_layers: frozenset[int]  # indices of the layers without experts
-    dense_hidden: int  # hidden width of the MLP in these layers
+    windows: tuple[int | None, ...]  # For each layer: number of tokens that a token attends to, with itself. None: all.
+    dense_layers: frozenset[int]  # Indices of the layers without experts.
+    dense_hidden: int  # Hidden width of the MLP in layers without experts.
     experts: int
     top_k: int
     hidden: int
-    shared_hidden: int  # hidden width of all shared experts together
-    routing: tuple[tuple[str, Any], ...]  # keyword arguments of raggemm.route
+    shared_hidden: int  # Hidden width of all shared experts together.
+    routing: tuple[tuple[str, Any], ...]  # Keyword arguments of raggemm.route.
     tied: bool
     quantization: Quantization
 
@@ -79,7 +80,7 @@ def _mscale(factor: float, coefficient: float) -> float:
 
 
 def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray, float]:
-    """Returns the frequency of each of the dim / 2 pairs of rotated elements, and the factor that multiplies them.
+    """Returns the frequencies of the dim / 2 pairs of rotated elements, and the factor that multiplies these elements.
 
     scaling: rope_scaling of config.json. Its type "yarn" is YaRN (arXiv:2309.00071).
     """
@@ -116,7 +117,7 @@ def _routing(family: str, config: dict[str, Any]) -> dict[str, Any]:
     routing: dict[str, Any] = {"score": "sigmoid"} if family == "deepseek_v3" else {"pre_softmax": True}
     if config.get("topk_method") != "greedy" and (config.get("n_group") or 1) > 1:
         routing |= {"num_groups": config["n_group"], "group_top_k": config["topk_group"]}
-    # DeepSeek-V2 scales weights only if it does not renormalize them.
+    # DeepSeek-V2 does not scale the weights that it renormalizes.
     factor = 1.0 if family == "deepseek_v2" and renormalize else config.get("routed_scaling_factor", 1.0)
     return routing | {"renormalize": renormalize, "scaling_factor": factor}
 
@@ -179,7 +180,7 @@ def _parse(family: str, config: dict[str, Any]) -> Config:
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     theta = config.get("rope_theta") or scaling.get("rope_theta", 10000.0)
     frequencies, magnitude = rotary(scaling, theta, latent.rotary_dim if latent else head_dim)
-    # DeepSeek also multiplies attention scores by the square of the factor that mscale_all_dim gives.
+    # DeepSeek also multiplies attention scores by the square of _mscale(factor, mscale_all_dim).
     extra_scale = _mscale(scaling.get("factor", 1), scaling.get("mscale_all_dim", 0)) ** 2 if latent else 1.0
     hidden = config.get("moe_intermediate_size", config["intermediate_size"])
     return Config(
@@ -208,7 +209,7 @@ def _parse(family: str, config: dict[str, Any]) -> Config:
 
 
 def parse_config(config: dict[str, Any], layers: int | None = None) -> Config:
-    """Parses the object in config.json. layers: number of layers, by default all."""
+    """Parses the object in config.json. layers: largest number of layers to use, by default all."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise CheckpointError(f"config.json: model_type is {family!r}, must be one of {', '.join(FAMILIES)}")
