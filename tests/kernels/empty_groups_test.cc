@@ -30,7 +30,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// With ragged K, the three replicas are summed. The groups of some replicas are empty.
+// With ragged K, the three replicas are summed. Any group of a replica may be empty.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};

@@ -178,9 +178,9 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
   __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
-// Makes functions illegal (CodeOf): those of the ISA `forced` if `poison_forced`, otherwise those of all other ISAs. A
-// call of such a function kills the process. Then computes a problem with the ISA `forced`, and exits with 0 if the
-// result is right.
+// Overwrites the functions of CodeOf with illegal instructions: those of the ISA `forced` if `poison_forced`, otherwise
+// those of all other ISAs. A call of such a function kills the process. Then computes a problem with the ISA `forced`,
+// and exits with 0 if the result is right.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
   // The first call of HostCpu runs kernels of every ISA to measure them, so it must come before functions are made
   // illegal.
