@@ -297,7 +297,8 @@ TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   }
 }
 
-// Each scale covers 96, 160 or 224 steps of k. KC blocks have the same length, because these are fewer than kKc steps.
+// Each scale covers 96, 160 or 224 steps of k. KC blocks have the same length, because they are never longer than the
+// steps that share a scale.
 TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {

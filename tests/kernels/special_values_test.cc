@@ -154,7 +154,7 @@ TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
 
 TEST_P(SpecialValues, DenormalsAreKept) {
   std::vector<double> out;
-  // Elements of lhs and results are f32 denormals.
+  // lhs and the results are f32 denormals.
   RunFilled({.m = 9, .n = 35, .k = 3}, 0x1p-140, 0.5, &out);
   for (double value : out) EXPECT_EQ(value, 3 * 0x1p-141);
   for (const auto& [dtype, smallest] : {std::pair{DType::kF16, 0x1p-24}, {DType::kBF16, 0x1p-133}}) {

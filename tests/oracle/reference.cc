@@ -84,7 +84,8 @@ Activated ApplyActivation(Activation activation, double x) {
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// Applies the activation to `want`, and lets `bound` grow with it. No activation has a slope above 1.13.
+// Applies the activation to `want` and updates `bound`. No activation has a slope above 1.13, so an error of its
+// argument grows at most by this factor.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
   if (!problem.gate) {

@@ -70,7 +70,7 @@ struct ProblemSpec {
   //
   //   {}                   none
   //   {0}                  one value for the operand
-  //   {1}                  one value for each processed group, with kPerReplica for each one of each replica
+  //   {1}                  one value for each processed group, with kPerReplica for each group of each replica
   //   {rows, columns}      one value for each block of this many rows and columns of the stored matrix. 0: the block
   //                        has the whole axis
   //   {rows, columns, 0}   the same, but all groups share the values of one matrix

@@ -95,8 +95,8 @@ class TestMlp {
   void AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
-// Returns the token of each row of the groups, as rows of x. With weight_on = kInput, each row is multiplied by its
-// weight.
+// Returns the gathered rows of x: the token of each row of the groups. With weight_on = kInput, each row is multiplied
+// by its weight.
 FloatTensor Gathered(const TestMlp& mlp);
 
 enum class Part : uint8_t { kUp, kGate, kDown };
