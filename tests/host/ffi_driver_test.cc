@@ -30,7 +30,6 @@ struct Outcome {
 
 Outcome Drive(const std::string& arguments) {
   const auto program = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
-  // The arguments come last in the command, because they may contain a redirection of the shell.
   FILE* pipe = popen(absl::StrCat("exec 2>&1; " RAGGEMM_EMULATOR " ", program.string(), " ", arguments).c_str(), "r");
   Outcome outcome;
   char buffer[4096];
@@ -109,7 +108,8 @@ TEST(FfiDriverTest, TakesSeveralFilesTypesRulesAndPrecision) {
   }
 }
 
-// Flags that the plugin refuses are one error for all cases, not an error for each case.
+// If the plugin refuses a flag of ffi_driver, the driver prints one line for all cases, instead of an error for each
+// case.
 TEST(FfiDriverTest, WhatThePluginDoesNotTakeIsOneError) {
   for (const auto& [flag, message] : {std::pair{"--isa=sse2", "attribute isa: unknown value \"SSE2\""},
                                       {"--executor=gpu", "attribute executor: unknown value \"GPU\""},

@@ -11,7 +11,7 @@ namespace {
 std::atomic<int64_t> live_errors{0};
 }  // namespace
 
-// The type of an error, which XLA's header only declares. Each host defines it.
+// The error object of XLA's C ABI. XLA's header only declares the struct, and each host defines it.
 struct XLA_FFI_Error {
   XLA_FFI_Error(XLA_FFI_Error_Code c, std::string m) : code(c), message(std::move(m)) { ++live_errors; }
   ~XLA_FFI_Error() { --live_errors; }
@@ -36,7 +36,8 @@ void ReadError(ErrorDetails* details) {
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-// The execution context of a call. XLA's header declares its type under a name that depends on the version of XLA.
+// The execution context of a call. XLA_FFI_CallFrame::ctx points to it by an opaque type, whose name depends on the
+// version of XLA.
 struct Context {
   TaskRunner* pool;
 };
@@ -58,7 +59,7 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   return nullptr;
 }
 
-// Returns XLA's table of API functions. It has the functions that handlers for the CPU call. All others are null.
+// Returns XLA's table of API functions with those functions that CPU handlers call. All other entries are null.
 XLA_FFI_Api MakeApi() {
   XLA_FFI_Api api{};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
@@ -84,7 +85,7 @@ constexpr XLA_FFI_DataType TypeOf(int64_t) { return XLA_FFI_DataType_S64; }
 constexpr XLA_FFI_DataType TypeOf(float) { return XLA_FFI_DataType_F32; }
 constexpr XLA_FFI_DataType TypeOf(double) { return XLA_FFI_DataType_F64; }
 
-// Each dictionary of attributes is sorted by name.
+// A dictionary of attributes as structs of XLA's C ABI, sorted by name. A dictionary may contain other dictionaries.
 class AttributeList {
  public:
   explicit AttributeList(const Attributes& attributes) : nodes_(attributes.size()) {

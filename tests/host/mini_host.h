@@ -1,5 +1,5 @@
-// Implements XLA's side of its C ABI, just enough to call an FFI handler like XLA:CPU: call frames, API functions,
-// errors, and a thread pool.
+// Calls FFI handlers like XLA:CPU. Implements the parts of XLA's side of the C ABI that this needs: call frames, API
+// functions, errors, and a thread pool.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_
 
@@ -25,15 +25,16 @@ struct Error {
   bool ok() const { return code == XLA_FFI_Error_Code_OK; }
 };
 
-// A buffer of the caller. Tests may set `data` to null or to a misaligned address. Handlers must not crash then.
+// A buffer for an argument or a result of a call. Handlers must not crash if a test sets `data` to null or to a
+// misaligned address.
 struct Buffer {
   XLA_FFI_DataType dtype = XLA_FFI_DataType_F32;
   std::vector<int64_t> dims;
   void* data = nullptr;
 };
 
-// The value of an attribute. JAX passes integers as int64_t, so write int64_t{4}. Attributes is a map, because call
-// frames list attributes in the order of their names.
+// The value of an attribute. JAX passes integers as int64_t, so tests write int64_t{4} instead of 4. Attributes is a
+// map, because call frames list attributes in the order of their names.
 struct Attribute;
 using Attributes = std::map<std::string, Attribute>;
 using AttributeValue =
@@ -73,7 +74,7 @@ class ThreadPool : public TaskRunner {
   std::vector<std::thread> threads_;
 };
 
-// The frame points into `call`, which must outlive it.
+// The call frame that a handler gets. The frame points into `call`, which must outlive the frame.
 class CallFrame {
  public:
   // If `pool` is null, the thread pool functions of the API return errors.
@@ -83,25 +84,26 @@ class CallFrame {
   ~CallFrame();
 
   XLA_FFI_CallFrame* get();
-  XLA_FFI_Api& api();  // Returns the API functions of this frame. Tests may replace some.
+  XLA_FFI_Api& api();  // Returns the frame's table of API functions. Tests may replace entries.
 
  private:
   struct Storage;
   std::unique_ptr<Storage> storage_;
 };
 
-// Destroys the error object that the handler returned.
+// Calls a handler. Returns a copy of the handler's error, if any, and destroys the error object.
 Error Invoke(XLA_FFI_Handler* handler, CallFrame& frame);
 
-// Returns an error unless this host supports the version.
+// Asks a handler for its FFI API version. Returns an error if this host does not support the version.
 Error CheckVersion(XLA_FFI_Handler* handler);
 
-// Calls the stage INSTANTIATE of a handler with attributes and no buffers, like XLA:CPU when it loads an executable.
+// Calls a handler for the stage INSTANTIATE, with attributes and without buffers, like XLA:CPU when it loads an
+// executable.
 Error Instantiate(XLA_FFI_Handler* handler, const Attributes& attributes);
 
 Error Execute(XLA_FFI_Handler* handler, const Call& call, TaskRunner* pool);
 
-// Returns the number of error objects that exist: created by handlers and not yet destroyed.
+// Returns the number of XLA_FFI_Error objects that were created and not yet destroyed.
 int64_t LiveErrors();
 
 // A shared library, loaded with RTLD_NOW | RTLD_LOCAL. The destructor closes it.
@@ -113,7 +115,7 @@ class Library {
   Library& operator=(const Library&) = delete;
   ~Library();
 
-  // Throws std::runtime_error if the library has no such function.
+  // Returns the function with this name. Throws std::runtime_error if the library lacks it.
   template <typename Function>
   Function* Find(const char* name) const {
     return reinterpret_cast<Function*>(Symbol(name));

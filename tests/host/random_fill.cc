@@ -56,7 +56,7 @@ void FillIntegers(const Array& array, uint64_t seed) {
   });
 }
 
-// Fills an array of one-byte floats.
+// Fills an array of a one-byte float format, or of scales of type f8e8m0fnu.
 void FillNarrowFloats(const Array& array, uint64_t seed) {
   const Format& format = FormatOf(array.dtype);
   std::array<uint8_t, 256> table;

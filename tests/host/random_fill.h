@@ -19,17 +19,17 @@ void ParallelChunks(int64_t n, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Fills an array with random values, on all CPUs. Element i depends only on the type, the seed, `exponent` and i. It is
-// computed with integers, so that its bits are the same on every machine. Let
+// Fills an array with random values, on all CPUs. Element i depends only on the type, the seed, `exponent` and i, so it
+// is the same on every machine. With the hash (Scramble is in checksum.h)
 //
 //     z = Scramble((seed << 40) + (i + 1) * 0x9e3779b97f4a7c15)
 //
-// The elements are, if d is the number of digits of the type (24 for f32):
+// the elements are, if d is the number of digits of the type (24 for f32):
 //
 //     f16, bf16, f32, f64          the top d bits of z as a signed integer, divided by 2^(d - 1), times 2^exponent.
 //                                  Without the factor 2^exponent, they are uniform over the multiples of epsilon in
 //                                  [-1, 1). Subnormal values are rounded once. `exponent` is at least -1000.
-//     integers, formats of 4 bits  the top bits of z. Types of less than a byte are filled in whole bytes.
+//     integers, f4e2m1fn           the top bits of z. If elements are smaller than a byte, i is the index of a byte.
 //     float8                       the top bits of z. For an infinity or NaN the lowest bit of the exponent is flipped.
 //     scales of type f8e8m0fnu     2^(t - 8) if t is the top four bits of z
 //

@@ -14,8 +14,8 @@
 
 namespace raggemm::host {
 
-// The constructor throws std::runtime_error if the library or a function is missing, or if its FFI API version is not
-// supported.
+// A loaded plugin and its functions. The constructor throws std::runtime_error if the library or a function is missing,
+// or if this host does not support the FFI API version of a handler.
 struct Plugin {
   explicit Plugin(const std::string& path);
 
@@ -28,20 +28,21 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;              // Attributes executor, isa and threads. They take precedence over those of the case.
-  std::optional<DType> dtype;  // Type of lhs and rhs, instead of the types of the case.
-  // Default bf16_sums rule and default precision, for cases that name none themselves. The default precision does not
-  // apply to cases for which TakesPrecision is false.
+  Attributes how;              // Attributes executor, isa and threads. They override those of the case.
+  std::optional<DType> dtype;  // Type that SetMatrixDType gives to lhs and rhs. Default: the types of the case.
+  // bf16_sums rule and precision of calls, unless the case has its own. `precision` does not apply to cases for which
+  // TakesPrecision is false.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
   std::optional<proto::GroupedGemmConfig::Precision::Value> precision;
-  int64_t max_multiply_adds = 0;  // Limit of multiply-adds, to which recorded cases are scaled down. 0: no limit.
+  // Limit of multiply-adds, to which LimitRows scales a recorded case down. 0: no limit.
+  int64_t max_multiply_adds = 0;
 };
 
 struct CaseRun {
   std::string plan;
   std::string dtypes;
-  // Number of rows of a recorded case: `rows` after it was scaled down, `recorded_rows` before. Both are 0 for explicit
-  // cases.
+  // Number of rows of a recorded case: `rows` as computed, `recorded_rows` before the case was scaled down. Both are 0
+  // for explicit cases.
   int64_t rows = 0, recorded_rows = 0;
   Check check;
   uint64_t checksum = 0;
@@ -49,7 +50,7 @@ struct CaseRun {
   int64_t multiply_adds = 0;
 };
 
-// Errors of the plugin are returned with their code and message.
+// Computes a case by the plugin and checks the result. Returns errors of the plugin with their code and message.
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool);
 

@@ -31,7 +31,8 @@ TEST(DimsTest, InitializeAnArrayInOneExpression) {
   EXPECT_THAT((Array{nullptr, DType::kF32, absl::MakeConstSpan(dims, 1)}).dims, ElementsAre(2));
 }
 
-// A number must not convert to Dims. The vector in Dims can be constructed from a number, which is then its length.
+// A constructor that Dims inherits takes the length of the vector. A number must not convert to Dims by this
+// constructor.
 TEST(DimsTest, AreNotMadeFromANumber) { EXPECT_FALSE((std::is_convertible_v<int64_t, Dims>)); }
 
 TEST(DimsTest, MayExceedTheInlineCapacity) {

@@ -10,7 +10,7 @@
 namespace raggemm::test {
 namespace {
 
-// Two experts and three rows: out = lhs x rhs[expert].
+// A problem with three rows: one of the first expert, and two of the second expert.
 class TwoExperts : public testing::Test {
  protected:
   TwoExperts() {

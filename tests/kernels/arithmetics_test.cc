@@ -1,4 +1,5 @@
-// Tests every arithmetic in every mode, storage and register tile, on every ISA of the host.
+// Tests every arithmetic in every ragged mode, with every storage of operands and every register tile, on every ISA of
+// the host.
 #include <cstdint>
 #include <vector>
 
@@ -10,8 +11,8 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem of one group for each bf16_sums rule, for each precision of split f32 with each rule that it can
-// have, and for each pair of 8-bit types.
+// Returns problems of one group: bf16 by each bf16_sums rule, split f32 by each rule that can sum it in each precision,
+// and each pair of 8-bit types.
 std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   std::vector<ProblemSpec> specs;
   for (ArithmeticId rule : kBf16Rules) {
@@ -34,7 +35,7 @@ std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   return specs;
 }
 
-// The extents are equal to, or one more or less than, those of tiles, panels, blocks and accumulation chains.
+// The extents are close to the sizes of tiles, panels, blocks and accumulation chains, or to multiples of these sizes.
 TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   for (RaggedMode mode : kAllModes) {
     for (int64_t k : {1, 2, 3, 5, 8, 31, 33, 64, 130, 257}) {

@@ -1,4 +1,4 @@
-// Tests that a tile prefetches its blocks of rhs. Tests of results cover the division of a tile into blocks.
+// Tests which cache lines of rhs a tile prefetches. Tests that check results cover the division of a tile into blocks.
 #include "kernels/plan/block.h"
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class BlockTest : public testing::Test {
     }
   }
 
-  // Adds the indices of all cache lines that are prefetched during the work on `block` to `lines`. The cache line at
+  // Adds to `lines` the indices of all cache lines that are prefetched during the work on `block`. The cache line at
   // block.rhs.data has index 0.
   void PrefetchAll(Prefetcher& prefetcher, const TileTask& task, const Block& block, std::set<int64_t>& lines) {
     Panel panel;
@@ -55,10 +55,10 @@ class BlockTest : public testing::Test {
   Schedule schedule_;
 };
 
-// The work on the panels of a block prefetches each cache line of the next block exactly once. For few and for many
-// rows, the cost model chooses different orders of the prefetches.
+// The work on the panels of a block prefetches all cache lines of the next block, and no others. The order of the
+// prefetches depends on the number of rows.
 TEST_F(BlockTest, PrefetchesTheNextBlock) {
-  // A CPU for which the cost model chooses each of the two orders for some numbers of rows.
+  // For this CPU, the cost model chooses both orders of prefetches: kPanels for one row, and kRows for many rows.
   Cpu cpu = HostCpu();
   cpu.fmas_per_cycle = 32;
   cpu.memory_bytes_per_cycle = 5.5;
@@ -83,7 +83,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
       Prefetcher prefetcher(schedule_, task, 0);
       prefetcher.StartBlock(block, &next);
       const int64_t size = SizeOf(schedule_.tile.call.rhs.dtype);
-      // Indices of cache lines, counted from the start of the matrix, which need not be aligned.
+      // Indices of cache lines, counted from the start of the matrix. The matrix may begin within a cache line of the
+      // CPU.
       std::set<int64_t> want, got;
       for (int64_t k = 0; k < next.steps; ++k) {
         for (int64_t col = 0; col < next.cols; ++col) {
@@ -97,8 +98,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
   }
 }
 
-// If a tile computes its blocks along k first, the work on the blocks of its first columns prefetches each cache line
-// of the next columns exactly once.
+// If a tile computes its blocks along k first, the work on its first columns prefetches all cache lines of the next
+// columns, and no others.
 TEST_F(BlockTest, PrefetchesTheNextColumns) {
   for (int64_t k : {511, 2048}) {
     ProblemSpec spec{.groups = 1, .m = 3, .n = 640, .k = k, .sizes = {3}};
@@ -119,7 +120,7 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
       PrefetchAll(prefetcher, task, block, got);
       block = next;
     }
-    // A column that begins within a cache line shares this line with the previous column, so the last line is ignored.
+    // If columns may end within a cache line, the last line may also belong to later columns, and is ignored.
     if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
     EXPECT_EQ(got, want) << k;
   }

@@ -25,7 +25,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem whose groups have 0 to 40 rows, so that some have one register tile and some several.
+// Returns a problem whose groups have 0 to 40 rows: no register tile, one, or several.
 ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
   return {.groups = 8,
           .m = 75,
@@ -36,7 +36,8 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// Checks the bits with plans for a CPU whose L2 cache may hold rhs, and for a CPU with an L2 cache of one byte.
+// Expects the specified bits by two plans: for the CPU of the host, and for a CPU whose L2 cache of one byte cannot
+// hold rhs.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);
@@ -96,7 +97,7 @@ TEST(ColumnBlocksOnEveryIsa, Integers) {
   }
 }
 
-// 131 columns do not fill the last byte of a row if two or four elements share a byte.
+// If two or four elements share a byte, the last of 131 columns ends within a byte.
 TEST(ColumnBlocksOnEveryIsa, QuantizedWeights) {
   const std::vector<int64_t> scales[] = {{}, {0}, {0, 1}, {32, 1}, {64, 0}, {1, 1}};
   for (DType rhs : kAllQuantized) {
@@ -152,7 +153,8 @@ class ColumnBlocks : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 
-// A tile of few rows prefetches each cache line once, at a fixed distance ahead.
+// A tile of one row reads rhs in the order of memory. The prefetched cache lines follow each other without gaps, up to
+// the last line of rhs.
 TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
   MakeScheduleOf({.groups = 1,
                   .m = 1,

@@ -30,7 +30,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Mode ragged K sums three replicas, of which any may be empty.
+// With ragged K, the three replicas are summed. Any group of a replica may be empty.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};
@@ -39,8 +39,8 @@ TEST_F(EmptyGroups, SummedReplicas) {
   }
 }
 
-// Without groups, rows, columns or steps of k, elements of out are zero, or c, or c + bias in groups that have rows but
-// no steps of k.
+// Tests problems without groups, rows, columns or steps of k. Elements of out are zero or c. In a group without steps
+// of k, bias is added.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     for (int mask = 0; mask < 16; ++mask) {

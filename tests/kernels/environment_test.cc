@@ -76,14 +76,15 @@ TEST(DefaultThreadsTest, IsANumberOrAll) {
 
 // Returns the ISA that the library prefers for f32 on a CPU with all ISAs of this architecture.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
-// Returns the ISA with the lowest number above that of scalar code, or scalar code if there is no other.
+// Returns the first ISA after scalar code in the enum Isa, or scalar code if there is no other ISA.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }
 
 struct Variables {
   const char *isa = nullptr, *threads = nullptr, *executor = nullptr;
 };
 
-// Returns "EXECUTOR ISA THREADS" of the plan, or its error.
+// Plans a call in a child process with these environment variables. Returns "EXECUTOR ISA THREADS" of the plan, or its
+// error.
 std::string PlannedWith(const Variables& variables, Options options) {
   return InChild(20, [&]() -> std::string {
     for (const auto& [name, value] : {std::pair{"RAGGEMM_ISA", variables.isa},

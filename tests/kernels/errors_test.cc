@@ -12,7 +12,8 @@
 namespace raggemm::test {
 namespace {
 
-// Calls expect(value, error) for numbers that an enum with the values 0 to count - 1 does not have.
+// Calls expect(value, error) for several values that are too large for an enum of `count` values. `error` is the
+// expected error.
 template <typename Expect>
 void ForEachBadValue(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {

@@ -1,5 +1,5 @@
-// The options of a call name the CPU, so any host can run the plan for any CPU, if the CPU is limited to the
-// instruction sets of the host.
+// Tests results by the plans for every measured CPU. Any host can run them: the options of a call name the CPU, which
+// gets only the instruction sets of the host.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,7 +37,8 @@ TEST_P(EveryCpuTest, GivesTheSpecifiedBits) {
     TestProblem test(RandomSpec(random));
     test.ClearOut();
     ASSERT_EQ(GroupedGemm(test.problem, {.executor = Executor::kOpenMp, .cpu = GetParam()}), absl::OkStatus());
-    // If the problem names no bf16_sums rule, the CPU of the options decides the rule, and not the host.
+    // If the problem names no bf16_sums rule, the CPU in the options decides the rule. The oracle would use the CPU of
+    // the host, so the expected problem names the rule.
     GroupedGemmProblem expected = test.problem;
     const ChosenArithmetic chosen = ArithmeticFor(ProductsOf(test.problem), GetParam()).value();
     if (chosen.because != nullptr) expected.bf16_sums = static_cast<ArithmeticId>(chosen.arithmetic - kArithmetics);

@@ -1,4 +1,4 @@
-// Tests the strategy for groups of few rows, which reads rhs once in the order of memory (RhsMode::kGemv).
+// Tests streaming GEMV (RhsMode::kGemv), which reads rhs once in the order of memory, for groups of few rows.
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -31,7 +31,7 @@ void ExpectUncachedBits(const ProblemSpec& spec, absl::Span<const int64_t> threa
   ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
 }
 
-// GEMV kernels compute groups of up to 8 rows.
+// Returns a problem whose groups have 0 to 9 rows. GEMV kernels compute groups of up to 8 rows.
 ProblemSpec FewRowsSpec(int64_t n, int64_t k) {
   return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
 }
@@ -103,7 +103,7 @@ TEST(GemvOnEveryIsa, QuantizedWeights) {
   }
 }
 
-// The group of nine rows and transposed weights use packed panels instead of GEMV.
+// GEMV kernels compute neither the group of nine rows nor transposed weights, so other kernels are tested as well.
 TEST(GemvOnEveryIsa, ExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
@@ -122,7 +122,8 @@ TEST(GemvOnEveryIsa, ExtremeScales) {
   }
 }
 
-// GEMV kernels load elements of rhs ahead of their use, but not after the last group, which ends at an unmapped page.
+// GEMV kernels load elements of rhs ahead of their use. They must not load elements after the last group, which ends at
+// an unmapped page.
 TEST(GemvOnEveryIsa, ReadsNothingAfterTheLastGroup) {
   for (int64_t rows : {1, 2}) {
     for (int64_t n : {33, 70, 100, 1000}) {

@@ -36,7 +36,7 @@ TEST_P(IntegerProducts, UseTheUnitOfTheIsa) {
   EXPECT_EQ(plan.find(IsaName(GetParam()) + "\nblocking: ") != std::string::npos, own) << plan;
 }
 
-// The lowest integer has the bits of -0.0f. As an integer it is not zero, so c must be read and multiplied.
+// The lowest integer has the bits of -0.0f. A beta with these bits is not zero, so c must be read and multiplied.
 TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   ProblemSpec spec = IntegerSpec(DType::kS8, DType::kS8, 2, 3, 1);
   spec.c = spec.beta = true;
@@ -48,7 +48,7 @@ TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   EXPECT_TRUE(HasBits(test.problem.out, want));
 }
 
-// Expects `want` from every ISA. Does not use tests/oracle.
+// Computes a problem with every ISA of the host, and expects `want`. The caller computes `want` without tests/oracle.
 void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
   for (Isa isa : HostIsas()) {
     test.ClearOut();
@@ -83,7 +83,7 @@ TEST(IntegerProductsOnEveryIsa, EveryPairOfBytes) {
   }
 }
 
-// The extents of k are so large that sums pass 2^31 and 2^32.
+// The larger extents of k let sums exceed 2^31 or 2^32.
 TEST(IntegerProductsOnEveryIsa, WrapAround) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {

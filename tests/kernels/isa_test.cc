@@ -51,9 +51,8 @@ TEST(IsaRows, DescribeTheirKernels) {
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      // A packed panel of rhs stores this many bytes of one column next to each other: 8 if the kernel multiplies
-      // two rows by two columns at once (MMLA), 4 for other words of several elements, and the size of a sum (4 or 8)
-      // for single elements.
+      // In a packed panel of words, a word of rhs has elements of one column: 8 bytes for MMLA, which multiplies two
+      // rows by two columns at once, otherwise 4 bytes. In a panel without words, an element has the size of a sum.
       const int64_t word = row.row_step == 2 ? 8 : 4;
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
@@ -61,12 +60,12 @@ TEST(IsaRows, DescribeTheirKernels) {
       EXPECT_EQ(PackedBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  // Packed panels have room for whole words of two bf16 or four bytes, so steps of k are rounded up to 2 or 4.
+  // Packed panels have whole words of two bf16 or four bytes. So five steps of k take the memory of 6 or 8 steps.
   EXPECT_EQ(PackedBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);
   EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
-// If an ISA has no kernels for an arithmetic, it uses those of another ISA.
+// KernelsFor(isa, arithmetic) returns kernels of another ISA if `isa` has none for the arithmetic.
 TEST(KernelsFor, ExistForEveryArithmetic) {
   for (Isa isa : AllIsas()) {
     for (const Arithmetic& arithmetic : kArithmetics) {
@@ -179,8 +178,9 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
   __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
-// Computes a problem with the ISA `forced`, and exits with 0 if the result is right. Before that, makes the functions
-// of this ISA (if `poison_forced`) or of all other ISAs illegal, so that a call of one of them kills the process.
+// Overwrites the functions of CodeOf with illegal instructions: those of the ISA `forced` if `poison_forced`, otherwise
+// those of all other ISAs. A call of such a function kills the process. Then computes a problem with the ISA `forced`,
+// and exits with 0 if the result is right.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
   // The first call of HostCpu runs kernels of every ISA to measure them, so it must come before functions are made
   // illegal.

@@ -1,5 +1,5 @@
-// Tests every kernel of every ISA against its contract in kernels/isa/microkernel.h. Operands end at an unmapped page,
-// so reads after their end crash.
+// Tests the kernels of every ISA of the host against their contract in kernels/isa/microkernel.h. Operands end at an
+// unmapped page, so reads after their end crash.
 #include "kernels/isa/microkernel.h"
 
 #include <algorithm>
@@ -22,8 +22,9 @@ namespace {
 
 class Microkernels : public IsaTest {
  protected:
-  // A kernel and its register tile of mr x nr. `packed`: rhs is a packed panel, else it is in its stored layout. `dot`:
-  // the kernel reads columns of the stored rhs, else rows.
+  // A kernel, and the register tile of mr x nr that it computes. If `packed`, the kernel reads a packed panel of rhs.
+  // If `dot`, it reads columns of the stored rhs, otherwise rows. If `stores_panel`, it also packs these rows. If
+  // `streams`, it is a streaming GEMV.
   struct Tile {
     const KernelRow& row;
     Microkernel* run;
@@ -66,7 +67,8 @@ class Microkernels : public IsaTest {
     const std::string what = Named(tile, part);
     const int64_t k_padded = PaddedK(tile.row, part.k), elements = tile.height() * tile.nr;
     const bool same_format = random_.Coin(), flips = Flips(tile.row, same_format);
-    // If lhs and rhs shall have different formats, lhs has the other 8-bit type.
+    // The other 8-bit type, for an lhs whose format differs from the format of rhs. Panels that do not have bytes
+    // ignore it.
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;
     const DType a_type = same_format ? tile.b_type : other;
     Values a = Panel(tile.row.lhs, a_type, part.k, k_padded, tile.height(), random_);
@@ -91,7 +93,7 @@ class Microkernels : public IsaTest {
         if (part.end == End::kAddTotal) want_result[at] = Add(sums, want_total[at], sum);
       }
     }
-    // The prefetched lines may have any address, even an invalid one. There may be more lines than steps of k.
+    // Kernels only prefetch these lines, so the address may be invalid. There may be more lines than steps of k.
     const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
     const int64_t lines = part.k * random_.Below(3), moved = tile.Prefetches(part.k) ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
@@ -135,7 +137,8 @@ class Microkernels : public IsaTest {
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // The bits of `operands` select alpha (1), c (2), beta (4) and bias (8).
+  // Checks an epilogue with some of its operands. The bits of `operands` select alpha (1), c (2), beta (4) and bias
+  // (8).
   void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int operands) {
     const DType compute = ArithmeticOf(row).sum;
     const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);
@@ -169,8 +172,8 @@ class Microkernels : public IsaTest {
     ASSERT_TRUE(out.SurroundingsIntact());
   }
 
-  // Calls visit(row, dtype, mr) for every row of kernels, type of operands and height of a register tile, until a check
-  // fails.
+  // Calls visit(row, dtype, mr) for every kernel row, every type of operands and every height of a register tile, until
+  // a check fails.
   template <typename Visit>
   void ForEachHeight(Visit visit) {
     for (const KernelRow& row : rows()) {
@@ -184,8 +187,8 @@ class Microkernels : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
-// Returns true if a row has kernels that read rhs of this type in its stored layout. There are none for AMX, and none
-// that widen elements of rhs to f64.
+// Returns true if a kernel row has kernels that read an rhs of this type in its stored layout. AMX has none, and no
+// such kernel widens elements to f64.
 bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   const bool widens_to_f64 = ArithmeticOf(row).sum == DType::kF64 && dtype != DType::kF64;
   return row.ahead_slice == 0 && !widens_to_f64;
@@ -200,8 +203,8 @@ TEST_P(Microkernels, MultiplyEveryDType) {
       ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
     }
     EXPECT_EQ(kernels.direct[mr][1].nr, ReadsStoredLayout(row, dtype) ? row.cols : 0);
-    // If the rows of a group need several register tiles, the kernel of the first tile packs rhs on the fly. The first
-    // tile has more than half as many rows as the tallest tile, so lower tiles need no kernel that packs.
+    // A kernel that packs rhs on the fly computes the first of several register tiles of a group. This tile has more
+    // than half the rows of the tallest tile, so lower tiles need no such kernel.
     if (2 * mr > row.rows) {
       ASSERT_EQ(kernels.storing[mr] != nullptr, ReadsStoredLayout(row, dtype));
     }
@@ -245,7 +248,7 @@ TEST_P(Microkernels, MultiplyByStoredColumns) {
 }
 
 // The rows of a group are divided into register tiles of at most two heights. The kernels of both heights must have the
-// same width, unless the taller ones are as wide as a packed panel.
+// same width, unless the kernel of the taller tiles is as wide as a packed panel.
 TEST_P(Microkernels, RegisterTilesOfAPanelHaveOneWidth) {
   for (const KernelRow& row : rows()) {
     for (int64_t rows = row.rows + 1; row.ahead_slice == 0 && rows <= 4 * row.rows; ++rows) {

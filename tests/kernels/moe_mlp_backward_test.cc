@@ -85,15 +85,16 @@ class Oracle {
 
   double& At(Slot slot, int64_t i) { return gradients[slot][static_cast<size_t>(i)]; }
 
-  // Returns element j of a row of the product with w, which is w_up or w_gate, plus its bias.
+  // Returns element j of row `row` of the product with `w`, which is w_up or w_gate, plus the bias of this element.
   double FirstProduct(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t row, int64_t j) const {
     const int64_t token = mlp_.TokenOf(row);
     double sum = 0;
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
     return mlp_.InputWeight(row) * sum + (spec_.biases ? bias.At(g * mlp_.columns + j) : 0);
   }
-  // Adds the contributions of one result of the product with w_up (slot kUp) or w_gate (kGate) to the gradients of x,
-  // weights, bias and input weight. `gradient` is the gradient of this result, element j of row `row`.
+  // Adds what one result of the product with `w` contributes to the gradients of x, `w`, bias and input weight. The
+  // result is element j of row `row`, and `gradient` is its gradient. `slot` is kUp if `w` is w_up, or kGate if it is
+  // w_gate.
   void AddFirstGradients(Slot slot, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
     const int64_t token = mlp_.TokenOf(row);
     const double weight = mlp_.InputWeight(row);
@@ -211,7 +212,8 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
   }
 }
 
-// Covers every type of intermediate results, rows so long that they are gathered in parts, and each bf16_sums rule.
+// Tests every type of intermediate results, each bf16_sums rule, and rows that are longer than the 512 columns that
+// MlpSteps::ScaleRow converts at once.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   const DType f32 = DType::kF32, bf16 = DType::kBF16, f16 = DType::kF16;
   std::vector<MlpSpec> specs = {{.x = bf16, .weights = bf16, .out = f32},
@@ -235,8 +237,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// Rows are processed in chunks. The sums of a group's gradients continue from chunk to chunk, in the gradients
-// themselves if they are f32, else in f32 buffers.
+// The rows are processed in chunks, and the rows of a group may lie in several chunks. The sums for its gradients then
+// continue from chunk to chunk: in the gradients themselves if these are f32, otherwise in f32 buffers.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (DType weights : {DType::kF32, DType::kBF16}) {
     for (ArithmeticId rule : kBf16Rules) {
@@ -257,7 +259,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// All rows form one chunk if this takes less memory than f32 buffers for the gradients of weights.
+// All rows form one chunk if this takes no more memory than several chunks with f32 buffers for the gradients of
+// weights.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
   MlpSpec spec = {.tokens = 50, .hidden = 90, .intermediate = 80, .sizes = {2100}, .out = DType::kBF16};
   spec.x = spec.weights = DType::kBF16;
@@ -313,8 +316,8 @@ TEST_P(MoeMlpBackwardTest, ComputesEachGradientAlone) {
   }
 }
 
-// Checks relu at 0 and swiglu_oai at the limits 7 and -7, at the next floats on both sides of each, and beyond. x is 1,
-// so the weights are the values of up and gate.
+// Checks relu at 0, and swiglu_oai at its limits 7 and -7, at the next floats on both sides of these numbers, and
+// beyond. x is 1, so the weights are the values of up and gate.
 TEST_P(MoeMlpBackwardTest, IsRightAtTheLimitsOfActivations) {
   const float below = std::nextafter(7.0F, 0.0F), above = std::nextafter(7.0F, 8.0F), least = 0x1p-149F;
   const float values[] = {0, -0.0F, least, -least, 1, -1, below, 7, above, 9, -below, -7, -above, -9};

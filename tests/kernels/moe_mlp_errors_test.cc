@@ -110,7 +110,8 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   });
 }
 
-// Shapes of biases are checked even if no group has rows. Then no product is planned, whose checks would find them.
+// MoeMlp must check the shapes of biases itself. If no group has rows, it plans no product, whose checks would find a
+// wrong shape.
 TEST(MoeMlpErrors, AreFoundIfNoRowIsComputed) {
   const auto expect = [](const std::string& text, auto spoil) {
     TestMlp mlp({.sizes = {0, 0, 0, 0}});

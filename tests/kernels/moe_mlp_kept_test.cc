@@ -23,7 +23,7 @@ std::vector<uint64_t> BitsOfAll(const Array& array) {
   return bits;
 }
 
-// Buffers for the kept products, filled with NaN.
+// Buffers for the products that MoeMlp keeps (`up` and `gate` of MoeMlpProblem), filled with NaN.
 struct Kept {
   explicit Kept(const TestMlp& mlp)
       : up(DType::kF32, {mlp.rows + mlp.spec.behind, mlp.columns}),
@@ -49,7 +49,7 @@ RAGGEMM_FOR_EACH_ISA(MoeMlpKept);
 TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   const auto expect = [](const FloatTensor& kept, const FloatTensor& product) {
     std::vector<uint64_t> expected = BitsOfAll(product.array);
-    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // Rows after the groups are zeros.
+    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // Rows after the last group are zeros.
     EXPECT_EQ(BitsOfAll(kept.array), expected);
   };
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves}) {

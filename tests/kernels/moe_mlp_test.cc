@@ -58,8 +58,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// Rows are processed in chunks of 256 rows. A chunk has whole groups or a part of a group. Some tokens have no row, and
-// others have many.
+// Rows are processed in pieces of at most 256 rows. A piece has whole groups, or a part of one larger group.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {100, 157, 100, 600}, {0, 0, 0, 0}}) {
@@ -69,7 +68,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// With row_slots a call processes its rows in several passes.
+// With row_slots, a call processes at most 8192 rows in a pass. The first problem needs several passes.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
   for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
     MlpSpec spec = {.tokens = 5, .hidden = 24, .intermediate = 9, .sizes = {8000, 0, 3, 9000}, .local = 3, .offset = 1};

@@ -93,7 +93,8 @@ std::vector<PlanCase> OtherModes() {
   return cases;
 }
 
-// The CPUs are all measured ones, an unknown CPU with all ISAs, and an unknown CPU that has only scalar code.
+// Returns the lines of all cases for every measured CPU, for an unknown CPU with all ISAs, and for an unknown CPU that
+// has only scalar code.
 std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);
@@ -125,7 +126,7 @@ TEST(PlanChoicesTest, AreAsRecorded) {
   const std::vector<std::string> want = absl::StrSplit(recorded, '\n'), got = absl::StrSplit(lines, '\n');
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    // On a host whose AMX lacks 8-bit tiles, AMX has other kernels than on the recording host.
+    // The recorded plans use kernels for 8-bit tiles, which AMX lacks on some hosts.
     if (HostLacksTilesOfBytes() && absl::StrContains(got[i], "amx")) continue;
     EXPECT_EQ(got[i], want[i]);
   }

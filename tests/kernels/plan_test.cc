@@ -1,4 +1,5 @@
-// A plan depends only on shapes, group sizes, options and the CPU. Planning reads no element of lhs and rhs.
+// Tests how plans divide and describe the work. Planning reads no element of lhs and rhs, so large operands need no
+// memory.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -110,7 +111,7 @@ TEST_F(PlanTest, PrintsThatOperandsArePacked) {
   }
 }
 
-// Returns an array without memory. Planning does not read it.
+// Returns an array at an address that has no memory, because planning does not read the array.
 Array HugeArray(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
   return {reinterpret_cast<void*>(address), dtype, dims};
 }
@@ -130,8 +131,8 @@ TEST_F(PlanTest, TakesExtentsBeyond32Bits) {
   EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
 }
 
-// A call uses at most kMaxThreads threads of a larger pool, because it has arrays of this size for the state of
-// threads.
+// A call uses at most kMaxThreads threads of a larger pool, because its arrays for the state of threads have this
+// length.
 TEST_F(PlanTest, UsesAtMostTheMaximumOfThreadsOfAPool) {
   int64_t sizes[] = {1 << 20};
   const int64_t groups[] = {1}, lhs[] = {1 << 20, 4096}, rhs[] = {1, 4096, 4096}, out[] = {1 << 20, 4096};

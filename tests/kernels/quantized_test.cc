@@ -42,7 +42,7 @@ TEST_P(Quantized, EveryCodeHasItsValue) {
   }
 }
 
-// With so many steps of k an s32 sum could overflow, so the library must sum products of 8-bit integers as floats.
+// With 140,000 steps of k an s32 sum could overflow, so the library must sum products of 8-bit integers as floats.
 TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   constexpr int64_t kSteps = 140'000;
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, kSteps));
@@ -53,7 +53,8 @@ TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(ToDouble(test.problem.out, i) / (16384.0 * kSteps), 1, 1e-5);
 }
 
-// All products are positive and large, so sums of floats round many times, and an integer sum only once.
+// With 2^17 - 1 steps of k, products of s8 are still summed in s32. All products are positive and large, so a sum of
+// floats would round many times and differ from the integer sum.
 TEST_P(Quantized, LongestSumsAreIntegers) {
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, (1 << 17) - 1));
   for (const Array& x : {static_cast<Array>(test.problem.lhs), static_cast<Array>(test.problem.rhs)}) {
@@ -72,8 +73,6 @@ TEST_P(Quantized, NaNStaysInItsRow) {
     for (int64_t i = 0; i < 200; ++i) EXPECT_EQ(std::isnan(ToDouble(test.problem.out, i)), i / 40 == 2);
   }
 }
-
-// ---- bits on every ISA ----
 
 TEST(QuantizedOnEveryIsa, IsRightWithEveryNumberOfThreads) {
   ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 300, 130, 320);
@@ -124,7 +123,8 @@ bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || 
 TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   for (DType format : kAllQuantized) {
     for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
-      // If the other operand is f16 or f64, formats differ only in how they are packed. Two formats are then enough.
+      // If the other operand is f16 or f64, quantized formats differ only in how they are packed, so two formats are
+      // enough.
       const bool is_float = partner != DType::kBF16 && IsMatrix(partner);
       if (is_float && format != DType::kS4 && format != DType::kF8E5M2 && partner != DType::kF32) continue;
       for (bool swapped : {false, true}) {
@@ -140,7 +140,8 @@ TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
             if (!Sampled(16)) continue;
             const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
                                  spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
-            if (divides && IsSubByte(spec)) continue;  // The call fails, because a group could begin within a byte.
+            // Skips calls that fail because a group could begin within a byte.
+            if (divides && IsSubByte(spec)) continue;
             ASSERT_TRUE(GivesExpectedBits(spec));
           }
         }
@@ -167,7 +168,7 @@ TEST(QuantizedOnEveryIsa, EveryShapeOfScalesAndZeros) {
           if (!Sampled(12)) continue;
           ASSERT_TRUE(GivesExpectedBits(spec));
           ProblemSpec mxfp4 = spec;
-          mxfp4.rhs = DType::kF4E2M1FN;  // Kernels apply the power-of-two scales of MXFP4 themselves.
+          mxfp4.rhs = DType::kF4E2M1FN;  // Kernels and packers can apply the power-of-two scales of MXFP4 themselves.
           if (type == DType::kF8E8M0FNU) {
             ASSERT_TRUE(GivesExpectedBits(mxfp4));
           }
@@ -190,7 +191,8 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// Scales are per row of lhs, per column of rhs, per block of steps of k, or so fine that they multiply elements.
+// Each operand has scales that are constant along k, or one scale for every 64 steps of k. With one scale for every two
+// steps, scales multiply elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
@@ -214,7 +216,7 @@ TEST(QuantizedOnEveryIsa, BothOperands) {
   }
 }
 
-// In mode ragged K, each step of k has its own scale, and replicas are summed.
+// With ragged K, replicas are summed. In some shapes of lhs_scale, each step of k has its own scale.
 TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   for (bool flipped : {false, true}) {
     ProblemSpec spec = OneGroup(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
@@ -248,12 +250,12 @@ TEST(QuantizedOnEveryIsa, TileEdges) {
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }
-    // Kernels take steps of k in pairs. The last of 37 steps has no partner, and nothing after it may be read.
+    // Kernels may take steps of k in pairs. The last of 37 steps has no partner, and nothing after it may be read.
     for (int64_t m = 1; m <= 8; ++m) ASSERT_TRUE(GivesExpectedBits(OneGroup(DType::kBF16, format, m, 128, 37)));
   }
 }
 
-// Tiles of many rows pack their rows of lhs again for each block of columns of rhs. Tiles of few rows pack lhs once.
+// Tests 3 rows and 230 rows of lhs, with ten, four and one scales along k.
 TEST(QuantizedOnEveryIsa, LargeTiles) {
   for (DType lhs : {DType::kBF16, DType::kU8}) {
     for (int64_t block : {64, 160, 640}) {
@@ -295,7 +297,8 @@ TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   }
 }
 
-// Each scale covers 96, 160 or 224 steps, which are no powers of two, so scales change within KC blocks.
+// Each scale covers 96, 160 or 224 steps of k. KC blocks have the same length, because they are never longer than the
+// steps that share a scale.
 TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
@@ -311,7 +314,7 @@ TEST(QuantizedOnEveryIsa, WideTiles) {
 }
 
 // Scales that cover 288 or 544 steps of k are longer than a KC block, so some KC blocks continue a sum. Scales that
-// cover 16, 48 or 80 steps, no multiple of 32, multiply elements.
+// cover 16, 48 or 80 steps multiply elements, because these are no multiples of 32.
 TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},
@@ -365,7 +368,8 @@ TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   }
 }
 
-// If out is f64, elements are converted to f32 instead of bf16, and all sums are f64, even those of integers.
+// If out is f64, quantized elements are converted to f32 instead of bf16, and even products of integers are summed in
+// f64.
 TEST(QuantizedOnEveryIsa, F64Results) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kS8, DType::kS8},
                                  {DType::kU8, DType::kS4},
@@ -380,8 +384,6 @@ TEST(QuantizedOnEveryIsa, F64Results) {
   }
 }
 
-// ---- plans ----
-
 TEST(QuantizedProblem, IsNamedInThePlan) {
   ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 2, 4, 64);
   spec.bf16_sums = ArithmeticId::kPairs;
@@ -393,8 +395,8 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
   EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
 }
 
-// By grouped_gemm.h, a quantized operand is converted to bf16 if the other operand is bf16 or quantized and out is not
-// f64. Two integer operands without zero points stay bytes. In all other cases it is converted to f32.
+// Tests that a plan names the type to which a quantized operand is converted for its products: bf16, f32, s8 or u8.
+// grouped_gemm.h has the rule.
 TEST(QuantizedProblem, NamesTheTypesOfItsProductsInThePlan) {
   const auto expect = [](DType lhs, DType rhs, DType out, const std::string& lhs_text, const std::string& rhs_text) {
     ProblemSpec spec = OneGroup(lhs, rhs, 2, 4, 64);

@@ -70,8 +70,8 @@ TEST(RowIndex, IsRightForQuantizedWeights) {
   ExpectRight(spec);
 }
 
-// A register tile of any kernel must fit into the buffer for gathered rows, which holds kMaxRows rows of f32, or half
-// as many rows of f64.
+// The buffer for gathered rows holds kMaxRows rows of f32, or half as many rows of f64. The register tiles of every
+// kernel must fit into it.
 TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
@@ -173,7 +173,7 @@ TEST(RowIndex, IsNotReadForRowsInNoProcessedGroup) {
   ProblemSpec spec{.groups = 3, .m = 8, .n = 4, .k = 4, .sizes = {2, 3, 1}};
   spec.lhs_rows = 5;
   spec.group_offset = 1;
-  spec.local_groups = 1;  // Group 1 has rows 2 to 4.
+  spec.local_groups = 1;  // Group 1, the only processed group, has rows 2 to 4.
   TestProblem test(spec);
   for (int64_t i : {0, 1, 5, 6, 7}) EXPECT_EQ(ToInteger(*test.problem.row_index, i), -1);
   EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());

@@ -26,7 +26,7 @@ TEST(RunTest, WideForward) {
   }
 }
 
-// There are so many columns that the blocks of rhs are shorter than accumulation chains.
+// With so many columns, blocks of rhs have fewer steps of k than an accumulation chain.
 TEST(RunTest, BlocksThatCutChains) {
   ProblemSpec spec{.groups = 6, .m = 130, .n = 700, .k = 300, .sizes = {1, 6, 16, 0, 33, 61}};
   for (bool rhs_flipped : {false, true}) {
@@ -57,7 +57,7 @@ TEST(RunTest, OtherShapesOfTiles) {
   ExpectRightOnThreads({.groups = 300, .m = 700, .n = 33, .k = 40, .sizes = random.Sizes(300, 700)});
 }
 
-// In mode ragged K, each replica begins a new accumulation chain, even if it has few steps of k.
+// With ragged K, each replica begins a new accumulation chain, even if it has few steps of k.
 TEST(RunTest, WeightGradients) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .groups = 4, .m = 220, .n = 130, .k = 900, .sizes = {600, 0, 1, 280}};
   spec.c = true;

@@ -35,8 +35,8 @@ void* Counted(void* memory) {
 
 }  // namespace
 
-// Replaces the functions that all other standard forms of new and delete call. They are not inlined, because GCC would
-// then warn about free() of memory from new.
+// Replaces the global operators new and delete that their other standard forms call. The replacements are not inlined,
+// because GCC would then warn about free() of memory from new.
 #define RAGGEMM_NOINLINE __attribute__((noinline))
 RAGGEMM_NOINLINE void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
 RAGGEMM_NOINLINE void* operator new(size_t bytes, std::align_val_t alignment) {
@@ -49,7 +49,7 @@ RAGGEMM_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept {
 RAGGEMM_NOINLINE void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 #undef RAGGEMM_NOINLINE
 
-// Replaces the function of the C library, and counts its calls.
+// Replaces aligned_alloc of the C library, to count its calls.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   ++allocations;
   void* memory = nullptr;
@@ -130,7 +130,7 @@ TEST_P(ScratchTest, WarmWithEveryOptionalOperand) {
   ExpectNothingTaken(spec);
 }
 
-// A base class for tests that start without kept pack buffers.
+// A base class for tests that start with an empty list of kept pack buffers (kernels/run/scratch.h).
 class ScratchLeaseTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -143,7 +143,7 @@ class ScratchLeaseTest : public testing::Test {
   ScratchLease others_;
 };
 
-// A later call may need larger pack buffers than the kept ones.
+// If the kept pack buffers are too small, Acquire must allocate new ones.
 TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {

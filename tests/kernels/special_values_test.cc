@@ -154,7 +154,7 @@ TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
 
 TEST_P(SpecialValues, DenormalsAreKept) {
   std::vector<double> out;
-  // Operands and results are f32 denormals.
+  // lhs and the results are f32 denormals.
   RunFilled({.m = 9, .n = 35, .k = 3}, 0x1p-140, 0.5, &out);
   for (double value : out) EXPECT_EQ(value, 3 * 0x1p-141);
   for (const auto& [dtype, smallest] : {std::pair{DType::kF16, 0x1p-24}, {DType::kBF16, 0x1p-133}}) {
@@ -166,12 +166,13 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   }
 }
 
-// Products below the smallest denormal are lost. This error is multiplied by alpha, and so is the bound.
+// Products of less than half of the smallest denormal become zero. This loss is multiplied by alpha, and so is the
+// bound.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
     TestProblem test(spec);
-    // Products with 2^-75 are less than half of the smallest denormal.
+    // The products, 0.6875 * 2^-150, are less than half of the smallest denormal, 2^-149.
     Fill(test.problem.lhs, 0.6875 * 0x1p-75);
     Fill(test.problem.rhs, 0x1p-75);
     StoreRounded(*test.problem.alpha, 0, alpha);
@@ -202,7 +203,7 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // With bf16_sums kTiles, odd steps of k have a sum of their own. It is +0, which would hide the sign.
+          // The rule kTiles has a lane of its own for odd steps of k. Here this lane would be +0 and hide the sign.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

@@ -1,4 +1,5 @@
-// Tests the choice of the strategy for each tile on every CPU, and how a plan prints the costs of strategies.
+// Tests the strategies that the cost model chooses for the tiles of a call, for every measured CPU, and how a plan
+// prints their costs.
 #include "kernels/plan/strategy.h"
 
 #include <cstdint>
@@ -22,7 +23,7 @@ TEST(StrategyTest, PrintsItsCosts) {
   ProblemSpec spec{.groups = 1, .m = 1, .n = 2048, .k = 1024, .sizes = {1}, .rhs = DType::kBF16};
   const TestProblem test(spec);
   std::vector<int64_t> workspace(1000);
-  // The first measured CPU, because the constants of the cost model were chosen for measured CPUs.
+  // The first measured CPU, if there is one. The constants of the cost model were chosen for measured CPUs.
   Cpu cpu = MeasuredCpus().empty() ? Cpu() : MeasuredCpus().front();
   cpu.isas = CpuUpTo(AllIsas().front()).isas;
   const Schedule plan = MakeSchedule(test.problem, {.cpu = cpu}, absl::MakeSpan(workspace)).value();
@@ -35,8 +36,8 @@ TEST(StrategyTest, PrintsItsCosts) {
   EXPECT_NE(ToString(plan).find("tile of 1x"), std::string::npos);
 }
 
-// The schedule has for each tile the plan that PlanTile makes for the tile alone. Tiles of more than 32 rows are left
-// out, because tiles with similar numbers of rows share a plan then.
+// Each tile of the schedule has the plan that PlanTile makes for its rows and columns. Tiles of more than 32 rows are
+// left out, because several numbers of rows share a plan (RowClass).
 TEST(StrategyTest, IsInThePlanForEveryTileOnEveryCpu) {
   ProblemSpec spec{.groups = 6, .m = 700, .n = 300, .k = 300, .sizes = {1, 0, 32, 60, 190, 400}};
   const TestProblem test(spec);

@@ -39,7 +39,7 @@ struct LoopCase {
   TestProblem test;
   std::vector<double> expected;
 };
-// The cases are made at the first call.
+// Returns a problem of each ragged mode with its expected result. Makes all of them at the first call.
 std::deque<LoopCase>& Cases() {
   static auto* cases = [] {
     auto* made = new std::deque<LoopCase>;
@@ -97,8 +97,8 @@ class InterruptedPool : public InlinePool {
   std::function<void()> before_;
 };
 
-// Tests tasks that a pool runs late, during another call: they compute no tile of that call. A team serves no other
-// call until all tasks of its call have ended.
+// Tests tasks of one call that a pool runs late, during the next call. They must compute no tile of the next call. A
+// team serves no other call until all tasks of its call have ended.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
@@ -126,8 +126,8 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   EXPECT_EQ(tiles, plan.work.tiles());
 }
 
-// A team runs many loops over tiles, and the first loop has no tile. If the calling thread throws an exception, the
-// exception reaches the caller and no thread hangs.
+// Tests that a team computes each tile of each loop once, for 0 to 499 tiles. If the calling thread throws an
+// exception, the exception reaches the caller and no thread hangs.
 TEST(Teams, ComputeEveryTileOfEveryLoop) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

@@ -10,7 +10,8 @@
 namespace raggemm::test {
 namespace {
 
-constexpr int64_t kRows = 20;  // Rows of the largest group. Most kernels have register tiles of at most 14 rows.
+// A number of rows that needs at least two register tiles of most kernels, which have at most 14 rows.
+constexpr int64_t kRows = 20;
 
 std::vector<int64_t> UpTo(int64_t last) {
   std::vector<int64_t> sizes(last + 1);
@@ -26,7 +27,7 @@ std::vector<int64_t> Heights() {
 
 class TileEdges : public testing::Test {
  protected:
-  // The ragged axis has one more row, column or step of k after the last group.
+  // Returns a problem whose ragged axis has one more row, column or step of k after the last group.
   static ProblemSpec Spec(RaggedMode mode, const std::vector<int64_t>& sizes) {
     ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = sizes};
     const int64_t sum = std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0});
@@ -34,7 +35,8 @@ class TileEdges : public testing::Test {
     return spec;
   }
 
-  // Stops at the first failure, because later failures probably have the same cause.
+  // Tests a sample of the storage variants of a problem. Stops at the first failure, because later failures probably
+  // have the same cause.
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;
@@ -125,7 +127,7 @@ TEST_F(TileEdges, MisalignedStarts) {
     spec.lhs = spec.rhs = spec.out = dtype;
     spec.bias_type = dtype;
     for (spec.gap_elements = 0; spec.gap_elements < 4; ++spec.gap_elements) {
-      // A row of rhs has the size of whole cache lines, but with a gap it begins within a line.
+      // Rows of rhs are as long as whole cache lines. With a gap they begin within a cache line.
       for (int64_t n : {32, 64}) {
         spec.n = n;
         spec.k = 64;

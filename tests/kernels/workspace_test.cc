@@ -45,8 +45,9 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
   return spec;
 }
 
-// The workspace ends at an unmapped page, and calls do not write its two spare elements per group. All size arrays have
-// different values, so the result would change if their copies in the workspace overlapped.
+// The workspace ends at most 56 bytes before an unmapped page. A call must not write the last two elements per group,
+// which are spare. With all ragged, the size arrays differ, so the result would change if their copies in the workspace
+// overlapped.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {

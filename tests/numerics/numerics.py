@@ -28,17 +28,14 @@ from raggemm import GroupedTensor, QuantizedTensor, dequantize, gmm, grouped_gem
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUPS, ROWS, COLUMNS = 4, 16, 32
 LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (320,)
-CHAIN = 256  # Steps of k in an accumulation chain.
+CHAIN = 256  # Largest number of steps of k in an accumulation chain.
 F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-PRODUCTS = {None: 1, X3: 3, X6: 6}  # bf16 products that replace one f32 product, for each precision.
+PRODUCTS = {None: 1, X3: 3, X6: 6}  # Number of bf16 products that replace one f32 product.
 SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error that splitting into bf16 adds.
 
 
 finfo = ml_dtypes.finfo
-
-
-# ---- Operands, and their exact products
 
 
 class Operands(NamedTuple):
@@ -56,7 +53,7 @@ class Operands(NamedTuple):
 def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Returns the products of the groups, each element rounded only once.
 
-    Products of two elements must be exact in float64, so elements have at most 26 binary digits.
+    The product of two elements must be exact in float64, so their binary digits add up to at most 53.
     """
     return np.array([[[math.fsum(row * column) for column in b.T] for row in a] for a, b in zip(lhs, rhs, strict=True)])
 
@@ -66,7 +63,7 @@ def _even(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarr
 
 
 def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """For each product there is another one with the opposite sign and different last digits."""
+    """Returns operands whose products cancel in pairs, except for last digits. With odd k, one product remains."""
     (lhs, rhs), half = _even(rng, k, dtype), k // 2
     lhs[:, :, half : 2 * half] = lhs[:, :, :half]
     change = 1 + float(finfo(dtype).eps) * rng.integers(-4, 5, (GROUPS, half, COLUMNS))
@@ -76,14 +73,14 @@ def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np
 
 
 def _wide(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Products do not overflow."""
+    """Returns operands of very different magnitudes, whose products do not overflow."""
     span = 8 if dtype is F16 else 40
     lhs, rhs = _even(rng, k, dtype)
     return tuple(np.ldexp(x, rng.integers(-span, span // 2 + 1, x.shape)) for x in (lhs, rhs))
 
 
 def _denormal(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Products are denormal in float32, or for float16 in float16."""
+    """Returns operands whose products are denormal in float32, or in float16 if the operands are float16."""
     (lhs, rhs), half = _even(rng, k, dtype), 8 if dtype is F16 else 67
     return np.ldexp(lhs, -half), np.ldexp(rhs, -half - k.bit_length() // 2)
 
@@ -110,9 +107,6 @@ def errors_of(got: np.ndarray, exact: np.ndarray, tolerance: np.ndarray) -> tupl
     ulp = distance / np.ldexp(1.0, np.maximum(exponent, form.minexp) - form.nmant)
     text = " / ".join(f"{x:.2g}" for x in (ulp.max(), np.percentile(ulp, 99.9), ulp.mean()))
     return text, float((distance / tolerance).max())
-
-
-# ---- The products of float operands
 
 
 class Types(NamedTuple):
@@ -198,15 +192,12 @@ def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, 
     return row, wrong
 
 
-# ---- The products of quantized operands
-
-
 class Quantized(NamedTuple):
     name: str
     rhs: Callable[[jax.Array], QuantizedTensor]
-    lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # None: lhs is not quantized and has `dtype`.
+    lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # Quantizes lhs. None: lhs keeps `dtype`.
     dtype: type = BF16
-    sum_steps: int = 0  # Only if scales_sums: number of steps of k that share a scale. 0: all steps do.
+    sum_steps: int = 0  # Steps of k that share a scale, if scales_sums. 0: all steps.
     scales_sums: bool = True  # True: scales multiply sums. False: scales multiply elements before the products.
     rounds_elements: bool = False  # True: the product of an element and its scale is rounded to bfloat16.
 
@@ -281,7 +272,7 @@ def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
     runs: list[tuple[Callable, str, Any, int]] = []
     for k in SHORT_LENGTHS if short else LENGTHS:
         runs += [(check_floats, kind, types, k) for types in TYPES for kind in KINDS]
-    for k in SHORT_LENGTHS if short else (64, 2048):  # Other kinds of data would give zeros or denormal scales.
+    for k in SHORT_LENGTHS if short else (64, 2048):  # The other KINDS would give zeros or denormal scales.
         runs += [(check_quantized, kind, how, k) for how in QUANTIZED for kind in ("even", "cancelling")]
     for seed, (function, kind, operands, k) in enumerate(runs):
         row, found = function(kind, operands, k, seed)

@@ -6,7 +6,8 @@
 
 namespace raggemm {
 
-// Returns activation(x). With two numbers, returns activation(gate) * up.
+// Returns activation(x), or with two numbers activation(gate) * up. For kSwigluOai, gate is first limited to at most 7,
+// and up is clamped to [-7, 7] and increased by 1.
 float Activated(Activation activation, float x);
 float Activated(Activation activation, float gate, float up);
 

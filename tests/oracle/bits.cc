@@ -20,7 +20,7 @@
 namespace raggemm {
 namespace {
 
-constexpr int64_t kChain = 256;  // Steps of k in an accumulation chain.
+constexpr int64_t kChain = 256;  // Steps of k in an accumulation chain, unless bf16_sums is `tiles` or f32 is split.
 
 // The operands of one matrix product, in the types that are multiplied.
 template <typename T>
@@ -47,9 +47,8 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
   }
 }
 
-// ---- bf16 with bf16: f32 sums that flush denormals to zero, computed without instructions that flush ----
-
-// Magnitude from which plain float operations compute a sum. It is so far from denormals that flushing has no effect.
+// Smallest magnitude of sums that plain float operations compute. Such sums are so far from denormals that flushing has
+// no effect on them.
 constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
@@ -72,7 +71,7 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Adds the products of step k of row i. Steps after the last one are zeros.
+// Adds the products of row i of lhs and step k to `chains`. After the last step, the products are +0.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
@@ -129,18 +128,16 @@ std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64
   return totals;
 }
 
-// ---- split f32: each f32 product becomes several bf16 products, so the contraction is longer ----
-
-// Returns the bf16 products that replace an f32 product, in their order: the index of the part of lhs, and of rhs. Does
-// not use the table of raggemm/arithmetic.h, so that tests compare both.
+// Returns the bf16 products that replace an f32 product, in their order. A pair has the indices of the parts of lhs and
+// rhs that are multiplied. Does not use the table of raggemm/arithmetic.h, so that tests compare both.
 std::vector<std::pair<int, int>> Products(Precision precision) {
   if (precision == Precision::kBf16X3) return {{1, 0}, {0, 1}, {0, 0}};
   return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
 }
 
-// Returns bf16 part `index` of x. Several bf16 products replace an f32 product, and the last one (in_last) multiplies
-// the first parts of both operands. If x is NaN or rounds to an infinite bf16, only the last product multiplies the NaN
-// or infinity. In the other products x counts as zero.
+// Returns bf16 part `index` of x, for one of the bf16 products that replace an f32 product. `in_last` is true for the
+// last of these products, which multiplies the first parts. If x is NaN or rounds to an infinite bf16, x counts as zero
+// in all other products.
 float PartOf(float x, int index, bool in_last) {
   auto rest = static_cast<float>(Flushed(x));
   if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
@@ -148,8 +145,8 @@ float PartOf(float x, int index, bool in_last) {
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Returns `rows` with each f32 element replaced by its bf16 parts. Each block of steps of k becomes several blocks, one
-// for each pair of Products, with the parts that this product multiplies. Zeros fill each of these blocks up to a
+// Splits the f32 elements of `rows`, which are k steps long, into bf16 parts. For each block of steps, the result has
+// one block for each of Products, with the parts that this product multiplies. Zeros fill each of these blocks up to a
 // multiple of `whole` steps.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
@@ -170,7 +167,7 @@ std::vector<float> Split(Precision precision, const Arithmetic& rule, const std:
   return parts;
 }
 
-// Returns the totals of row i by the basic rule: one fma chain after the other is computed and added to the total.
+// Returns the totals of row i by the basic rule: computes one fma chain after the other, and adds it to the total.
 template <typename T>
 std::vector<T> Totals(const std::vector<Operands<T>>& terms, int64_t i) {
   std::vector<T> totals(terms[0].n);
@@ -213,10 +210,8 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Op
   return totals;
 }
 
-// ---- operands in the values that are multiplied ----
-
 // Returns the number that kernels multiply for a stored element: the element minus its zero point. If scales multiply
-// elements, also multiplies it by its scale and rounds the product to bf16 or f32.
+// elements, the number is multiplied by the element's scale, rounded to f32, and rounded to bf16 if bf16 is multiplied.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -272,8 +267,8 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   return terms;
 }
 
-// The product of one group. A sum of type Sum covers all steps of k that share a scale, or all steps if there are no
-// scales. The scaled sums are added to a total of type T.
+// Computes the product of one group. A sum of type Sum covers all steps of k that share a scale, or all steps if no
+// scale multiplies sums. The scaled sums are added to a total of type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -310,8 +305,8 @@ class Product {
   }
 
  private:
-  // Returns the term in which scales of sums are looked up: the first term that has steps of k. All other terms have
-  // the same scales.
+  // Returns the lhs and rhs in which scales of sums are looked up: those of the first term that has steps of k. The
+  // other terms of the group have the same scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }

@@ -11,7 +11,8 @@ namespace raggemm {
 
 std::vector<double> ValuesOf(const Array& array);
 
-// If c is in the memory of out, call this before the library overwrites c.
+// Returns the expected value of each element of out. If c is in the memory of out, call this before the library
+// overwrites c.
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

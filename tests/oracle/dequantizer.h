@@ -20,7 +20,7 @@ class Dequantizer {
   double Scale(int64_t index, int64_t scale_row) const;
 
   // Returns the number of successive steps of k whose sum is multiplied by a scale. 0: all steps. -1: there are no
-  // scales, or scales multiply elements instead of sums.
+  // scales, or scales multiply elements instead.
   int64_t sum_steps() const { return sum_steps_; }
   bool scales_elements() const { return scale_ != nullptr && sum_steps_ < 0; }
   // Returns true if the product of an element and a scale is always a bf16 number, so that rounding to bf16 is exact.

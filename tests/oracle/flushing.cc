@@ -33,8 +33,8 @@ float FlushingAdd(double a, double b) {
 float OddSum(float a, float b) {
   if (std::abs(a) < std::abs(b)) std::swap(a, b);
   if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return a + b;
-  constexpr int kRoom = 32;   // Binary digits that the sum keeps below the last digit of the larger operand.
-  constexpr int kMost = 255;  // Value of the exponent field of infinities.
+  constexpr int kRoom = 32;   // Number of binary digits that the sum keeps below the last digit of the larger operand.
+  constexpr int kMost = 255;  // Exponent field of infinities and NaN, with all bits set.
   const auto field = [](float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & kMost); };
   const auto digits = [](float x) { return uint64_t{(std::bit_cast<uint32_t>(x) & 0x7fffff) | 0x800000} << kRoom; };
   const int distance = std::min(field(a) - field(b), 63);

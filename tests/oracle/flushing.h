@@ -12,7 +12,7 @@ inline T Flushed(T x) {
   return std::abs(x) < T{0x1p-126} ? std::copysign(T{0}, x) : x;
 }
 
-// Rounds the exact sum once to f32, to nearest even. Flushes a denormal result to zero.
+// Returns a + b, rounded once to f32, to nearest even. A denormal result becomes a zero with its sign.
 float FlushingAdd(double a, double b);
 
 // Returns the sum of two f32 numbers that are not denormal, rounded to odd (Arithmetic::adds_pairs). Keeps the first 24

@@ -1,4 +1,5 @@
-// Finds the matrices that a call multiplies. Uses only the operands of the caller, no decision of the library.
+// Finds the matrices that a call multiplies, from the operands of the caller only. Does not use the library's checks
+// and plans.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -12,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Sizes of groups, and the sum of the sizes of earlier groups of the same replica.
+// The size of each group, and its start: the sum of the sizes of earlier groups of the same replica.
 struct GroupSizes {
   std::vector<int64_t> size, start;
 };
@@ -33,12 +34,14 @@ struct Batch {
   int64_t problems = 1, replicas = 1, groups = 0, local_groups = 0;
 };
 
-// `group` is the index among all groups, and `local` the index among the processed groups.
+// The indices of a processed group. `group` is its index among all groups, and `local` its index among the processed
+// groups.
 struct GroupIndex {
   int64_t problem, replica, group, local;
 };
 
-// A buffer as a stack of matrices of equal shape, called blocks here. Groups may divide either axis of a block.
+// An operand as a stack of matrices of equal shape, called blocks here. Groups may divide the rows or the columns of a
+// block.
 class Operand {
  public:
   // `cols` is the number of columns of out. It is only used for an rhs that is stored in column blocks.
@@ -83,7 +86,8 @@ class Operand {
     return Transposed(view);
   }
 
-  // If both axes are ragged, the matrices of a problem lie densely one after the other in its share of the buffer.
+  // Returns the matrix of a group with all ragged. The matrices of a problem lie densely one after the other, in an
+  // equal share of the buffer for each problem.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
@@ -99,7 +103,7 @@ class Operand {
 
   const BufferDescriptor& buffer_;
   const Batch& batch_;
-  const Array* row_index_;  // Index of the stored row for each row. Null: rows are stored in order.
+  const Array* row_index_;  // Stored row of each row of lhs. Null: rows are stored in order.
   GroupSizes first_, last_;
   int64_t rows_ = 1, cols_ = 1;
 };
@@ -140,7 +144,7 @@ absl::StatusOr<Batch> BatchOf(const GroupedGemmProblem& problem) {
 struct Operands {
   const Batch& batch;
   Operand lhs, out, rhs;
-  bool lhs_has_group_axis;  // Used with ragged N only. True: lhs has a matrix for each group.
+  bool lhs_has_group_axis;  // True: lhs has a matrix for each group. Used with ragged N only.
 
   Operands(const GroupedGemmProblem& problem, const Batch& batch)
       : batch(batch),
@@ -185,8 +189,8 @@ struct Operands {
   }
 };
 
-// Returns the row of a group in an array with `rows` rows: one for all groups, one per processed group, or one per
-// processed group and replica.
+// Returns a group's row in alpha, beta, bias, scales or zero points, which have `rows` rows: one for all groups, one
+// per processed group, or one per processed group and replica.
 int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
   if (rows == 1) return 0;
   const bool shared = rows == batch.problems * batch.local_groups;
@@ -195,14 +199,13 @@ int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
 }
 
 int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64_t p, int64_t r) {
-  // In mode uniform, group_offset must be zeros. Its array may have any shape, and may be empty.
+  // With uniform, all values of group_offset are 0. The array may have any shape, and may be empty.
   if (!problem.group_offset.has_value() || batch.mode == RaggedMode::kUniform) return 0;
   const bool single = ElementCount(*problem.group_offset) == 1;
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));
 }
 
-// Returns the product of the group `at`. It has one term, or in mode ragged K one term for each replica from at.replica
-// to the last one.
+// Returns the product of a group. It has one term, or with ragged K one term for each replica from at.replica on.
 GroupProduct ProductOf(const GroupedGemmProblem& problem, const Operands& operands, GroupIndex at) {
   const Batch& batch = operands.batch;
   GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(at)}};

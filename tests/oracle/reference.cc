@@ -34,7 +34,8 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// Returns the arithmetic of a rule. For split f32 with one lane, a chain has all bf16 products of a block of steps.
+// Returns the arithmetic of a rule. If f32 is split and chains have one lane, a chain has all bf16 products of a block
+// of steps.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;
@@ -83,7 +84,8 @@ Activated ApplyActivation(Activation activation, double x) {
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// No activation has a slope above 1.13.
+// Applies the activation to `want` and updates `bound`. No activation has a slope above 1.13, so an error of its
+// argument grows at most by this factor.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
   if (!problem.gate) {
@@ -234,8 +236,8 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
   return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
 }
 
-// Finds the group of an element of out fast, even among a million groups. It sorts the groups that have elements by
-// their first element, and takes the last group that begins at or before a position:
+// Finds the group of an element of out fast, even among a million groups. Sorts the groups that have elements by their
+// first element, and takes the last group that begins at or before a position:
 //
 //   ragged rows, or a matrix for each group       ragged columns
 //     aaaa     position: the element                aabc    position: the element in the same column
@@ -250,7 +252,8 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // The group is null if the element belongs to none.
+  // Returns the group of an element, and the element's row and column in the group's matrix. The group is null if the
+  // element belongs to no group.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
     // Rows of a matrix are `row` elements apart, and a matrix has `matrix` elements. With ragged columns, all groups of

@@ -43,8 +43,7 @@ double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 // The matrix of one group inside a buffer. If the operand is transposed, this is the matrix after transposing.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  // For the layout of column blocks: columns of a block, and elements to skip from a block to the next one, in addition
-  // to col_step.
+  // For column blocks: columns of a block, and elements to skip from a block to the next one, in addition to col_step.
   int64_t block_cols = 1, block_skip = 0;
   // Row i of this matrix is row row_index[first_index + i] of the operand. Null: rows of the operand are in order.
   const Array* row_index = nullptr;
@@ -70,7 +69,8 @@ struct GroupProduct {
   // Indices of the group's scales and zero points in their arrays, if the arrays have one value per group.
   int64_t lhs_scale = 0, rhs_scale = 0, lhs_zero = 0, rhs_zero = 0;
 };
-// Elements of out that are in none of the products belong to no group.
+// Returns the products of all processed groups. Elements of out that are in none of the products belong to no processed
+// group.
 absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

@@ -79,7 +79,8 @@ TEST_F(ReferenceTest, RaggedM) {
   EXPECT_THAT(Want(), ElementsAre(12, -1, -1, 0));
 
   problem_.lhs =
-      Matrix({2, 4}, {1, 2, 3, 5, 4, 6, 0, 0});  // the matrices [K,1] and [K,2] of both groups, one after the other
+      // The matrices [K,1] and [K,2] of both groups lie one after the other.
+      Matrix({2, 4}, {1, 2, 3, 5, 4, 6, 0, 0});
   problem_.lhs.is_trans = true;
   problem_.lhs.last_dims = Sizes({1, 2});
   problem_.lhs.layout = Layout::kPacked;
@@ -87,14 +88,14 @@ TEST_F(ReferenceTest, RaggedM) {
 }
 
 TEST_F(ReferenceTest, RaggedMWithProblemsAndReplicas) {
-  problem_.lhs = Matrix({8, 1}, {1, 2, 3, 4, 5, 6, 7, 8});  // two problems, two replicas, two rows
+  problem_.lhs = Matrix({8, 1}, {1, 2, 3, 4, 5, 6, 7, 8});  // Two problems with two replicas of two rows each.
   problem_.rhs = Matrix({4, 1, 1}, {1, 10, 100, 1000});
   problem_.out = Out({8, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 0, 1, 2, 0, 0, 2}, {2, 2, 2});
   EXPECT_THAT(Want(), ElementsAre(1, 20, 30, 0, 500, 600, 7000, 8000));
-  problem_.alpha = Values({4}, {2, 3, 4, 5});  // one value per problem and group
+  problem_.alpha = Values({4}, {2, 3, 4, 5});  // One value for each group of each problem.
   EXPECT_THAT(Want(), ElementsAre(2, 60, 90, 0, 2000, 2400, 35000, 40000));
-  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // one value per problem, replica and group
+  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // One value for each group of each replica.
   EXPECT_THAT(Want(), ElementsAre(2, 60, 150, 0, 3000, 3600, 63000, 72000));
 }
 
@@ -115,7 +116,7 @@ TEST_F(ReferenceTest, RaggedK) {
 }
 
 TEST_F(ReferenceTest, RaggedKSumsReplicas) {
-  problem_.lhs = Matrix({4, 1}, {1, 2, 3, 4});  // one problem, two replicas, two rows
+  problem_.lhs = Matrix({4, 1}, {1, 2, 3, 4});  // One problem with two replicas of two rows each.
   problem_.lhs.is_trans = true;
   problem_.rhs = Matrix({4, 1}, {1, 1, 1, 1});
   problem_.out = Out({2, 1, 1});
@@ -157,9 +158,9 @@ TEST_F(ReferenceTest, Uniform) {
 }
 
 TEST_F(ReferenceTest, AllRagged) {
-  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // group 0: 1x1, group 1: 2x2
-  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // group 0: 1x2, group 1: 2x1
-  problem_.out = Out({5});                      // group 0: 1x2, group 1: 2x1, then an unused element
+  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // Group 0 has a 1x1 matrix, and group 1 a 2x2 matrix.
+  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix.
+  problem_.out = Out({5});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix. The last element is unused.
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 2});
   problem_.lhs.last_dims = problem_.rhs.first_dims = Sizes({1, 2});
   problem_.rhs.last_dims = problem_.out.last_dims = Sizes({2, 1});
@@ -168,9 +169,9 @@ TEST_F(ReferenceTest, AllRagged) {
 }
 
 TEST_F(ReferenceTest, AxisBoundary) {
-  problem_.lhs = Matrix({2, 2, 1}, {1, 2, 3, 4});  // [M, K in two axes]
+  problem_.lhs = Matrix({2, 2, 1}, {1, 2, 3, 4});  // The shape is [M,K], with K in two axes.
   problem_.lhs.axis_boundary = 1;
-  problem_.rhs = Matrix({1, 2, 1, 1}, {1, 10});  // [G, K in two axes, N]
+  problem_.rhs = Matrix({1, 2, 1, 1}, {1, 10});  // The shape is [G,K,N], with K in two axes.
   problem_.rhs.axis_boundary = 3;
   problem_.out = Out({2, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({2});
@@ -183,7 +184,7 @@ TEST_F(ReferenceTest, GroupOffset) {
   problem_.out = Out({3, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 1});
   problem_.group_offset = Sizes({1}, {1});
-  problem_.bias = Values({1, 1}, {0.5});  // one row per processed group
+  problem_.bias = Values({1, 1}, {0.5});  // One row for each processed group.
   EXPECT_THAT(Want(), ElementsAre(0, 20.5, 0));
 }
 

@@ -14,7 +14,8 @@ struct Rule {
   bool integers;   // True: products of integers are summed in s32.
 };
 
-// The bf16_sums rule comes from the problem, else from the environment variable RAGGEMM_BF16_SUMS, else from the CPU.
+// Returns the rule of a call. The bf16_sums rule comes from the problem, else from the environment variable
+// RAGGEMM_BF16_SUMS, else from the CPU.
 Rule RuleOf(const GroupedGemmProblem& problem);
 
 ArithmeticId SumsOfHost();

@@ -11,8 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Moves the fields of the format to those of double, which has the same fields with another exponent bias and more
-// fraction bits.
+// Returns the value of the bits of a float format or a scale. Moves the fields of the format to the fields of a double,
+// which has another exponent bias and more fraction bits.
 double Decode(const Format& format, uint64_t bits) {
   if (format.role == Role::kScale) {
     return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);
@@ -33,12 +33,12 @@ double Decode(const Format& format, uint64_t bits) {
 }
 
 double LargestOf(const Format& format) {
-  // In formats whose NaN has ones in all bits of exponent and fraction, the largest number has a fraction one smaller.
+  // If a NaN has ones in all bits of exponent and fraction, the largest number has the next smaller fraction.
   const double lacks = format.nonfinite == NonFinite::kAllOnes && format.role != Role::kScale ? 2 : 1;
   return std::ldexp(2 - lacks * format.Epsilon(), format.max_exponent);
 }
 
-// Returns the bits of a value, which must be a number of the format.
+// Returns the bits of a value that the format has.
 uint64_t Encode(const Format& format, double value) {
   if (std::isnan(value)) return format.NaN();
   if (format.role == Role::kScale) return static_cast<uint64_t>(std::ilogb(value) - format.min_exponent);

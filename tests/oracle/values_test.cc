@@ -17,7 +17,7 @@ TEST(RoundTo, TiesGoToEven) {
   EXPECT_EQ(RoundTo(DType::kF16, 2051), 2052);
   EXPECT_EQ(RoundTo(DType::kBF16, 257), 256);
   EXPECT_EQ(RoundTo(DType::kBF16, 259), 260);
-  // Rounding to f32 first would give a tie, and then 256.
+  // Rounding to f32 first would give 257, a tie that then rounds to 256.
   EXPECT_EQ(RoundTo(DType::kBF16, 257.0000000001), 258);
   EXPECT_EQ(RoundTo(DType::kF32, 16777217.0), 16777216.0);
 }

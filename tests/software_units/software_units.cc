@@ -47,7 +47,7 @@ RAGGEMM_WITH_FMA Sixteen<float> DotOfEach(Sixteen<uint32_t> a, Sixteen<uint32_t>
   return sum;
 }
 
-// Each row has 16 words of four bytes.
+// A tile of AMX. Each row has 16 words of four bytes.
 using Tile = uint32_t[kTileRows][kLine / 4];
 
 // Computes totals += lhs x rhs like the instruction TDPBF16PS, which flushes denormals. The float mode of the thread
@@ -220,7 +220,7 @@ struct PlainTiles {
     are_set_up = true;
   }
   static void Restore(const void* saved) { are_set_up = *static_cast<const bool*>(saved); }
-  // Stops the process if tiles are not configured on this thread, like the instructions of AMX.
+  // Stops the process if tiles are not configured on this thread, as AMX instructions do.
   static void Check() {
     if (!are_set_up) __builtin_trap();
   }

@@ -10,7 +10,7 @@
 
 namespace raggemm::test {
 
-// Any NaN equals any other NaN.
+// Succeeds if each element of out has the bits of its expected value. Any NaN equals any other NaN.
 testing::AssertionResult HasBits(const Array& out, const std::vector<double>& expected);
 
 testing::AssertionResult IsWithinBound(const Array& out, const Reference& reference);

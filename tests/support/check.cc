@@ -39,12 +39,13 @@ std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
 
 }  // namespace
 
-// Computes the expected values once for all ISAs, because they take longer than all calls together.
+// Computes the expected values once for all ISAs, because this takes longer than all calls together.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, absl::Span<const int64_t> threads) {
   const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
   if (!expected.ok()) return testing::AssertionFailure() << expected.status();
   const Array& out = test.problem.out;
-  std::vector<char> right;  // Bytes of the first result that passed the check.
+  // Bytes of the first result that passed the check. Later results with the same bytes pass, too.
+  std::vector<char> right;
   for (Isa isa : IsasFor(test.problem)) {
     for (int64_t count : threads) {
       options.isa = isa;

@@ -13,15 +13,15 @@
 
 namespace raggemm::test {
 
-// Computes a problem with every ISA of the host and each number of threads in `threads`. Succeeds if every element of
-// out has the bits that tests/oracle computes, and if neither the bytes around a buffer nor the float mode of the
-// calling thread have changed.
+// Computes a problem with each number of threads in `threads`, on the ISAs of the host that have their own kernels for
+// the problem, or on all if none has. Succeeds if every element of out has the bits that tests/oracle computes, and if
+// neither the bytes around a buffer nor the float mode of the calling thread have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
 // Makes the problem of a spec, and calls GivesExpectedBits(TestProblem&) with default options and one thread.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
-// Computes a problem with every ISA of the host. Succeeds if every element of out is within its error bound.
+// Computes a problem on the same ISAs as GivesExpectedBits. Succeeds if every element of out is within its error bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
 void ExpectRight(const ProblemSpec& spec);
@@ -31,8 +31,8 @@ testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
-// Computes a problem and returns its error message, or "" if the call succeeds. If it fails, expects the code
-// InvalidArgument and an unchanged out. `spoil` makes the problem of a spec invalid.
+// Computes a problem and returns the error message of the call, or "" if the call succeeds. If the call fails, expects
+// the code InvalidArgument and an unchanged out. `spoil` makes the problem of a spec invalid.
 std::string ErrorOf(const TestProblem& test);
 std::string ErrorOf(
     const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});

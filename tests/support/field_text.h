@@ -52,7 +52,7 @@ std::string FieldText(const std::optional<T>& value) {
 }
 inline std::string FieldText(const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); }
 
-// Returns false if the text is no value of the field's type.
+// Sets `value` from a text. Returns false if the text is no value of this type.
 template <typename T>
 bool ParseField(absl::string_view text, T& value) {
   if constexpr (std::is_enum_v<T>) {
@@ -92,7 +92,7 @@ std::string FieldsText(const Struct& value) {
   return text;
 }
 
-// Returns InvalidArgument if the text has an unknown name or an unusable value.
+// Sets the fields that a text names. Returns InvalidArgument if the text has an unknown name or an unusable value.
 template <typename Struct>
 absl::Status ParseFields(absl::string_view text, Struct& value) {
   for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {

@@ -23,7 +23,7 @@ class GuardedBuffer {
 
   void* data() const { return data_; }
   size_t size() const { return bytes_; }
-  // Returns true if no mapped byte before or after the buffer has changed since its construction.
+  // Returns true if no mapped byte before or after the buffer has changed since the buffer was made.
   bool SurroundingsIntact() const;
 
  private:

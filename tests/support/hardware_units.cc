@@ -1,4 +1,4 @@
-// Programs with software_units.cc do not link this file.
+// Sets kUnitsAreSoftware to false, in programs that are not linked with software_units.cc.
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

@@ -1,4 +1,5 @@
-// Defines CpuHas for architectures without kernels of their own, which have only the plain C++ code, "scalar".
+// Defines CpuHas and CpuLacksTilesOfBytes for architectures that have no kernels of their own, but only the plain C++
+// code, "scalar".
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

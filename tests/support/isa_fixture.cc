@@ -9,7 +9,8 @@
 namespace raggemm::test {
 namespace {
 
-// Software units do not replace scalar code, so the same tests in a program without software units cover it.
+// Returns true for scalar code in a program with software units. These do not replace scalar code, so programs without
+// software units already test it.
 bool RunsInOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
 
 }  // namespace

@@ -107,7 +107,8 @@ class Sequence {
     return BitsOfSums(mlp_, GradientOfRows().array, gradients_.x->dtype, &TestMlp::InputWeight, /*by_slot=*/false);
   }
 
-  // Sum j of sixteen sums gets products j, j + 16, and so on. Then the sums are added in pairs.
+  // Returns a dot product. Sum j of 16 sums gets the products of elements j, j + 16, and so on. Then sums 8 to 15 are
+  // added to sums 0 to 7, and so on until one sum is left.
   static float Dot(const FloatTensor& x, int64_t x_at, const FloatTensor& y, int64_t y_at, int64_t count) {
     float sums[16] = {};
     for (int64_t j = 0; j < count; ++j) {
@@ -149,8 +150,8 @@ class Sequence {
     return ones;
   }
 
-  // Returns the bits of the gradients of weights or biases. The gradient of a group is rows^T x by, computed from the
-  // group's rows of both matrices. If is_trans, it is by^T x rows instead.
+  // Returns the bits of the gradients of weights or biases. The gradient of a group is `rows`^T x `by`, computed from
+  // the group's rows of both matrices. If `is_trans`, it is `by`^T x `rows` instead.
   std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
                                          const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};

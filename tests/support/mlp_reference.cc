@@ -15,7 +15,7 @@ namespace {
 
 const double kEpsilon = FormatOf(DType::kF32).Epsilon(), kSmallest = FormatOf(DType::kF32).SmallestSubnormal();
 
-// An intermediate value in float64, and the largest permitted difference of a call's value from it.
+// An intermediate value in float64, and the most by which the value in a call may differ from it.
 struct Near {
   double value, error;
 };
@@ -25,7 +25,8 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// No activation has a slope above 1.2. moe_mlp.h has the error of each activation.
+// Returns activation(gate), times `up` unless `up` is null. The error of the gate grows by a factor of at most 1.2,
+// because no activation has a larger slope. moe_mlp.h has the errors of the activations themselves.
 Near Activated(Activation activation, Near gate, const Near* up) {
   Near multiplier = up == nullptr ? Near{1, 0} : *up;
   if (activation == Activation::kSwigluOai) {
@@ -42,7 +43,7 @@ Near Activated(Activation activation, Near gate, const Near* up) {
 }
 
 // Computes the activated values, `a` of moe_mlp.h, of each row into `rounded`, rounded to the type that a call uses.
-// Returns the largest difference that each value may have from the value in the call.
+// Returns the most by which each value may differ from the value in a call.
 std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
   const MlpSpec& spec = mlp.spec;
   const Format& format = FormatOf(spec.type_of_a());
@@ -61,7 +62,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
     const Near a = Activated(spec.activation, v, mlp.IsGated() ? &u : nullptr);
     StoreRounded(rounded, i, a.value);
     const bool fits = std::abs(a.value) + a.error < Largest(format.dtype);
-    // The second product may flush values below 0x1p-126 to zero.
+    // The product with w_down may flush values below 0x1p-126 to zero.
     errors.push_back(fits ? a.error + format.Epsilon() * (std::abs(a.value) + a.error) + format.SmallestSubnormal() +
                                 0x1p-126
                           : HUGE_VAL);

@@ -162,7 +162,7 @@ TestProblem::TestProblem(const ProblemSpec& spec, Contents contents)
   if (contents_ != Contents::kNone) ClearOut();
 }
 
-// Gives each operand its own arrays of group sizes, even if the sizes are equal, like callers do.
+// Adds the arrays of group sizes. Each operand gets arrays of its own, even if the sizes are equal.
 void TestProblem::SetRaggedDims(const ProblemSpec& spec) {
   const bool batched = spec.problems * spec.replicas != 1;
   const std::vector<int64_t> shape =
@@ -226,7 +226,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 
-// Rows that belong to no processed group get the index -1, which is out of range.
+// Adds a random row_index. Rows that belong to no processed group get the index -1, which is out of range.
 Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   std::vector<int64_t> index;
   const int64_t first = spec.group_offset.value_or(0), end = first + spec.local_groups.value_or(spec.groups);

@@ -13,11 +13,13 @@
 
 namespace raggemm::test {
 
-// Returns the seed of all random tests: the environment variable RAGGEMM_TEST_SEED, or a fixed number if it is not set.
+// Returns the seed of random tests: the environment variable RAGGEMM_TEST_SEED, or a fixed number if it is not set. A
+// few tests of the expert MLP use other seeds, and print them.
 uint64_t TestSeed();
 
 // Returns true for one of `one_in` calls on average, so that a loop over a large grid of cases tests a random sample.
-// Always returns true if the environment variable RAGGEMM_FULL_TESTS is set. TestSeed() determines the sample.
+// In programs with software units, returns true half as often. Always returns true if the environment variable
+// RAGGEMM_FULL_TESTS is set. TestSeed() determines the sample.
 bool Sampled(int64_t one_in);
 
 // A random number generator (SplitMix64) that is fast and gives the same numbers on every machine.
@@ -29,7 +31,7 @@ class Random {
   bool Coin() { return Below(2) == 1; }
   // Returns a number in [-1, 1).
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
-  // Returns random sizes, some of them zero. Their sum is at most `total`, and often equal to it.
+  // Returns random sizes, some of them zero. Their sum is at most `total`, and sometimes equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
@@ -43,22 +45,22 @@ enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 struct ProblemSpec {
   RaggedMode mode = RaggedMode::kRaggedM;
   int64_t problems = 1, replicas = 1, groups = 1;
-  // Extents of each replica. The extent of the ragged axis may exceed the sum of the group sizes. All-ragged mode does
-  // not use m, n and k.
+  // Extents of each replica. The extent of the ragged axis may exceed the sum of the group sizes. With all ragged, m, n
+  // and k are not used.
   int64_t m = 1, n = 1, k = 1;
-  std::vector<int64_t> sizes = {};  // Group sizes, [problems, replicas, groups]. All-ragged mode: sizes along M.
-  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and K. All-ragged mode only.
-  // True if the operand is stored with its axes swapped. lhs is then [K,M] instead of [M,K], or [M,K] instead of [K,M]
-  // in mode ragged K. rhs is then [N,K] instead of [K,N].
+  std::vector<int64_t> sizes = {};  // Group sizes, [problems, replicas, groups]. With all ragged: sizes along M.
+  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and K. With all ragged only.
+  // True if the operand is stored with its axes swapped: lhs as [K,M] instead of [M,K], with ragged K as [M,K] instead
+  // of [K,M], and rhs as [N,K] instead of [K,N].
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // Ragged N only. True: lhs is [G,M,K], a matrix for each group. False: [M,K].
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
   int64_t block_cols = 64;  // Columns of a block if rhs_layout is kColumnBlocks.
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
-        sizes_type = DType::kS32;  // Type of group sizes and group_offset.
+        sizes_type = DType::kS32;  // Type of group sizes, group_offset and row_index.
   bool c = false, bias = false, alpha = false, beta = false;
-  // Number of values in alpha and beta: one, one per group, or one per group and replica. bias has at least a row per
-  // group.
+  // Number of values in alpha and beta: one, one per processed group, or one per processed group and replica. bias has
+  // one row per processed group, with kPerReplica one per processed group and replica.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
@@ -68,7 +70,7 @@ struct ProblemSpec {
   //
   //   {}                   none
   //   {0}                  one value for the operand
-  //   {1}                  one value for each group
+  //   {1}                  one value for each processed group, with kPerReplica for each group of each replica
   //   {rows, columns}      one value for each block of this many rows and columns of the stored matrix. 0: the block
   //                        has the whole axis
   //   {rows, columns, 0}   the same, but all groups share the values of one matrix
@@ -76,11 +78,14 @@ struct ProblemSpec {
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
   std::optional<DType> gate = std::nullopt;
-  std::optional<int64_t> lhs_rows = std::nullopt;  // Rows of lhs in each replica, if it has a row_index.
-  int64_t slack = 0;                               // All-ragged mode only: elements of out after the last group.
-  int64_t gap_elements = 0;                        // Elements between each buffer and its unmapped page.
+  // Rows of lhs in each replica, if there is a row_index. Unset: no row_index.
+  std::optional<int64_t> lhs_rows = std::nullopt;
+  int64_t slack = 0;         // Elements of out after the last group. With all ragged only.
+  int64_t gap_elements = 0;  // Elements between each buffer and its unmapped page.
   Cliff cliff = Cliff::kBehind;
-  bool special_values = false;  // True: an eighth of the elements are 0, 1, infinities, NaN or very small numbers.
+  // True: about an eighth of the elements are special values, such as 0, 1, infinities, NaN, very small numbers, and
+  // limits of integers.
+  bool special_values = false;
   uint64_t seed = TestSeed();
 };
 ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
@@ -89,7 +94,7 @@ ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 std::string Describe(const ProblemSpec& spec);
 
 // Returns the shape of scales or zero points of an operand of shape `stored`. `blocks` has the form of
-// ProblemSpec::lhs_scale. `rows` is the number of values if there is one per group.
+// ProblemSpec::lhs_scale. `rows` is the number of values if `blocks` is {1}.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
 // Rounds a value to the array's type and stores it, like StoreRounded of tests/oracle. Lets the CPU round to f32, the

@@ -8,7 +8,8 @@
 
 namespace raggemm::test {
 
-// With RAGGEMM_SOAK, as set by `./dev test --soak`, load tests run longer.
+// Returns true if load tests should run longer: if the environment variable RAGGEMM_SOAK is set, as `./dev test --soak`
+// does.
 bool Soaking();
 
 // Returns the path of a temporary file that no other process uses, because ctest runs several tests at once.
@@ -20,8 +21,8 @@ int64_t ResidentBytes();
 // signal, an exit code, or that it took longer than `seconds`. The child ends by _exit, which runs no destructors.
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body);
 
-// Ends the process by SIGALRM after `seconds`, so that a hang is a failure. The environment variable
-// RAGGEMM_TESTS_SLOWER, set for emulators, multiplies the limit.
+// Ends the process by SIGALRM after `seconds`, unless the Deadline is destroyed before, so that a hang is a failure.
+// The environment variable RAGGEMM_TESTS_SLOWER, set for emulators, multiplies the limit.
 class Deadline {
  public:
   explicit Deadline(unsigned seconds);

@@ -7,7 +7,8 @@
 namespace raggemm::test {
 namespace {
 
-// The tasks stay in memory, because a leak checker would report what they point to if they were destroyed.
+// Returns a list of tasks that is never destroyed. If the tasks were destroyed, a leak checker would report what they
+// point to.
 std::vector<std::function<void()>>& KeptForEver() {
   static auto* kept = new std::vector<std::function<void()>>;
   return *kept;

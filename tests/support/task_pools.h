@@ -14,7 +14,7 @@
 
 namespace raggemm::test {
 
-// Runs the oldest waiting task first, or the newest first if `reverse` is true.
+// A pool that runs the oldest waiting task first, or the newest first if `reverse` is true.
 class ThreadedPool : public TaskPool {
  public:
   explicit ThreadedPool(int threads, bool reverse = false);
@@ -48,7 +48,7 @@ class InlinePool : public TaskPool {
 class KeepingPool : public TaskPool {
  public:
   explicit KeepingPool(int threads) : threads_(threads) {}
-  ~KeepingPool() override;  // Never destroys tasks that were not run.
+  ~KeepingPool() override;  // Keeps the tasks that were not run in memory that is never freed.
   int64_t num_threads() const override { return threads_; }
   void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
   void RunAll();

@@ -19,8 +19,8 @@
 
 namespace raggemm::test {
 
-// Storage of the gate's weights. kNone: the MLP has no gate. kSeparate: w_gate has the weights. kHalves, kInterleaved:
-// w_up also has the columns of the gate, either before the columns of up or alternating with them, the gate's first.
+// Storage of the gate's weights. kNone: the MLP has no gate. kSeparate: w_gate has the weights. kHalves: the first half
+// of the columns of w_up has the weights. kInterleaved: the even columns of w_up have the weights.
 enum class Gate : uint8_t { kNone, kSeparate, kHalves, kInterleaved };
 
 struct MlpSpec {
@@ -28,13 +28,13 @@ struct MlpSpec {
   std::vector<int64_t> sizes = {3, 0, 7, 2};
   std::optional<int64_t> local = std::nullopt;  // Number of groups that have weights. By default all have weights.
   int64_t offset = 0;                           // Index of the first group that has weights.
-  int64_t behind = 2;                           // Rows after those of the last group. Their token indices are invalid.
+  int64_t behind = 2;                           // Number of rows after the last group. Their token indices are invalid.
   DType x = DType::kF32, weights = DType::kF32, out = DType::kF32;
   std::optional<DType> down = std::nullopt;  // Type of w_down, if it differs from `weights`.
   // Scales and zero points of all quantized weights, in the form of ProblemSpec::rhs_scale.
   std::vector<int64_t> scale = {}, zero = {};
   DType scale_type = DType::kF32;
-  DType sizes_type = DType::kS32;  // Type of group sizes, row_tokens and group_offset.
+  DType sizes_type = DType::kS32;  // Type of group sizes, row_tokens, row_slots and group_offset.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
@@ -84,7 +84,7 @@ class TestMlp {
   const MlpSpec spec;
   std::mt19937 random;
   const int64_t rows;
-  const int64_t columns;  // Columns of the product with w_up: twice `intermediate` if w_up holds the gate, too.
+  const int64_t columns;  // Columns of w_up: twice `intermediate` if w_up also holds the gate.
   FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, row_slots, out;
   std::deque<FloatTensor> quant_params;
   size_t workspace_size;
@@ -95,8 +95,8 @@ class TestMlp {
   void AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
-// Returns a row of x for each row of the groups: the token of that row, times the row's weight if weights multiply the
-// input.
+// Returns the gathered rows of x: the token of each row of the groups. With weight_on = kInput, each row is multiplied
+// by its weight.
 FloatTensor Gathered(const TestMlp& mlp);
 
 enum class Part : uint8_t { kUp, kGate, kDown };
@@ -104,9 +104,9 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
 
 // The results of the products with w_up and w_gate, before the activation.
 struct FirstProducts {
-  FloatTensor up, gate;  // f32 results [rows, columns] for w_up and w_gate. `gate` is unused without w_gate.
-  // Returns {gate, up}, from which the activation computes its element (row, column). If the MLP has no gate, returns
-  // {up, 0}.
+  // Products with w_up and w_gate, plus biases, in f32 [rows, columns]. `gate` is unused without w_gate.
+  FloatTensor up, gate;
+  // Returns {gate, up} for element (row, column) of the activated rows. If the MLP has no gate, returns {up, 0}.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);
@@ -114,14 +114,15 @@ FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first);
 
 void Compute(const GroupedGemmProblem& gemm);
 
-// Computes separate steps in scalar code on one thread: gather, products with w_up and w_gate, activation, product with
-// w_down, and sums of the rows of each token.
+// Returns the expected bits of out. Computes separate steps in scalar code on one thread: gather, products with w_up
+// and w_gate, activation, product with w_down, and sums of the rows of each token.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
 // Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to the type `out`. If
 // `by_slot` is true, the rows of a token are added in the order of their row_slots, otherwise in the order of rows.
 std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
                                  bool by_slot);
-// Returns Format::NaN for every NaN, because the sign and payload of a NaN are not specified.
+// Returns the bits of an element. Returns Format::NaN for every NaN, because the sign and payload of a NaN are not
+// specified.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test

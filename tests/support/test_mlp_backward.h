@@ -17,7 +17,7 @@ class TestMlpBackward {
 
   MoeMlpExtents Extents() const;
   void ClearGradients();  // Sets every byte of the gradients to 0x55.
-  // Runs the call. Expects that it writes nothing after the end of its workspace.
+  // Clears the gradients and runs the call. Expects that the call writes nothing after the end of its workspace.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> Bits() const;
 

@@ -17,7 +17,7 @@
 
 namespace raggemm::test {
 
-// A buffer of random elements of one type. data() is for kernels, and operator[] returns an element as a number.
+// A buffer of random elements of one type. Kernels use data(). operator[] converts an element to double.
 class Values {
  public:
   Values(DType dtype, int64_t count, Random& random) : tensor_(dtype, {count}) {
@@ -52,7 +52,7 @@ inline std::vector<DType> TypesOf(const KernelRow& row) {
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Returns a * b + c, rounded once to the compute type.
+// Returns a * b + c, rounded once to the compute type, or modulo 2^32 if the compute type is s32.
 inline double Fma(DType compute, double a, double b, double c) {
   if (compute == DType::kS32) {
     const auto sum = static_cast<int64_t>(a) * static_cast<int64_t>(b) + static_cast<int64_t>(c);
@@ -74,8 +74,8 @@ inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t 
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Returns the number of steps of k in a packed panel, including steps of zeros. If a word has several steps, zeros fill
-// the panel up to a multiple of k_step.
+// Returns the number of steps of k in a packed panel that holds k steps. If the panel has words, zeros fill it up to a
+// multiple of KernelRow::k_step.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -114,8 +114,8 @@ inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Returns true if panels store the bytes of lhs with the top bit flipped. This applies to kernels that multiply four
-// bytes at once: with VPDPBUSD if rhs has the same format as lhs, and with SDOT if the formats differ.
+// Returns true if packed panels have the bytes of lhs with the top bit flipped: for VPDPBUSD if lhs and rhs have the
+// same format, and for SDOT if their formats differ.
 inline bool Flips(const KernelRow& row, bool same_format) {
   return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && same_format != IsaOf("neon").has_value();
 }
@@ -124,10 +124,10 @@ inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// Returns a packed panel of random elements. Steps from k on are zeros.
+// Returns a packed panel of k steps of random elements, filled up with zeros to k_padded steps.
 inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
-  // NEON kernels read a whole vector at the end of the panel, so it has room for one more vector.
+  // NEON kernels may read one vector after the end of the panel, so the buffer has room for it.
   const int64_t slack = IsaOf("neon") ? 16 / SizeOf(PanelType(layout, matrix)) : 0;
   Values panel(PanelType(layout, matrix), PanelElements(layout, k_padded, width) + slack, random);
   for (; k < k_padded; ++k) {

@@ -22,7 +22,7 @@ TEST(IsaRows, AreThoseOfAarch64) {
 }
 
 TEST(IsaRows, EveryCpuHasNeon) {
-  Cpu cpu;  // Has no measured speeds of kernels, because an emulator distorts them.
+  Cpu cpu;  // A CPU without measured speeds of kernels, because an emulator distorts them.
   cpu.isas = HostCpu().isas;
   EXPECT_EQ(PreferredIsa(cpu, kArithmetics[0]), *IsaOf("neon"));
   EXPECT_EQ(MissingFor(*IsaOf("neon")), "");

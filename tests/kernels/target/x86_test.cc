@@ -86,7 +86,8 @@ TEST(Probe, PrefersTheWidestIsaUnlessANarrowerOneIsClearlyFaster) {
   EXPECT_EQ(PreferredIsa(cpu, pairs), Named("avx512_bf16"));
   set(Named("avx512"), 60, 60);
   EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx2"));
-  set(Named("avx512"), 180, 180), set(Named("avx512_bf16"), 0, 90);  // VDPBF16PS is slow on this CPU.
+  // On this CPU, VDPBF16PS (avx512_bf16) is slower than fma (avx512).
+  set(Named("avx512"), 180, 180), set(Named("avx512_bf16"), 0, 90);
   EXPECT_EQ(PreferredIsa(cpu, f32), Named("avx512"));
   EXPECT_EQ(PreferredIsa(cpu, pairs), Named("avx512"));
 }
@@ -103,7 +104,7 @@ TEST(AbsentIsa, IsAnError) {
             "isa: avx512 is not usable here, because the CPU of the plan lacks it; usable: avx2, scalar");
 }
 
-// If a call names a bf16_sums rule that the chosen ISA has no kernels for, it uses kernels of another ISA.
+// If the named ISA has no kernels for the named bf16_sums rule, the plan uses kernels of another ISA.
 TEST(RuleWithoutAUnit, IsInThePlan) {
   ProblemSpec spec = PinnedSpec();
   spec.lhs = spec.rhs = DType::kBF16;
