@@ -148,8 +148,7 @@ struct MoeMlpExtents {
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
 // Checks the problem and computes out, with the errors of MakePlan and Run. After InvalidArgument and
-// FailedPrecondition out is untouched. The exception is an error of bf16_sums or RAGGEMM_BF16_SUMS, if only the product
-// with w_down multiplies bf16 by bf16.
+// FailedPrecondition out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 // Calls MoeMlp with a workspace that it allocates.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});

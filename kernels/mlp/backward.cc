@@ -230,7 +230,7 @@ absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options&
                             absl::Span<int64_t> workspace) {
   const absl::StatusOr<CheckedMlp> mlp = CheckMlp(problem.forward, &problem.gradients, workspace);
   if (!mlp.ok()) return mlp.status();
-  return MlpSteps::WithTeam(*mlp, options,
+  return MlpSteps::WithTeam(*mlp, options, /*is_backward=*/true,
                             [&](const MlpSteps& steps) { return MlpBackward(steps, problem.gradients).RunAll(); });
 }
 

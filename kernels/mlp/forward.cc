@@ -131,8 +131,10 @@ class MlpForward {
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace) {
   const absl::StatusOr<CheckedMlp> mlp = CheckMlp(problem, nullptr, workspace);
   if (!mlp.ok()) return mlp.status();
-  for (const auto* kept : {&problem.up, &problem.gate}) ClearOthers(*kept, mlp->rows);
-  return MlpSteps::WithTeam(*mlp, options, [](MlpSteps& steps) { return MlpForward(steps).RunAll(); });
+  return MlpSteps::WithTeam(*mlp, options, /*is_backward=*/false, [&](MlpSteps& steps) {
+    for (const auto* kept : {&problem.up, &problem.gate}) ClearOthers(*kept, mlp->rows);
+    return MlpForward(steps).RunAll();
+  });
 }
 
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {

@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/check/problem.h"
 #include "kernels/plan/schedule.h"
+#include "kernels/plan/select_kernels.h"
 #include "kernels/run/run.h"
 
 namespace raggemm {
@@ -46,8 +48,30 @@ MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& r
   return piece;
 }
 
-absl::Status MlpSteps::WithTeam(const CheckedMlp& mlp, const Options& options,
+namespace {
+
+// Returns the errors that only the choice of kernels finds, such as those of bf16_sums. Products with each of the
+// weights may have their own.
+absl::Status CheckKernels(const CheckedMlp& mlp, const Options& options, bool is_backward) {
+  for (MlpWeights weights : {MlpWeights::kUp, MlpWeights::kGate, MlpWeights::kDown}) {
+    if (weights == MlpWeights::kGate && !mlp.problem.w_gate) continue;
+    for (bool is_gradient : {false, true}) {
+      if (is_gradient && !is_backward) continue;
+      const absl::StatusOr<Checked> product =
+          ResolveShapes(mlp.Product({weights, nullptr, nullptr, /*rows=*/0, is_gradient}));
+      if (!product.ok()) return product.status();
+      const absl::StatusOr<KernelChoice> kernels = SelectKernels(*product, options);
+      if (!kernels.ok()) return kernels.status();
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MlpSteps::WithTeam(const CheckedMlp& mlp, const Options& options, bool is_backward,
                                 absl::FunctionRef<absl::Status(MlpSteps&)> run) {
+  if (absl::Status s = CheckKernels(mlp, options, is_backward); !s.ok()) return s;
   const RowRange rows = {mlp.rows.begin, std::min(mlp.rows.begin + kPieceRows, mlp.rows.end)};
   const MlpPiece first = BeginPiece(mlp, mlp.rows, rows);
   const absl::StatusOr<Schedule> up = MakeSchedule(

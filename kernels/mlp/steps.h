@@ -52,7 +52,7 @@ MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& r
 class MlpSteps {
  public:
   // Calls `run` on a thread team that has as many threads as the first product needs.
-  static absl::Status WithTeam(const CheckedMlp& mlp, const Options& options,
+  static absl::Status WithTeam(const CheckedMlp& mlp, const Options& options, bool is_backward,
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
   const CheckedMlp& mlp;

@@ -112,6 +112,18 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
 
 // MoeMlp must check the shapes of biases itself. If no group has rows, it plans no product, whose checks would find a
 // wrong shape.
+TEST(MoeMlpErrors, OfTheProductWithWDownAloneLeaveResultsUntouched) {
+  TestMlp mlp({.down = DType::kBF16});
+  const int64_t all = mlp.rows + mlp.spec.behind, last = (all - 1) * mlp.columns;  // `last` is in a row of no group
+  const FloatTensor up(DType::kF32, {all, mlp.columns});
+  static_cast<float*>(up.array.data)[last] = 5;
+  mlp.problem.up = up.array;
+  mlp.problem.w_gate = mlp.problem.b_gate = std::nullopt;
+  mlp.problem.bf16_sums = ArithmeticId::kF64;
+  ExpectError(mlp, "bf16_sums: f64 is no rule for products of bf16");
+  EXPECT_EQ(up.At(last), 5);
+}
+
 TEST(MoeMlpErrors, AreFoundIfNoRowIsComputed) {
   const auto expect = [](const std::string& text, auto spoil) {
     TestMlp mlp({.sizes = {0, 0, 0, 0}});

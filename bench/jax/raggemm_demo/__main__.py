@@ -239,8 +239,8 @@ def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, check
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    summary, _, details = __doc__.split("\n\n")
-    parser = argparse.ArgumentParser(prog="./dev demo", description=summary, epilog=details)
+    summary, _, *details = __doc__.split("\n\n")
+    parser = argparse.ArgumentParser(prog="./dev demo", description=summary, epilog="\n\n".join(details))
     parser.add_argument("--weights", choices=FORMATS, help="use quantized weights instead of bfloat16")
     parser.add_argument(
         "--long", action="store_true", help="measure longer, one more model, and raggemm on all recorded rows"
