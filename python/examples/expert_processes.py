@@ -1,8 +1,8 @@
 """`python expert_processes.py`: runs a layer of experts on several processes that exchange tokens over loopback.
 
 Every process has one device and a share of the experts and tokens. It runs the layer forward and backward with each
-exchange of EXCHANGES, and compares the results with those of the whole layer on its own device. The received bytes in
-the output are counted by the kernel, for each socket.
+exchange (all_gather and all_to_all), and compares the results with those of the whole layer on its own device. The
+received bytes in the output come from the kernel, which counts them for each socket.
 """
 
 import argparse

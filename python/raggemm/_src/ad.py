@@ -261,9 +261,9 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """Returns the Call that computes the cotangent of lhs or rhs, and True if its lhs is the cotangent of out.
+    """Returns the Call that computes the cotangent of lhs or rhs, and True if ct out is the lhs of this Call.
 
-    The second value is False if its rhs is the cotangent of out. aval: shape and dtype of the cotangent to compute.
+    If ct out is the rhs of this Call, the second value is False. aval: shape and dtype of the cotangent to compute.
     """
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
     # If the operand is stored transposed, its cotangent is stored transposed, too.
@@ -361,7 +361,6 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)

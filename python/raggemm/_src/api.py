@@ -245,8 +245,8 @@ def ragged_dot(
       lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64, or both int8 or uint8. Either may be a
         QuantizedTensor.
       rhs: [g, k, n], or PackedWeights.
-      group_sizes: [g], or more than g sizes with group_offset. See gmm. Rows of the result in no processed
-        group are zero.
+      group_sizes: [g], or more than g sizes with group_offset. See gmm. Rows of the result in no processed group are
+        zero.
       precision: any jax.lax.Precision. Each gives the same result. float32 operands also allow the DotAlgorithmPresets
         BF16_BF16_F32_X3 and _X6 (see grouped_gemm). None means jax_default_matmul_precision.
       preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the dtype of lhs

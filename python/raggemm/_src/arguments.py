@@ -217,8 +217,8 @@ def default_precision(precision: Any) -> Any:
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
     """Returns the custom call's attribute `precision`: "BF16_X3", "BF16_X6", or "" for the default arithmetic.
 
-    The default arithmetic satisfies any jax.lax.Precision. Raises NotImplementedError for a DotAlgorithmPreset that the
-    library does not support.
+    The default arithmetic satisfies any jax.lax.Precision. Raises NotImplementedError for a DotAlgorithmPreset that is
+    not supported for these dtypes.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]

@@ -49,7 +49,7 @@ class OptionalOperand(NamedTuple):
 
     name: str
     role: OperandRole
-    axes: tuple[str, ...] = ()  # names of axes, see sharding.py; (): those of out. A "replica" axis has extent 1 or R.
+    axes: tuple[str, ...] = ()  # names of axes (see sharding.py); (): the axes of out. "replica" has extent 1 or R.
 
     @property
     def is_per_group(self) -> bool:
@@ -242,8 +242,8 @@ class Arguments(NamedTuple):
 def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
     """Converts a canonical shape to the shape that the custom call takes.
 
-    An operand with two ragged axes becomes 1-D. In an operand with one matrix per group, problems and groups become
-    one axis. In all other operands, the matrices of all problems and replicas are stacked to a 2-D array.
+    An operand with two ragged axes becomes 1-D. In an operand with one matrix per group, problems and groups become one
+    axis. In all other operands, the matrices of all problems and replicas are stacked to a 2-D array.
     """
     p, r, *matrix = shape
     if len(matrix) == 1:

@@ -19,7 +19,7 @@ from raggemm._src.call import Arguments, Call, Storage
 from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
-# The axes of an operand in the caller's order, as four lists: axes that merge to problems, to replicas or groups, to
+# The axes of the caller's array of lhs or rhs, as four lists: axes that merge to problems, to replicas or groups, to
 # rows, and to columns.
 MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 

@@ -55,8 +55,8 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     an array is linear, and has derivatives.
 
     Args:
-      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor. Its scale and
-        zero_point are not packed.
+      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor. Its scale and zero_point are
+        not packed.
       transpose: True if w is stored as [G,N,K]. The result is [G,K,N] either way.
 
     Raises:

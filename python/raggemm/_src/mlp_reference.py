@@ -127,7 +127,7 @@ def multiply_weight(
 ) -> jax.Array:
     """Returns float32 [M,columns]: each row times the matrix of the row's group, plus the group's bias if given.
 
-    weight: the matrix is w_{weight}, and the bias b_{weight}. has_bias: False to ignore the bias.
+    weight: suffix of the names of matrix and bias, such as "up" for w_up and b_up. has_bias: False to ignore the bias.
     """
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS

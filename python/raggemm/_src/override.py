@@ -105,7 +105,7 @@ def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
 
 _log = logging.getLogger("raggemm.override")
 
-# Parameters of the primitive ragged_dot_general that the lowering rule knows. JAX's rule lowers calls with others.
+# Parameters of ragged_dot_general that the lowering rule knows. JAX's rule lowers calls with any other parameter.
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",

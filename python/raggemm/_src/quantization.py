@@ -35,7 +35,7 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Returns x, replicated over its explicit mesh if an axis of x has blocks of several elements.
+    """Returns x, replicated over its explicit mesh if an axis of x has several blocks of several elements.
 
     The caller splits such an axis, but JAX cannot always split an axis that an explicit mesh divides. counts: number of
     blocks along each axis.

@@ -257,7 +257,7 @@ class SortedRows(NamedTuple):
     row_tokens: jax.Array  # [T*k]: token of each row
     row_slots: jax.Array  # [T*k]: slot of each row, the index of its expert among the k experts of its token
     group_sizes: jax.Array  # [G]: rows of each expert
-    order: jax.Array  # [T*k]: token * k + slot of each row. weights.reshape(-1)[order] sorts weights [T,k]
+    order: jax.Array  # [T*k]: token * k + slot of each row. weights.reshape(-1)[order] are the weights of rows
 
 
 def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
