@@ -1,7 +1,8 @@
 """`python expert_processes.py`: runs a layer of experts on several processes that exchange tokens over loopback.
 
 Every process has one device and a share of the experts and tokens. It runs the layer forward and backward with each
-exchange, and compares with the whole layer on its own device. Received bytes are the kernel's socket counters.
+exchange (all_gather and all_to_all), and compares the results with those of the whole layer on its own device. The
+received bytes in the output come from the kernel, which counts them for each socket.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from raggemm import expert_parallel
 from raggemm.expert_parallel import Routing
 
 TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # MODEL: width of a token
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest error, relative to an array's largest element
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # largest allowed error, relative to an array's largest element
 ROUNDS = 5
 TIMEOUT = 300  # seconds
 AXIS = "expert"
@@ -32,10 +33,10 @@ EXCHANGES = {"all_gather": expert_parallel.by_all_gather, "all_to_all": expert_p
 
 
 def _operands(dtype: str) -> dict[str, np.ndarray]:
-    """Returns all tokens and experts, the same in each process."""
+    """Returns the tokens, routing and weights of the whole layer, which are the same in each process."""
     rng = np.random.default_rng(0)
     popularity = rng.permutation(1 / np.arange(2, EXPERTS + 2))
-    # The top k of logits with Gumbel noise are a sample without replacement.
+    # Draws TOP_K experts per token without replacement: the largest logits after Gumbel noise is added.
     ids = np.argsort(-np.log(popularity) - rng.gumbel(size=(TOKENS, EXPERTS)), axis=1)[:, :TOP_K]
     weights = rng.random((TOKENS, TOP_K))
 
@@ -74,7 +75,7 @@ def _with_gradients(layer):
 
 
 def _received_bytes() -> int:
-    """Returns the bytes that all TCP sockets of this process received: tcpi_bytes_received of linux/tcp.h."""
+    """Returns how many bytes the open TCP sockets of this process received (tcpi_bytes_received of linux/tcp.h)."""
     total = 0
     for descriptor in pathlib.Path("/proc/self/fd").iterdir():
         try:

@@ -2,7 +2,7 @@
 
     pip install flax optax && python python/examples/moe_flax.py [--steps=30]
 
-Every token belongs to one of a few kinds, whose linear maps the layer learns.
+Every token belongs to one of a few kinds. Each kind has a matrix, by which the layer learns to multiply its tokens.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class MoE(nnx.Module):
 
 
 def batch(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns random tokens near the centers of their kinds, and the wanted results: tokens times the kind's matrix."""
+    """Returns random tokens near the centers of their kinds, and the wanted results: each token times its matrix."""
     centers, maps = (jax.random.normal(jax.random.key(i), (KINDS, *s)) for i, s in enumerate([(WIDTH,), (WIDTH,) * 2]))
     kind, noise = jax.random.randint(key, (TOKENS,), 0, KINDS), jax.random.normal(key, (TOKENS, WIDTH))
     x = centers[kind] + 0.5 * noise

@@ -2,9 +2,9 @@
 
     .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--seed=N]
 
-Licences of three families are held out from training. At the end, the program prints the loss on them, and the entropy
-of one of their bytes given the previous byte, which is the loss of the best bigram table. The same seed and number of
-threads give a bit-identical loss.
+Three licences are held out from training. At the end, the program prints the loss on them. For comparison, it prints
+the loss of the best bigram table: the entropy of a held-out byte given the previous byte. The same seed, number of
+steps and number of threads give a bit-identical loss.
 
 The model is a decoder-only transformer in float32. Its feed-forward layers are those of raggemm.nn.
 """
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of the training licences and the held-out ones."""
+    """Returns the bytes of the training licences, and those of the held-out licences."""
     files = sorted(path for path in LICENCES.iterdir() if path.is_file() and not path.is_symlink())
     missing = set(HELD_OUT) - {path.name for path in files}
     if missing or len(files) == len(HELD_OUT):
@@ -103,9 +103,9 @@ def attention(layer: dict[str, Any], x: jax.Array, heads: int) -> jax.Array:
 
 
 def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[jax.Array, jax.Array]:
-    """Returns the cross entropy in nats of all bytes but the first of text [batch, context + 1], and the load balance.
+    """Returns the cross entropy in nats of each byte of text [batch, context + 1] but the first, and the balance loss.
 
-    The load balance is 1 if all experts get the same number of tokens.
+    The balance loss is the layers' mean of load_balance_loss, 1 if all experts get the same number of tokens.
     """
     x, balance = parameters["embedding"][text[:, :-1]] + parameters["position"], jnp.float32(0)
     for layer in parameters["layers"]:

@@ -16,7 +16,7 @@
     enable_partitioning     lets jax.jit divide calls over devices
     override_ragged_dot, enable_ragged_dot_override
                             make jax.lax.ragged_dot itself use raggemm
-    options                 threads, instruction set, executor, handling of errors
+    options                 threads, instruction set, executor, handling of errors, rounding of bfloat16 sums
     describe                prints the configuration, or the plans of a program's calls
 
 `import raggemm` does not import these modules:

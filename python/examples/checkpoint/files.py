@@ -1,4 +1,4 @@
-"""Reads a folder of a model hub: config.json, and tensors in safetensors files with an index."""
+"""Reads a checkpoint in the format of model hubs: a folder with config.json and the tensors in files *.safetensors."""
 
 import json
 import math
@@ -72,7 +72,7 @@ def _entries(path: pathlib.Path) -> dict[str, Entry]:
 
 
 class Checkpoint:
-    """A checkpoint in a folder. read() copies tensors to new memory. Mapped files would need memory for pages, too."""
+    """A checkpoint in a folder. Files are not mapped, because mapped pages would take memory besides the arrays."""
 
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)
@@ -88,7 +88,10 @@ class Checkpoint:
         return name in self._entries
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:
-        """Reads tensors of this shape that share one of these dtypes. Returns them stacked, [len(names), *shape]."""
+        """Reads the tensors `names`, and returns them stacked, [len(names), *shape].
+
+        Each tensor must have shape `shape`. All must have the same dtype, one of `dtypes`.
+        """
         allowed = tuple(dtypes)
         for name in names:
             if (entry := self._entries.get(name)) is None:

@@ -1,4 +1,4 @@
-"""The decoder of one sequence: plain JAX and raggemm.moe_mlp, in float32 between products."""
+"""The decoder of one sequence, with raggemm.gmm and raggemm.moe_mlp. Results of all matrix products are float32."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from checkpoint.config import Config
 from checkpoint.weights import Mlp
 
 Tree = Any
-LATENT_EPSILON = 1e-6  # epsilon of the norms in latent attention, instead of rms_norm_eps
+LATENT_EPSILON = 1e-6  # epsilon of the norms in latent attention, which do not use rms_norm_eps
 
 
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
@@ -18,13 +18,13 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 
 def linear(x: jax.Array, layer: dict[str, Tree], dtype: Any) -> jax.Array:
-    """Computes a linear layer, float32 [T,N]. Rounds x to dtype first."""
+    """Rounds x [T,K] to dtype, and computes a linear layer of it, float32 [T,N]."""
     out = raggemm.gmm(x.astype(dtype), layer["w"], jnp.full(1, x.shape[0], jnp.int32))
     return out + layer["b"] if "b" in layer else out
 
 
 def rotate(config: Config, x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Rotates pairs of elements of x [T,heads,dim]: (i, i + dim / 2), or in DeepSeek (2i, 2i + 1)."""
+    """Rotates pairs of elements of x [T,heads,dim]: (i, i + dim / 2), or (2i, 2i + 1) with latent attention."""
     angles = positions[:, None, None] * jnp.asarray(config.frequencies, jnp.float32)
     sin, cos = jnp.sin(angles) * config.magnitude, jnp.cos(angles) * config.magnitude
     if config.latent:
@@ -35,7 +35,7 @@ def rotate(config: Config, x: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def _softmax(scores: jax.Array, positions: jax.Array, window: int | None, sinks: jax.Array | None) -> jax.Array:
-    """Computes the masked softmax of scores [heads,T,S]. The sink of a head adds to the denominator only."""
+    """Computes the softmax of scores [heads,T,S] over visible keys. Adds exp(sink) of a head to its denominators."""
     distance = positions[:, None] - jnp.arange(scores.shape[-1])
     is_visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
     scores = jnp.where(is_visible, scores, -jnp.inf)
@@ -77,7 +77,10 @@ def grouped_attention(
 def latent_attention(
     config: Config, window: int | None, layer: Tree, x: jax.Array, cache: Tree, positions: jax.Array
 ) -> tuple[jax.Array, Tree]:
-    """Computes latent attention. Caches latent vectors instead of keys, and projects queries to their space."""
+    """Computes latent attention. Caches a latent vector and a rotated key for each token.
+
+    Projects the part of queries that is not rotated to the space of the latent vectors.
+    """
     del window
     latent, dtype = config.latent, cache[0].dtype
     if "q_a" in layer:

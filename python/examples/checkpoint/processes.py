@@ -20,7 +20,7 @@ AXIS = "expert"
 
 
 def run_all(count: int) -> int:
-    """Starts this program `count` times. Shows the output of the first process."""
+    """Runs this program in `count` processes, and shows the output of the first one. Returns an exit code."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -44,7 +44,7 @@ def join(process: int, count: int, port: int) -> Mesh:
 
 
 def make_global(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
-    """Makes global arrays from the arrays of each process, which are shards or replicas by `spec`."""
+    """Makes global arrays of the processes' arrays: shards along axis 0 if `spec` names an axis, else replicas."""
 
     def array(x: jax.Array) -> jax.Array:
         shape = (mesh.size * x.shape[0], *x.shape[1:]) if spec else x.shape

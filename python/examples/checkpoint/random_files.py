@@ -13,9 +13,9 @@ SHAPES: dict[str, dict[str, Any]] = json.loads(pathlib.Path(__file__).with_name(
 
 
 class RandomFiles:
-    """A source of random tensors with the interface of Checkpoint.
+    """A source of random tensors with the interface `Files` of weights.py.
 
-    If `keep` is True, `made` has all tensors by name. If it is False, all tensors of one read() are equal.
+    If `keep` is True, `made` has all tensors by name. If `keep` is False, all tensors of one read() are equal.
     """
 
     def __init__(self, dtype: str = "BF16", seed: int = 0, keep: bool = False):
@@ -26,10 +26,10 @@ class RandomFiles:
         return not name.endswith("g_idx")
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Returns a random tensor. Draws at most 2^20 numbers and repeats them. Drawing a whole model takes minutes."""
+        """Returns a random tensor. It repeats at most 2^20 drawn numbers. Drawing a whole model takes minutes."""
         count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv"))
         drawn_count = min(count, 1 << 20)
-        if np.issubdtype(dtype, np.integer):  # exponents of MXFP4 scales near 2^-4, or packed 4-bit elements
+        if np.issubdtype(dtype, np.integer):  # exponents of MXFP4 scales, 2^-6 to 2^-3, or packed 4-bit elements
             info = np.iinfo(dtype)
             drawn = self._random.integers(*((121, 125) if is_scale else (info.min, info.max + 1)), drawn_count, dtype)
         else:

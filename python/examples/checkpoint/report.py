@@ -1,4 +1,4 @@
-"""Compares the times of a decoding step and its parts with the bound by memory bandwidth."""
+"""Compares the times of a decoding step and its parts with their lower bounds: bytes read / memory bandwidth."""
 
 import os
 import statistics
@@ -20,12 +20,12 @@ PASS_BYTES = 1 << 29
 
 
 def stored_bytes(tree: Tree) -> int:
-    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # for .bits, because nbytes has a byte per 4-bit element
+    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # has .bits. nbytes counts a whole byte per 4-bit element.
     return sum(x.size * info[jnp.issubdtype(x.dtype, jnp.integer)](x.dtype).bits // 8 for x in jax.tree.leaves(tree))
 
 
 def bandwidth_meter() -> Callable[[], float]:
-    """Returns a function that measures memory bandwidth: it reads 512 MiB with a thread per core. Unit: bytes/s."""
+    """Returns a function that measures memory bandwidth in bytes/s, by reading 512 MiB with one thread per core."""
     cores = len(os.sched_getaffinity(0))
     parts, pool = np.array_split(np.ones(PASS_BYTES // 4, np.float32), cores), ThreadPoolExecutor(cores)
 
@@ -38,7 +38,7 @@ def bandwidth_meter() -> Callable[[], float]:
 
 
 def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[str, tuple[Callable, float]]:
-    """For each part of a decoding step, returns a function that runs it in all layers, and the bytes that it reads."""
+    """Returns for each part of a decoding step a function that runs it in all layers, and the bytes that it reads."""
     experts = model.local_experts(config)
     attention = model.latent_attention if config.latent else model.grouped_attention
     cache = model.empty_cache(config, length, dtype)
@@ -58,7 +58,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
             x += attention(config, window, layer["attention"], normed, layer_cache, positions)[0]
         return x
 
-    # The share of an array that a decoding step reads, by the array's name in the layer.
+    # `shares` has the fraction of weights that a decoding step reads, by the name of the weights in a layer.
     layers, shares = (
         weights["layers"],
         {"experts": active_share, "router": 1, "dense": 1, "shared": 1, "expert_bias": 1},
@@ -74,7 +74,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
 
 
 def report(config: Config, weights: Tree, dtype: Any, run: Callable, length: int) -> str:
-    """Measures a step, its parts and memory bandwidth in turn. Returns a table of medians."""
+    """Measures bandwidth, a step and its parts alternately, ROUNDS times each. Returns a table of medians."""
     parts, bandwidth = step_parts(config, weights, dtype, length), bandwidth_meter()
     cache, token = model.empty_cache(config, length, dtype), jnp.zeros(1, jnp.int32)
     times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}

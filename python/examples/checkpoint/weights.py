@@ -28,7 +28,7 @@ class Files(Protocol):
 )
 @dataclasses.dataclass(frozen=True)
 class Mlp:
-    """The matrices of experts, [E,K,N], or of an MLP for all tokens, [1,K,N]."""
+    """Arguments of moe_mlp: the weights of E experts, or of one MLP for all tokens (E = 1). Matrices are [E,K,N]."""
 
     up: Tree
     down: Tree
@@ -47,7 +47,7 @@ def _quantizer(dtype: Any, **options: Any) -> Callable[[jax.Array], Tree]:
     return jax.jit(functools.partial(raggemm.quantize, dtype=dtype, **options))
 
 
-# Conversions of the experts' float matrices [E,N,K], by --weights. Matrices that are quantized in the file are kept.
+# Conversions of the experts' float matrices [E,N,K], by the value of --weights. Quantized matrices are not converted.
 FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
     "as-stored": lambda w: w,
     "int8": _quantizer(jnp.int8, axes=2),
@@ -71,14 +71,14 @@ class Loader:
     files: Files
     config: Config
     dtype: Any  # dtype of float matrices
-    weights: str = "as-stored"  # key of FORMATS, for the experts
-    share: tuple[int, int] = (0, 1)  # the experts to load: index of their part, and number of equal parts
+    weights: str = "as-stored"  # key of FORMATS for the matrices of experts
+    share: tuple[int, int] = (0, 1)  # (i, n): loads part i, counted from 0, of n equal parts of the experts
 
     def vector(self, name: str, *shape: int) -> jax.Array:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
     def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
-        """Returns the stacked matrices of these names, and True if they are [.,N,K], or False if they are [.,K,N]."""
+        """Reads the matrices `names`. Returns them as [len(names),N,K] and True, or as [len(names),K,N] and False."""
         stored = self.config.quantization
 
         def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
@@ -105,9 +105,9 @@ class Loader:
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
 
     def load_weights(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
-        """Returns matrices [len(names),K,N]. Packs those that are stored as [N,K].
+        """Returns matrices [len(names),K,N]. Converts floats by FORMATS[weights], and packs matrices stored as [N,K].
 
-        The int4 experts of one token take 1.0 ms if they are packed, and 2.7 ms as [N,K] (Zen 4).
+        The int4 experts of one token are computed in 1.0 ms if they are packed, and in 2.7 ms as [N,K] (Zen 4).
         """
         w, transposed = self.matrices(names, n, k)
         w = w if isinstance(w, raggemm.QuantizedTensor) else _convert(names[0], w, weights)
@@ -132,9 +132,9 @@ class Loader:
         return slice(part * count, (part + 1) * count)
 
     def gpt_oss_experts(self, at: str) -> Mlp:
-        """Loads the experts of gpt-oss: a tensor for gate and up of all experts, and one for down.
+        """Loads the experts of gpt-oss: gate_up_proj has gate and up of all experts, and down_proj has down.
 
-        Tensors of floats are stored as [E,K,N], and tensors of MXFP4 as [E,N,K].
+        In the file, floats are [E,K,N], and MXFP4 matrices are [E,N,K].
         """
         c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
 

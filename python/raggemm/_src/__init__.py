@@ -21,5 +21,5 @@
     dimension_numbers, lax  ragged_dot and ragged_dot_general with the signatures of jax.lax
     override                the override of jax.lax.ragged_dot
 
-Each module imports only modules above it in this list.
+Each module imports only modules that come before it in this list.
 """

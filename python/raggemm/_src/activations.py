@@ -1,4 +1,4 @@
-"""The activation functions in JAX. include/raggemm/activation.h defines them."""
+"""The activation functions that include/raggemm/activation.h defines, in JAX."""
 
 import math
 
@@ -36,7 +36,7 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Activations that are functions of one array. If a call has a gate, they give activation(gate) * up.
+# Activations of one array: a call computes activation(gate) * up if it has a gate, else activation(up).
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: x * _normal_cdf(x),
@@ -44,7 +44,7 @@ _ACTIVATIONS = {
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # activations that need a gate: functions of (gate, up)
+GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # activations that need a gate, as functions of (gate, up)
 ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the custom calls' attribute `activation`
 
 

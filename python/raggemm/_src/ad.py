@@ -4,8 +4,8 @@ The product is linear in each operand, and its derivatives are grouped GEMMs, to
 
     d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out
 
-d x is the tangent of x, and ct x its cotangent. Both rules bind the primitive grouped_gemm again, so derivatives of
-every order exist in forward and reverse mode.
+x is the matrix product. d lhs is the tangent of lhs, and ct lhs its cotangent. Both rules bind the primitive
+grouped_gemm again, so derivatives of every order exist in forward and reverse mode.
 """
 
 import dataclasses
@@ -33,16 +33,16 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """Returns [P,R,extent]: the group of each row or column, or G behind the last group."""
+    """Returns [P,R,extent]: the index of each row's or column's group, or G for those behind the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """Finds the axis of lhs or rhs that groups divide. Returns this axis and the group of each index along it.
+    """Returns the axis of lhs or rhs that groups divide, and the group of each index along this axis.
 
-    Groups are counted from the first processed one. The result is None if groups do not divide the operand.
+    Group 0 is the first processed group. Groups before it are negative. Returns None if groups divide no axis.
     """
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
@@ -56,7 +56,7 @@ def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array
 def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -> jax.Array:
     """Returns the scales or zero points of lhs or rhs in a shape that broadcasts against this operand.
 
-    Rows or columns of no processed group get 0.
+    If there is one value per group, rows or columns of no processed group get 0.
     """
     if values.ndim == 4:
         shape = getattr(args, side).shape
@@ -96,17 +96,18 @@ def _compute_dtype(call: Call, args: Arguments):
 
 
 def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
-    """Returns rows * cols. A negative size or an overflow gives -1, which the library rejects."""
+    """Returns rows * cols, or -1, which the library rejects, if a size is negative or the product overflows."""
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
 
 
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
-    """Broadcasts the values of each group, [P,1|R,G,w], against out. Elements of out in no group get zero.
+    """Returns the value of each element's group, in a shape that broadcasts against out.
 
-    w is 1, or the number of columns of out. If groups divide out, a grouped GEMM multiplies a column of ones by the
-    values, so that its transpose sums in a fixed order.
+    values: [P,1|R,G,w], where w is 1 or the number of columns of out. Elements of out in no processed group get zero.
+    If groups divide out, a grouped GEMM multiplies a column of ones by the values. The transpose of this GEMM sums in a
+    fixed order.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -121,12 +122,12 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Error messages of the product below name one dims array. In mode all ragged, it is that of the rows.
+    # Error messages of this product name the dims array `index`. In mode all ragged, it has the numbers of rows.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
     p, r, groups, width = values.shape
-    if r != 1:  # replicas have different values, so each replica becomes a problem
+    if r != 1:  # replicas have values of their own, so each replica becomes a problem
         sizes = replicas_to_problems(sizes, r)
         optional = {name: replicas_to_problems(x, r) for name, x in optional.items()}
     values = values.reshape(p * r, groups, 1, width)
@@ -139,14 +140,14 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
     """Multiplies each element of x, which has the shape of out, by the value of the element's group.
 
-    values: [P,1|R,G]. Elements of no group become zero. The result has the type in which the epilogue computes.
+    values: [P,1|R,G]. Elements of no processed group become zero. The result has the type of sums (compute_dtype).
     """
     dtype = _compute_dtype(call, args)
     return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
 
 
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
-    """Returns 1 for elements of out in processed groups, and 0 for the other elements of out.
+    """Returns 1 for elements of out in processed groups and 0 for others, in a shape that broadcasts against out.
 
     With on_error="nan", wrong group sizes make the result NaN.
     """
@@ -174,7 +175,7 @@ def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
-    # Replaces elements of c outside of all groups by 0. They may be NaN, and 0 * NaN is NaN.
+    # Replaces elements of c outside of the processed groups by 0, because they may be NaN, and 0 * NaN is NaN.
     c = jnp.where(_mask_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
@@ -188,10 +189,10 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 
 
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies an activation to the float32 result of a product, with the bits of one call that computes both.
+    """Applies the activation to the float32 `result` of a product. Gives the bits of one call that computes both.
 
-    Binds a second product with K = 0, which has the result as c or as the gate. So a derivative computes the expensive
-    product only once.
+    Binds a product with K = 0, which has `result` as c, or as the gate if `gate` is None. So a derivative computes the
+    expensive product only once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
@@ -223,7 +224,7 @@ def _activated_jvp(primals, tangents, call: Call):
     (result, gate), (result_dot, gate_dot) = jax.jvp(pre_activation, [primals[i] for i in argnums], dots)
     args = call.unflatten(primals)
     processed = True if gate is None and "c" not in args.optional else _mask_processed(call, args) != 0
-    # Elements outside of the processed groups are not activated. They may be NaN.
+    # Sets elements outside of the processed groups to 0: they are not activated, and may be NaN.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
     out = jnp.where(processed, _bind_activation(call, *inside), result)
 
@@ -250,7 +251,7 @@ def _jvp(primals, tangents, *, call: Call):
         dot = dots.optional[operand.name]
         if operand.role in (OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX) or isinstance(dot, ad.Zero):
             continue
-        if operand.role is OperandRole.QUANT_PARAM:  # scales; the product is linear in them
+        if operand.role is OperandRole.QUANT_PARAM:  # a scale: the product is linear in each scale
             terms.append(bind(call, product._replace(optional={**product.optional, operand.name: dot})))
         else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
@@ -260,12 +261,12 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """Returns the product that computes the cotangent of lhs or rhs, and True if ct out is this product's lhs.
+    """Returns the Call that computes the cotangent of lhs or rhs, and True if ct out is the lhs of this Call.
 
-    aval: shape and dtype of the cotangent to compute.
+    If ct out is the rhs of this Call, the second value is False. aval: shape and dtype of the cotangent to compute.
     """
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # The cotangent of an operand that is stored transposed is transposed, too.
+    # If the operand is stored transposed, its cotangent is stored transposed, too.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -284,7 +285,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
     """Checks row_index. Returns zeros [P,R,M,1], or NaN if an index is wrong and on_error is "nan".
 
-    The forward product checks it, too, but XLA drops that product from a gradient that does not need its result.
+    The forward product also checks row_index, but XLA drops this product from gradients that do not need its result.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
@@ -311,7 +312,7 @@ def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, co
 def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
     """Returns the cotangent of lhs or rhs of a call with row_index.
 
-    The cotangent of a row of lhs is a sum over all rows of out that were computed from it.
+    The cotangent of a row of lhs is a sum over all rows of out that were computed from this row.
     """
     p, r, tokens, k = (aval if to_lhs else args.lhs).shape
     both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
@@ -319,8 +320,8 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # Rows in no processed group may have an index out of range, because the custom call does not check these indices.
-    # Each index out of range is replaced by `tokens`, which selects no row.
+    # Replaces each index out of range by `tokens`, which selects no row. Rows in no processed group may have such an
+    # index, because the custom call does not check the indices of these rows.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
@@ -343,24 +344,23 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
     if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
-        # The sums of this gradient contain elements with different alpha. So ct is multiplied by alpha first.
+        # This gradient sums elements of ct that have different alpha. So ct is multiplied by alpha before the product.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
     for operand in args.select(OperandRole.QUANT_PARAM).given:
         if operand.side == ("rhs" if to_lhs else "lhs"):
             values = args.optional[operand.name]
             if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
-                # Ragged K sums over replicas, whose scales differ. So each row or column gets its own value.
+                # Ragged K sums over replicas, which have different scales. So each row or column gets its own scale.
                 values = broadcast_scale(call, args, operand.side, values)
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
-        ct = ct.astype(kept.dtype)  # exact: kept is float32, and ct float32 or narrower
+        ct = ct.astype(kept.dtype)  # exact, because kept is float32, and ct is float32 or narrower
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-    """Returns the cotangent of a scale, such as "rhs_scale"."""
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)
@@ -395,7 +395,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # The cotangent of a float8 operand is computed in a wider type, because no product has a float8 result.
+    # No product has a float8 or float4 result. So the cotangent of such an operand is computed in a wider type.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)

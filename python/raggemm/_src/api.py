@@ -1,4 +1,4 @@
-"""gmm and tgmm as in megablox, and ragged_dot as in jax.lax."""
+"""The functions gmm and tgmm, which follow megablox, and ragged_dot, which follows jax.lax."""
 
 import functools
 import inspect
@@ -36,13 +36,13 @@ def jit_eager_calls(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Returns a decorator that runs eager calls of a function through jax.jit.
 
-    Arguments of eager calls are thus checked only once for each signature. A call is eager if its arguments named in
-    `arrays` are None or JAX arrays that are not traced, and its other arguments, static in jit, are hashable.
+    So arguments of eager calls are checked only once for each signature. A call is eager if each argument named in
+    `arrays` is None or an untraced JAX array, and all other arguments are hashable. jit gets these as static arguments.
 
     Args:
       arrays: names of the parameters that are arrays.
-      without_effect: names of parameters that are not passed to jit, because they have no effect. With a new function
-        as `tiling`, for example, jit would compile the call again.
+      without_effect: names of parameters that have no effect. They are not passed to jit, which would, for example,
+        compile the call again for a new function as `tiling`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -71,10 +71,10 @@ def jit_eager_calls(
 def straight_through(
     product: Callable[..., jax.Array], operands: tuple[Any, Any], values: tuple[Any, Any], sizes: Any
 ) -> jax.Array:
-    """Computes product(*operands, sizes).
+    """Computes product(*operands, sizes), with straight-through derivatives of quantized operands.
 
-    product: a function that is linear in each operand. values: for each operand the array that was quantized, or None.
-    Such an array gets the derivative with respect to its quantized operand (straight-through).
+    product: a function that is linear in each operand. values: for each operand the array from which it was quantized,
+    or None. This array gets the derivative with respect to the quantized operand.
     """
 
     @jax.custom_jvp
@@ -124,9 +124,9 @@ def gmm(
 
     Differences from megablox:
 
-    - Rows of the result in no processed group are zero, or equal to those of existing_out.
+    - Rows of the result in no processed group are those of existing_out if it is given, else zero.
     - The gradient of existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
-    - If rhs has fewer groups than group_sizes, group_offset is required. In megablox the default is 0 then, too.
+    - If rhs has fewer groups than group_sizes, group_offset is required. In megablox it is 0 by default.
 
     Args:
       lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64 in any mix, or both are int8 or uint8 and the
@@ -179,7 +179,7 @@ def tgmm(
 ) -> jax.Array:
     """Computes lhs[:, columns of group g] x rhs[rows of group g] for each group, as megablox's tgmm.
 
-    The result of an empty group is zero.
+    The product of an empty group is zero.
 
     Args:
       lhs: [k, m]. lhs and rhs have the types of gmm. Either may be a QuantizedTensor.
@@ -209,8 +209,8 @@ def tgmm(
 def _promote_floats(a: Any, b: Any) -> Any:
     """Returns the dtype of a dot without preferred_element_type, by the rule of jax.lax.
 
-    For two floats it is the one with the larger range, or among equal ranges the one with the larger precision. So
-    bfloat16 and float16 give bfloat16. Other dtypes follow jnp.promote_types.
+    Two floats give the dtype with the larger range, or, if ranges are equal, the dtype with the larger precision. So
+    bfloat16 and float16 give bfloat16. Other dtypes give jnp.promote_types(a, b).
     """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)
@@ -245,13 +245,13 @@ def ragged_dot(
       lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64, or both int8 or uint8. Either may be a
         QuantizedTensor.
       rhs: [g, k, n], or PackedWeights.
-      group_sizes: [g], or more than g sizes with group_offset. See gmm. Rows of the result behind the last group are
+      group_sizes: [g], or more than g sizes with group_offset. See gmm. Rows of the result in no processed group are
         zero.
       precision: any jax.lax.Precision. Each gives the same result. float32 operands also allow the DotAlgorithmPresets
         BF16_BF16_F32_X3 and _X6 (see grouped_gemm). None means jax_default_matmul_precision.
-      preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the wider dtype
-        of lhs and rhs. If one is a QuantizedTensor, the default is the dtype of the other one. If both are, it is
-        float32.
+      preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the dtype of lhs
+        or rhs with the larger range, or, if ranges are equal, with the larger precision. A QuantizedTensor does not
+        count. If both are QuantizedTensors, the default is float32.
       group_offset: see gmm.
       out_sharding: sharding of the result, on a mesh with explicit axes.
       lhs_quantize: as in gmm. It does not change the dtype of the result.

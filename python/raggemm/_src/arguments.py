@@ -56,7 +56,7 @@ def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Opti
 
 
 def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
-    """Returns the number of groups in out for ragged K, and the length of out for all ragged, else None.
+    """Checks out_size and out_layout. Returns Call.out_extent.
 
     local: number of processed groups.
     """
@@ -85,9 +85,9 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 
 
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
-    """Returns the given scale and zero point of lhs or rhs, by the names of the custom call, such as "rhs_scale".
+    """Returns the scale and zero point of lhs or rhs, if given, by their names in the custom call, such as "rhs_scale".
 
-    Per-block values get the canonical shape (see OptionalOperand in call.py).
+    Values per block get the canonical shape that OptionalOperand in call.py describes.
     """
     given: dict[str, jax.Array] = {}
     if x.quant_params is None:
@@ -106,7 +106,7 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
             if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            # Each ragged row or column gets its own value, because a group may begin inside a block.
+            # A group may begin inside a block. So each index along the ragged axis gets its own value.
             if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):
                 values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
             values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)
@@ -181,9 +181,9 @@ def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute
 
 
 def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
-    """Returns the arguments c and beta of grouped_gemm for an existing_out as in megablox, or {} without one.
+    """Returns the arguments c and beta of grouped_gemm with the effect of megablox's existing_out, or {} if c is None.
 
-    beta: 0 if processed rows overwrite existing_out, 1 if it is added.
+    c: existing_out. beta: 0 if products overwrite c in processed groups, 1 if they are added to c.
     """
     if c is None:
         return {}
@@ -217,8 +217,8 @@ def default_precision(precision: Any) -> Any:
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
     """Returns the custom call's attribute `precision`: "BF16_X3", "BF16_X6", or "" for the default arithmetic.
 
-    The default satisfies any jax.lax.Precision. Raises NotImplementedError for a DotAlgorithmPreset with other
-    arithmetic.
+    The default arithmetic satisfies any jax.lax.Precision. Raises NotImplementedError for a DotAlgorithmPreset that is
+    not supported for these dtypes.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]

@@ -1,8 +1,8 @@
 """The static parameters of the primitive grouped_gemm: the product of one custom call, and how operands are stored.
 
-The product is out_g = op(lhs_g) x op(rhs_g) for each group g; op transposes a matrix or leaves it. One array holds an
-operand's matrices of all groups. It has a canonical shape. The first axis counts P independent problems (a batch), and
-the second R replicas or G groups. "first" and "last" mean the two axes of a matrix:
+The product is out_g = op(lhs_g) x op(rhs_g) for each group g; op transposes a matrix or leaves it. One array of a
+canonical shape holds an operand's matrices of all groups. The first axis of the array counts P independent problems (a
+batch), and the second R replicas or G groups. "first" and "last" mean the two axes of a matrix:
 
     first ragged   [P,R,rows,x]    groups are slices of the rows: group g has dims[g] rows
     last ragged    [P,R,x,cols]    groups are slices of the columns; with layout PACKED consecutive dense blocks
@@ -30,7 +30,7 @@ STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
 class OperandRole(enum.Enum):
-    """The role of an optional operand in a call, which computes alpha * lhs x rhs + beta * c + bias."""
+    """Roles of the optional operands of a call. A call computes alpha * lhs x rhs + beta * c + bias."""
 
     ALPHA = enum.auto()
     QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs
@@ -43,13 +43,13 @@ class OperandRole(enum.Enum):
 class OptionalOperand(NamedTuple):
     """An optional operand of a call, such as c or the scale of rhs.
 
-    A scale or zero point has one value per group, [P,1|R,G], or one per block of its matrix, [P, second axis of the
-    matrix or 1, rows of blocks, columns of blocks].
+    A scale or zero point has one value per group, [P,1|R,G], or one value per block of its matrices, [P,s,rows of
+    blocks,columns of blocks]. s is 1, or the second extent of the matrices' array: R or G.
     """
 
     name: str
     role: OperandRole
-    axes: tuple[str, ...] = ()  # names (see sharding.py); (): the axes of out. "replica": extent 1 or R
+    axes: tuple[str, ...] = ()  # names of axes (see sharding.py); (): the axes of out. "replica" has extent 1 or R.
 
     @property
     def is_per_group(self) -> bool:
@@ -76,9 +76,9 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Returns the operand for a row of the library's table of operands.
+    """Returns the operand for a row, `name` and `axes`, of the library's table of operands.
 
-    The table has no axes for scales and zero points.
+    For scales and zero points, `axes` is empty.
     """
     if name not in _ROLES:
         return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
@@ -126,15 +126,15 @@ class Call:
     rhs: Storage
     out: Storage  # out.trans is always False
     dtype: np.dtype
-    precision: str = ""  # value of the custom call's attribute; "": default arithmetic
-    activation: str = ""  # value of the custom call's attribute; "": no activation
-    out_extent: int | None = None  # number of groups for ragged K, or length of out for all ragged
+    precision: str = ""  # value of the custom call's attribute `precision`; "": default arithmetic
+    activation: str = ""  # value of the custom call's attribute `activation`; "": no activation
+    out_extent: int | None = None  # number of groups in out for ragged K, length of out for all ragged, else None
     overwrites_c: bool = False  # True if beta is the constant 0
     # Argument names for the custom call's error messages.
     dims_names: tuple[str, ...] = ()  # names of the dims arrays; (): default names
     c_name: str = "c"
     row_index_name: str = "row_index"
-    lhs_name: str = "lhs"  # name of lhs; used only with row_index
+    lhs_name: str = "lhs"  # used only with row_index
     operands: tuple[str, ...] = ()  # names of the given optional operands; bind() sets this field
 
     @property
@@ -164,7 +164,7 @@ class Call:
     def names_attribute(self) -> str:
         """Returns the custom call's attribute `names`, such as "lhs_first=group_sizes,out_first=group_sizes".
 
-        It has an entry slot=name for each operand whose name in error messages differs from its slot.
+        The attribute has an entry for each operand whose name in error messages is not the custom call's own name.
         """
         names = {slot: self.dims_names[index] for slot, index in self.ragged_slots.items()} if self.dims_names else {}
         optional = {"c": self.c_name, "row_index": self.row_index_name}
@@ -213,7 +213,7 @@ class Call:
 
 
 class Arguments(NamedTuple):
-    """The arguments of a Call: arrays, or in rules of JAX an aval, a tangent or a batch axis for each array."""
+    """The arrays of a Call. Rules of JAX also use this class for an aval, a tangent or a batch axis of each array."""
 
     lhs: Any
     rhs: Any
@@ -242,8 +242,8 @@ class Arguments(NamedTuple):
 def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
     """Converts a canonical shape to the shape that the custom call takes.
 
-    An operand with two ragged axes becomes 1-D. For one matrix per group, problems and groups become one axis. For
-    other operands, the matrices of all problems and replicas are stacked in a 2-D array.
+    An operand with two ragged axes becomes 1-D. In an operand with one matrix per group, problems and groups become one
+    axis. In all other operands, the matrices of all problems and replicas are stacked to a 2-D array.
     """
     p, r, *matrix = shape
     if len(matrix) == 1:

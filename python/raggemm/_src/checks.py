@@ -84,10 +84,7 @@ QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
 def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """Returns x, the elements of lhs or rhs, as a JAX array of an allowed dtype.
-
-    The error message says that int8 and uint8 are allowed only if both operands have them.
-    """
+    """Returns x, the elements of lhs or rhs, as a JAX array. Rejects dtypes that are not in `allowed`."""
     x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
         pair = format_dtypes(BYTES)
@@ -119,9 +116,9 @@ def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
 
 
 def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
-    """Returns the end of an error message, for an array of bytes that seems to hold two elements of 4 bits per byte.
+    """Returns a hint for an error message if an array seems to hold two 4-bit elements per byte, else "".
 
-    This seems so if an axis has half of the wanted extent.
+    An array of bytes seems to do so if its extent along an axis is half of the wanted extent.
     """
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
@@ -157,9 +154,9 @@ def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
 def split_weights(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
 ) -> tuple[jax.Array, QuantParams | None, int | None]:
-    """Returns three values: the elements and QuantParams of x, as split_quantized does, and None.
+    """Returns the elements of x, QuantParams or None, and the number of columns N of PackedWeights or None.
 
-    x may also be PackedWeights. Then the elements are [G,T,K,B], and the third value is the number of columns N.
+    The elements of PackedWeights are [G,T,K,B]. For any other x, the first two values are those of split_quantized.
     """
     if not isinstance(x, PackedWeights):
         return *split_quantized(name, x, allowed), None
@@ -189,11 +186,11 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """Checks a QuantizedTensor, or an object with the fields of qwix's QArray."""
+    """Returns a checked QuantizedTensor for a QuantizedTensor or an object with the fields of qwix's QArray."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # the only qtype of qwix with elements that are no numbers
+    if getattr(tensor, "qtype", None) == "nf4":  # the only qtype of qwix whose elements are not numbers
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)
@@ -233,9 +230,9 @@ def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
 
 
 def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
-    """Returns preferred_element_type, or the default for None, as a dtype that JAX supports.
+    """Returns preferred_element_type, or `default` if it is None, as a dtype that JAX supports.
 
-    Without jax_enable_x64, float64 becomes float32, with a warning if the caller named float64.
+    Without jax_enable_x64, float64 becomes float32. This causes a warning, unless `preferred` is None or `float`.
     """
     named = default if preferred is None else as_dtype("preferred_element_type", preferred)
     dtype = jax.dtypes.canonicalize_dtype(named)

@@ -19,16 +19,16 @@ from raggemm._src.call import Arguments, Call, Storage
 from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
-# Four lists of axes of an operand as the caller passes it. The axes of each list merge to one canonical axis: problems;
-# replicas or groups; rows; columns.
+# The axes of the caller's array of lhs or rhs, as four lists: axes that merge to problems, to replicas or groups, to
+# rows, and to columns.
 MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
     """Converts per-block scales or zero points to the canonical shape of OptionalOperand in call.py.
 
-    The custom call requires blocks of one size along each canonical axis. So `values` are repeated, until there is one
-    value per index, along these axes of data:
+    The custom call requires blocks of one size along each canonical axis. So this function repeats `values` along the
+    following axes of data, until there is one value per index:
 
     - axes that merge to problems, or to the replicas of an operand that groups divide
     - axes that merge to groups, if one of them has several blocks
@@ -67,10 +67,10 @@ def canonicalize_quant_params(
     groups: int,
     ragged: int | None = None,
 ) -> dict[str, jax.Array]:
-    """Returns the scale and zero point of lhs or rhs in canonical shape, as operands of a call.
+    """Returns the scale and zero point of lhs or rhs, by operand name, in canonical shape.
 
-    quant_params: scales and zero points by operand name. x: data. All have the caller's shapes. parts, ragged: see
-    _canonicalize_blocks.
+    side: "lhs" or "rhs". quant_params: the scales and zero points of both, by operand name, in the caller's shapes. x:
+    the elements of lhs or rhs, in the caller's shape. parts, ragged: see _canonicalize_blocks.
     """
     canonical = {}
     for name, values in quant_params.items():
@@ -102,7 +102,7 @@ def widen_sizes(group_sizes: Any) -> Any:
 
 
 def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
-    """Converts integers narrower than a byte to int8 or uint8 if the result is int32. The custom call requires this."""
+    """Converts integers narrower than a byte to int8 or uint8 if the result is int32, as the custom call requires."""
     return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
@@ -111,9 +111,9 @@ def _is_identity(axes: Sequence[int]) -> bool:
 
 
 def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
-    """Transposes x to axes [lead..., rows..., cols...], unless its axes are [lead..., cols..., rows...].
+    """Returns x with axes [lead..., rows..., cols...] and False, or with axes [lead..., cols..., rows...] and True.
 
-    Returns x, and True if it keeps the order [lead..., cols..., rows...].
+    Transposes x to the first order, unless the axes of x already have the second order.
     """
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
@@ -155,25 +155,26 @@ class _Axes:
 
 
 def _arrange_ragged(x, lead, free, ragged, trans_if_first):
-    """Transposes x to axes [lead, ragged, free], unless its axes are [lead, free, ragged]. Returns x and its Storage.
+    """Returns x with axes [lead, ragged, free] or [lead, free, ragged], and the Storage for this order.
 
-    lead, free: axes of x. ragged: the axis of x that groups divide. trans_if_first: Storage.trans for the order [lead,
-    ragged, free]; for [lead, free, ragged], Storage.trans is the opposite.
+    Transposes x to the first order, unless the axes of x already have the second order. lead, free: lists of axes of x.
+    ragged: the axis of x that groups divide. trans_if_first: Storage.trans for the first order, `not trans_if_first`
+    for the second order.
     """
     matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
 def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns two lists of axes of an operand from _arrange_ragged: those that merge to rows, and to columns."""
+    """Returns the axes that merge to rows, and the axes that merge to columns, of an operand from _arrange_ragged."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
 def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     """Converts group_sizes [G], or [batch..., outer..., G] as in jax.lax, to a dims array [P,R,G].
 
-    Outer axes of lhs are the free (or contracted) axes before the ragged axis. Along the axes after
-    the ragged axis, the sizes are repeated.
+    Outer axes are the free axes of lhs before the ragged axis. Along free axes after the ragged axis, the sizes are
+    repeated. If the ragged axis is contracted, contracted axes take the place of free axes.
     """
     side = axes.ragged_side
     position = side.index(axes.ragged)

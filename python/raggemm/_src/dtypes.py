@@ -18,7 +18,7 @@ def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# Dicts from the dtypes of matrices, and from the dtypes of quantized elements, to the dtype of their sums.
+# FLOATS has the dtypes of matrices, QUANTIZED those of quantized elements. The values are the dtypes of their sums.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
@@ -66,10 +66,10 @@ def addend_dtypes(compute: np.dtype) -> Iterable[np.dtype]:
 
 
 def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
-    """Finds an unsupported dtype of a product: returns "lhs", "rhs" or "result", and the allowed dtypes, or None.
+    """Returns "lhs", "rhs" or "result" for an unsupported dtype of a product, and the allowed dtypes. Else None.
 
-    narrow: True also allows quantized element types, as numbers without scales. The other operand must then be a float,
-    or of the same kind: integers, or float8 and float4.
+    narrow: True also allows arrays of quantized element types, as numbers without scales. The result of two integers
+    must be int32, and any other result must be a float. Two operands of float8_e5m2 are not supported.
     """
     has_bytes = lhs in BYTES or rhs in BYTES
     operands: Iterable[np.dtype] = BYTES if has_bytes else MATRICES

@@ -79,7 +79,7 @@ class _Shapes(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     """Reshapes the caller's arrays to canonical shape and binds the call. Runs in jit, because eager reshapes copy."""
-    # JAX cannot always reshape an array whose axis an explicit mesh divides.
+    # Replicates the arrays, because JAX cannot always reshape an array if an explicit mesh divides one of its axes.
     args = args.map(versions.replicate_explicit_axes)
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
@@ -199,7 +199,7 @@ def grouped_gemm(
         0 and 1 are the axes of each group's matrix. An lhs of ragged N with one free axis is shared by all groups. With
         more free axes, its axis 0 is the group axis.
       c: same shape and dtype as out. beta * c is added to elements of processed groups. Other elements of out are those
-        of c.
+        of c, or 0 without c.
       bias: [G,N], float16, bfloat16, float32 or float64, one row per processed group. Not for ragged N and all ragged.
         With arrays of int8 or uint8 as operands, bias, alpha, beta and c are int32.
       alpha, beta: factors of the product and of c, scalars or [G], 1 by default. beta requires c. If beta is 0, c is
@@ -210,16 +210,17 @@ def grouped_gemm(
       num_actual_groups: ragged K: number of processed groups. The default is all.
       out_size: all ragged: length of out, a Python int.
       out_layout: "STRIDED" or "PACKED" (see GroupedTensor), for a ragged-N out. All ragged requires "PACKED".
-      preferred_element_type: dtype of out. The default is jnp.result_type(lhs, rhs). Sums are rounded once. They are in
-        float64 if lhs, rhs or out is float64, else in float32. Sums of int8 and uint8 are in int32, exact modulo 2^32.
-        Without jax_enable_x64, float64 becomes float32, with a warning.
+      preferred_element_type: dtype of out. The default is jnp.result_type(lhs, rhs). A QuantizedTensor does not count,
+        and the default for two QuantizedTensors is float32. Sums are rounded once. They are in float64 if lhs, rhs or
+        out is float64, else in float32. Sums of int8 and uint8 are in int32, exact modulo 2^32. Without jax_enable_x64,
+        float64 becomes float32, with a warning.
       precision: None, or any jax.lax.Precision: products are exact. The jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3
         and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. A product's
         relative error is at most 2**-15 or 2**-24, and subnormal numbers are zero. Derivatives use the same precision.
         Unsupported presets raise NotImplementedError.
-      activation: see moe_mlp. For the result r, with bias and c, out is activation(r), or activation(gate) * r,
-        computed in float32 and rounded once. Elements of no processed group are not activated. TypeError if sums are in
-        float64 or int32.
+      activation: see moe_mlp. out is activation(r), or with a gate activation(gate) * r. r is the product with bias and
+        c. out is computed in float32 and rounded once. Elements of no processed group are not activated. TypeError if
+        sums are in float64 or int32.
       gate: shape of out, float32, bfloat16 or float16. Requires an activation.
       row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of the product
         uses row row_index[m] of lhs, which may have any number of rows; first_dims count the M rows of out. An index

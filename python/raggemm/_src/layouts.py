@@ -1,6 +1,6 @@
 """Conversions of weights, to and from PackedWeights and from layouts of checkpoints.
 
-Matrices [N,K] or [K,N] of a checkpoint may have leading axes.
+Except in mxfp4_from_blocks, matrices [N,K] or [K,N] of a checkpoint may have leading axes.
 """
 
 import functools
@@ -49,14 +49,14 @@ def _swap_axes(values: jax.Array | None, transpose: bool) -> jax.Array | None:
 
 
 def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
-    """Packs the weights of G groups.
+    """Packs the weights of G groups in the layout that kernels read fastest.
 
     Packing copies the weights, also under jit. So pack weights once, and donate w if nothing else needs w. prepack of
     an array is linear, and has derivatives.
 
     Args:
-      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor, whose scale and zero_point
-        keep their layout.
+      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor. Its scale and zero_point are
+        not packed.
       transpose: True if w is stored as [G,N,K]. The result is [G,K,N] either way.
 
     Raises:
@@ -152,7 +152,7 @@ def _unpack_int32(name: str, x: Any) -> jax.Array:
 
 
 def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
-    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order: position in an int32 of each of its eight columns."""
+    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order[i]: position in an int32 of its i-th column."""
     elements = _unpack_int32(name, x)[..., order]
     return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_INT32)
 
@@ -174,7 +174,7 @@ def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
     Args:
       qweight: int32 [...,K,N/8]. Each int32 holds eight columns. From the lowest bits up these are the columns 0, 2, 4,
         6, 1, 3, 5 and 7.
-      qzeros: int32 [...,K/size,N/8], packed like qweight: one zero point per column and `size` steps of K.
+      qzeros: int32 [...,K/size,N/8], packed like qweight: one zero point per column and block of `size` rows.
       scales: float16 or bfloat16 [...,K/size,N].
 
     Raises:

@@ -91,10 +91,9 @@ def call_name(target: str) -> str:
 
 @functools.cache
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
-    """Returns (constant, per_group) for the workspace of a grouped_gemm call.
+    """Returns (constant, per_group): a grouped_gemm call needs a workspace of constant + per_group * P*R*G int64.
 
-    The workspace has constant + per_group * P*R*G int64 elements. dims_arrays: number of dims arrays of
-    the call, at most six.
+    dims_arrays: number of dims arrays of the call, at most six.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))
@@ -115,7 +114,7 @@ def moe_mlp_workspace(target: str, *extents: int) -> int:
 
 
 def _text(function: str) -> str:
-    """Calls a function of the library that returns text. Returns a copy, and frees the text."""
+    """Calls the function of the library with this name, which returns text. Returns a copy, and frees the text."""
     text = getattr(_library, function)()
     if not text:
         raise MemoryError(function)
@@ -127,7 +126,7 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """Returns the library's tables of formats, operands and other things. See raggemm_tables_json in ffi/handlers.h."""
+    """Returns the library's tables, such as that of formats, by name. See raggemm_tables_json in ffi/handlers.h."""
     return json.loads(_text("raggemm_tables_json"))
 
 

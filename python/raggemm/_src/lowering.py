@@ -38,7 +38,7 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
-        if storage.first is not None and p * second != 1:  # gives each row its own value, also if all rows share one
+        if storage.first is not None and p * second != 1:  # each row of the stacked matrices gets its own value
             blocks[0] = data.shape[2]
         return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
     groups = data.shape[1]
@@ -84,7 +84,7 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
     if names := call.names_attribute():
         attributes["names"] = names
     # If lhs has no rows, every index in row_index is wrong, and the call must report that. A side effect keeps XLA from
-    # dropping a call with an empty result.
+    # dropping the call, for example from the gradient of lhs, which is empty.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
@@ -122,7 +122,8 @@ def _mlp_custom_call(
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: value for name, value in attributes.items() if value}
-    # A call without tokens has empty results, but must check that no row names a token.
+    # A call without tokens must report rows that name a token. A side effect keeps XLA from dropping the call, whose
+    # results are empty.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(library.call_name(target)):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]

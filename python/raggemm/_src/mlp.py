@@ -36,7 +36,7 @@ def _check_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> 
 
 
 def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the given weights, scales and zero points by name, and each weight's unpacked shape and dtype."""
+    """Returns the given weights, scales and zero points by name, and each weight's dtype and unpacked shape [G,K,N]."""
     args: dict[str, jax.Array | None] = {}
     matrices: dict[str, jax.ShapeDtypeStruct] = {}
     for part, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
@@ -55,9 +55,9 @@ def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any]
 def _check_matrix(
     part: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
 ) -> None:
-    """Checks that w has `hidden` elements along its axis H and, if `groups` is given, that many groups.
+    """Checks that w has `hidden` elements along its axis H and, if `groups` is not None, `groups` groups.
 
-    part: "up" or "down", if w is w_up or w_down. layout: COLUMN_BLOCKS for PackedWeights, else "".
+    part: "up" for w_up, "down" for w_down. layout: COLUMN_BLOCKS for PackedWeights, else "".
     """
     last = transpose == (part == "up")  # True if H is the last axis of w
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
@@ -162,14 +162,14 @@ def moe_mlp(
     row_weights[r]. For the rows of expert e
 
         up = x[row_tokens] @ w_up[e] + b_up[e]      gate = x[row_tokens] @ w_gate[e] + b_gate[e]
-        a = activation(gate) * up                   without a gate activation(up)
+        a = activation(gate) * up                   (without a gate: a = activation(up))
         d = a @ w_down[e] + b_down[e]
         out[t] = sum of row_weights[r] * d[r] over the rows r of token t
 
     up, gate and d are float32. a is computed in float32 and rounded once, to the type of w_down, or of x if w_down is
-    quantized. The sum over a token's rows, in ascending order, is one float32 fma chain that starts at +0. The sum
-    is rounded once to out's type. Forward-mode derivatives and raggemm.combine begin a new chain after 256 rows of a
-    token, so the last bits of their sums may differ.
+    quantized. The sum over a token's rows, in ascending order of r unless row_slots is given, is one float32 fma chain
+    that starts at +0. The sum is rounded once to out's type. Forward-mode derivatives and raggemm.combine begin a new
+    chain after 256 rows of a token, so the last bits of their sums may differ.
 
     A token may have any number of rows. The result of a token without rows is +0. Rows of no processed group, such as
     rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.

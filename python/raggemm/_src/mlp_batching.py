@@ -12,7 +12,9 @@ Grouped GEMMs compute the batch instead of one call in these cases:
 - A weight, scale or bias is batched, but not every matrix. One call would need B copies of the other matrices.
 - Each batch element gets its own gradient of shared weights.
 - The call is a TangentCall.
-- An extent is symbolic or exceeds int32, or B is 0.
+- An extent is symbolic, B is 0, or B times the number of tokens or rows is not below the maximum of int32.
+
+If B is 1, the first two cases do not apply.
 """
 
 import dataclasses
@@ -37,12 +39,12 @@ _NON_WEIGHTS = ("x", *_ROW_ARGS, *_SIZE_ARGS)
 
 
 def _move_batch_first(x: jax.Array, axis: int | None, size: int) -> jax.Array:
-    """Returns x as [B,...]. axis: position of the batch axis; None: x is broadcast to B = size copies."""
+    """Returns x as [B,...]. axis: position of the batch axis, or None: x is then repeated B = `size` times."""
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
 def _stack_groups(x: jax.Array, count: int) -> jax.Array:
-    """Reshapes weights [B,G,...], or scales [B,1,...] that all groups share, to [B*G,...]. count: G."""
+    """Reshapes weights [B,G,...] to [B*G,...]. Repeats scales [B,1,...] for all groups first. count: G."""
     return lax.collapse(jnp.broadcast_to(x, (len(x), count, *x.shape[2:])), 0, 2)
 
 
@@ -66,8 +68,8 @@ def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
 class _MergedBatch:
     """The groups and rows of a batch, merged for one call."""
 
-    rows: int  # M, number of rows of one batch element
-    count: int  # G, number of groups that have weights
+    rows: int  # number of rows of one batch element, M
+    count: int  # number of groups of one batch element that have weights, G
     shared: bool  # True if all batch elements use the same weights
     sizes: jax.Array  # group sizes of each batch element, [B,all groups]
     offsets: jax.Array | None  # group_offset of each batch element, [B]; None: not given
@@ -82,11 +84,11 @@ class _MergedBatch:
         return jnp.take_along_axis(x, groups, 1, mode="clip")
 
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
-        """Returns (is_wrong, sizes): True if any group size is wrong, and sizes with which the call reports the error.
+        """Returns True if any group size is wrong, and sizes [B,all groups] with which the call reports the error.
 
-        `sizes` [B,all groups] is 0 for all batch elements except the first one with a wrong size, because other sizes
-        could hide the error. The first size of this element, unless it is negative, is increased by the number of rows
-        of all other elements, because the merged call has their rows, too.
+        These sizes are 0 for all batch elements except the first one with a wrong size, because other sizes could hide
+        the error. The first size of this element, unless it is negative, is increased by the number of rows of all
+        other elements, because the merged call has the rows of all elements.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -118,11 +120,11 @@ class _MergedBatch:
 
     @functools.cached_property
     def _order(self) -> tuple[jax.Array, jax.Array]:
-        """Returns two int32 arrays [B*M].
+        """Returns two int32 arrays [B*M], for rows in the order of the batch ([B,M], flattened) and of the merged call.
 
-        The first has for each row of the merged call its index among the rows of all batch elements, flattened from
-        [B,M]. The second has for each of these its row in the merged call. For rows of no processed group, the first is
-        any row, and the second is B*M-1, a row of the merged call that is in no group.
+        The first array has for each row of the merged call its index in the batch. The second has for each row of the
+        batch its index in the merged call. For rows of no processed group, the first array has any index, and the
+        second has B*M-1, a row of the merged call that is in no group.
         """
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
@@ -141,7 +143,7 @@ class _MergedBatch:
     def split_batch(self, x: jax.Array, is_rows: bool = False) -> jax.Array:
         """Splits a result [B*n,...] of the merged call to [B,n,...].
 
-        is_rows: True if the result has an entry for each row.
+        is_rows: True if the result has an entry for each of the B*M rows.
         """
         x = x.at[self._order[1]].get(mode="clip") if is_rows else x
         return x.reshape(len(self.sizes), x.shape[0] // len(self.sizes), *x.shape[1:])
@@ -197,7 +199,7 @@ def _bind_backward(flat: Sequence[Any], axes: Sequence[Any], call: BackwardCall,
 
 
 def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | BackwardCall, size: int) -> Any:
-    """Computes the whole batch by one call. Returns results with the batch axis first, or None if one call cannot."""
+    """Computes the batch by one call. Returns results with the batch axis first, or None if one call cannot do this."""
     if size == 1:
         single = (x if axis is None else jnp.squeeze(x, axis) for x, axis in zip(flat, axes, strict=True))
         found = mlp_p.bind(*single, call=call) if isinstance(call, MlpCall) else backward_p.bind(*single, call=call)

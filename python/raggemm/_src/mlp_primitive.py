@@ -17,8 +17,8 @@ from raggemm._src.primitive import register_jitted_impl
 
 # The MLP. Operands: its arguments. Results: its value, and the first products (up and gate) if a gradient keeps them.
 mlp_p = Primitive("moe_mlp")
-# The tangent of the MLP. Operands: the arguments, the kept first products, and the tangents of the arguments with the
-# numbers TangentCall.argnums. The primitive is linear in these tangents. Result: the tangent of the value.
+# The tangent of the MLP. Operands: the arguments, the kept first products, and a tangent for each argument number in
+# TangentCall.argnums. The primitive is linear in these tangents. Result: the tangent of the value.
 tangent_p = Primitive("moe_mlp_tangent")
 # The gradient of the MLP. Operands: the arguments, the kept first products, and the cotangent of the value. Results:
 # the cotangents of the arguments that BackwardCall.wanted names.

@@ -1,6 +1,6 @@
 """The experts' MLP as a sequence of grouped GEMMs: its value and its gradients.
 
-This module computes derivatives and batches that the custom calls do not support.
+This module computes what the custom calls do not support: some derivatives and batches, and symbolic extents.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ Args = dict[str, Any]
 
 
 def widen_partial_bytes(args: Args) -> Args:
-    """Widens elements narrower than a byte to a byte, in weights whose rows would end inside a byte."""
+    """Widens weights with elements narrower than a byte to one byte per element, if rows would end inside a byte."""
     wide: Args = {}
     for part in ("up", "gate", "down"):
         matrix, zero = f"w_{part}", f"{part}_zero"
@@ -125,9 +125,9 @@ def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
 def multiply_weight(
     args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True
 ) -> jax.Array:
-    """Returns float32 [M,columns]: each row times the matrix of the row's group, plus the group's bias.
+    """Returns float32 [M,columns]: each row times the matrix of the row's group, plus the group's bias if given.
 
-    weight: "up", "gate" or "down".
+    weight: suffix of the names of matrix and bias, such as "up" for w_up and b_up. has_bias: False to ignore the bias.
     """
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
@@ -161,10 +161,10 @@ def split_gate_and_up(
 
 
 def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns three arrays [M]: tokens, weights and error terms of the rows.
+    """Returns three arrays [M]: the token of each row, the weight of each row, and error terms.
 
-    The token of an ignored row is T, the number of tokens. An error term is 0, or NaN if a token or size is wrong and
-    on_error is "nan". The error terms are also added to the weights.
+    An ignored row has the token T, the number of tokens. Error terms are 0, or NaN if a token or size is wrong and
+    on_error is "nan". They are also added to the weights.
     """
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _mask_processed_rows(args)
     takes_part = (is_placed != 0) & (row_tokens >= 0) & (row_tokens < tokens)
@@ -222,7 +222,7 @@ def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
 
 
 def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    """Merges the cotangents of gate and up to that of the product with w_up, if w_up contains the gate."""
+    """Returns the cotangent of the product with w_up: `up`, merged with `gate` if w_up contains the gate."""
     if gate is None:
         return up
     if call.merged == "HALVES":

@@ -32,7 +32,7 @@ EQUAL_COUNTS = "the two must be equal, unless group_offset names the first group
 
 
 def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
-    """Checks the dtypes lhs, rhs and out: floats, or int8 and uint8 with int32. narrow: see find_bad_dtype."""
+    """Raises TypeError if a product does not support the dtypes lhs, rhs and out. narrow: see find_bad_dtype."""
     if (bad := find_bad_dtype(lhs, rhs, out, narrow)) is not None:
         name, allowed = bad
         arg_name = {"lhs": arg_names.lhs, "rhs": arg_names.rhs, "result": "preferred_element_type"}[name]
@@ -65,7 +65,7 @@ class Operand:
 
     name: str
     data: jax.Array
-    axes: tuple[int, ...]  # contracted axes of data, adjacent and sorted
+    axes: tuple[int, ...]  # contracted axes of `shape`, or of a matrix if both axes are ragged; adjacent and sorted
     first_dims: jax.Array | None = None
     last_dims: jax.Array | None = None
     sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: names such as lhs.first_dims
@@ -113,7 +113,7 @@ class Operand:
 
     @functools.cached_property
     def rank(self) -> int:
-        """Returns the number of axes, or 2 if both axes are ragged, although data is 1-D then."""
+        """Returns the number of axes, which is 2 if groups divide both axes, although data is 1-D."""
         return 2 if len(self.dims) == 2 else len(self.shape)
 
     @functools.cached_property
@@ -124,7 +124,7 @@ class Operand:
     @functools.cached_property
     def contracts_first(self) -> bool:
         """Returns True if the matrix is [contracted, free], and False if it is [free, contracted]."""
-        # Without a free axis the matrix may be [contracted,1] or [1,contracted]. Groups divide the contracted axis.
+        # Without a free axis, the matrix is [contracted,1] if it has first_dims, else [1,contracted].
         if self.rank == len(self.axes):
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
@@ -211,9 +211,9 @@ def contraction_hint(lhs: Operand, rhs: Operand) -> str:
 def make_operands(
     lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3, error: type[Exception] = ValueError
 ) -> tuple[Operand, Operand]:
-    """Returns lhs [rows, cols] and rhs as operands, contracted over `axes`.
+    """Converts lhs [rows,cols] and rhs to Operands. `axes` has the contracted axis of lhs, and that of rhs.
 
-    Groups divide the rows of lhs if rhs_rank is 3, and the contracted axis of lhs and rhs if it is 2.
+    If rhs_rank is 3, groups divide the rows of lhs. If rhs_rank is 2, groups divide the contracted axes.
     """
     (lhs, lhs_params), (rhs, rhs_params, columns) = (
         checks.split_quantized("lhs", lhs),

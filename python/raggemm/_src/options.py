@@ -15,7 +15,7 @@ from raggemm._src import library
 
 
 class _Options(NamedTuple):
-    """The options in effect. None: not set. Values are those of proto/config.proto, but on_error is in lower case."""
+    """The options in effect, with the values of proto/config.proto, but on_error in lower case. None: not set."""
 
     threads: int | None = None
     isa: str | None = None

@@ -8,7 +8,7 @@ switches it on and off.
 
 group_offset needs another mechanism. In JAX group_offset is a parameter of the primitive. Parameters must be hashable,
 and JAX's rules for shapes, derivatives and lowering reject a group_offset. While the override is on, `bind` of the
-primitive passes calls with a group_offset to the package's ragged_dot_general.
+primitive passes calls with a group_offset to ragged_dot_general of raggemm.
 """
 
 import concurrent.futures
@@ -50,7 +50,7 @@ def _exact_gradients() -> tuple[np.ndarray, np.ndarray]:
 def _find_difference(what: str, call: Callable[..., Any], operands: Any, want: Any) -> str | None:
     try:
         got = jax.block_until_ready(jax.jit(call)(*operands))
-    except Exception as error:  # a changed jax may raise anything
+    except Exception as error:  # an untested version of jax may raise any exception
         return f"{what}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         if a.shape != b.shape or not np.array_equal(np.asarray(a, np.float64), b):
@@ -59,7 +59,7 @@ def _find_difference(what: str, call: Callable[..., Any], operands: Any, want: A
 
 
 def _find_fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
-    dot = jax.lax.ragged_dot  # the original function, before the override
+    dot = jax.lax.ragged_dot
     if fault := _find_difference("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _exact_product()):
         return fault
     equations = [e for e in jax.make_jaxpr(lambda *x: dot(*x))(_LHS, _RHS, _SIZES).eqns if e.primitive is primitive]
@@ -82,11 +82,10 @@ def _from_group_2(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array
 
 
 def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
-    """Runs trial products while the override is on. Returns None if it works, else a message with the first fault.
+    """Runs trial products while the override is on. Each product must be exact, and lowered by raggemm.
 
-    Each product must be exact and lowered by raggemm.
-
-    lowered_by: returns "raggemm" or "jax" for each call that was lowered so far.
+    Returns None if all are, else a message about the first fault. lowered_by: returns "raggemm" or "jax" for each call
+    that was lowered so far.
     """
     trials: list[tuple[str, Callable[..., Any], Any, Any]] = [
         ("ragged_dot", lambda *x: jax.lax.ragged_dot(*x), (_LHS, _RHS, _SIZES), _exact_product()),
@@ -106,7 +105,7 @@ def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
 
 _log = logging.getLogger("raggemm.override")
 
-# Parameters of ragged_dot_general that the lowering rule knows. With other ones it falls back to JAX.
+# Parameters of ragged_dot_general that the lowering rule knows. JAX's rule lowers calls with any other parameter.
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
@@ -121,7 +120,7 @@ class RaggedDotLowering(NamedTuple):
 
     by: str  # "raggemm" or "jax"
     why: str  # the reason if `by` is "jax", else ""
-    operands: str  # such as "float32[6,4] float32[2,4,3] int32[2]", with a group_offset then " group_offset=int32[]"
+    operands: str  # such as "float32[6,4] float32[2,4,3] int32[2]", plus " group_offset=int32[]" if given
 
 
 _recorded: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
@@ -163,7 +162,7 @@ def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
     """Runs a trial in a new thread, without the caller's contexts (traces, meshes, precisions)."""
 
     def run():
-        # Sets a precision that raggemm supports. The default precision that the user has configured may be another one.
+        # Sets a precision that raggemm supports, because the user may have configured an unsupported default precision.
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
             return trial()
 

@@ -72,10 +72,10 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 
 
 def needs_one_group(call: Call) -> bool:
-    """Returns True for ragged M or ragged K with a shared operand, which the custom call does not support.
+    """Returns True for ragged M or K with a matrix that all groups share, which the custom call does not support.
 
-    Derivatives of ragged N with a shared lhs are such calls. bind() computes them with a single group that contains all
-    groups.
+    Derivatives of ragged N with a shared lhs are such calls. bind() computes such calls with a single group that
+    contains all groups.
     """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
@@ -125,7 +125,7 @@ def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
 def bind_ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
     """Computes ragged N with one matrix per group as the transpose of ragged M.
 
-    Only ragged M supports group_offset, replicas, and scales of blocks.
+    Unlike ragged N, ragged M supports group_offset, replicas, and one scale per block.
     """
     sizes, packed = args.sizes(call.out.last), call.out.layout == PACKED
     swapped = {"lhs": "rhs", "rhs": "lhs"}
@@ -145,7 +145,7 @@ def bind_ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
-    """Computes a uniform call as ragged M with equal groups. Only ragged M supports replicas."""
+    """Computes a uniform call as ragged M with equal groups. Unlike uniform, ragged M supports replicas."""
     lhs = args.lhs.swapaxes(2, 3) if call.lhs.trans else args.lhs
     p, g, m, _ = lhs.shape
 

@@ -1,6 +1,6 @@
 """Quantization and dequantization of arrays, in JAX.
 
-Like XLA on CPU, all functions here flush subnormal float32 to 0.
+Like XLA on CPU, these functions flush subnormal float32 to 0, except to choose the float8_e8m0fnu scale of subnormals.
 """
 
 import functools
@@ -35,9 +35,10 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Replicates x over its explicit mesh if x has blocks, else returns x. counts: number of blocks along each axis.
+    """Returns x, replicated over its explicit mesh if an axis of x has several blocks of several elements.
 
-    The caller splits axes of x into blocks, but JAX cannot always split an axis that an explicit mesh divides.
+    The caller splits such an axis, but JAX cannot always split an axis that an explicit mesh divides. counts: number of
+    blocks along each axis.
     """
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
@@ -155,7 +156,7 @@ class QuantSpec(NamedTuple):
     scale_dtype: np.dtype
     asymmetric: bool  # True: with zero points
     counts: tuple[int, ...]  # number of scales along each axis
-    bound: float | None  # used instead of the largest magnitude (absmax); None: computed from the data
+    bound: float | None  # replaces absmax, the largest magnitude of the data; None: absmax is used
 
     @property
     def has_nan(self) -> bool:
@@ -186,30 +187,30 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
     # Exponent 0 means that absmax * (1 / largest) is in [2^-127, 2^-126). Computed without the factor 2^64, it would be
-    # subnormal with one fraction bit less, and 2^-127 * (1 + 2^-23) would round to 2^-127. So a fraction of 1 is not
-    # above 2^-127.
+    # subnormal with one fraction bit less, and 2^-127 * (1 + 2^-23) would round to 2^-127. So with exponent 0, a
+    # fraction of 1 does not count as above 2^-127.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
 
 
 def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
-    """Returns the scale, in dtype, that maps `largest` to absmax. NaN stays NaN."""
+    """Returns absmax * (1 / largest) in dtype, within the limits of scales that `quantize` describes. NaN stays NaN."""
     if dtype == E8M0:
         return _power_of_two_scale(absmax, largest)
-    # The reciprocal of a scale above 2^126 is subnormal, which XLA flushes to 0.
+    # Scales are at most 2^126, because the reciprocal of a larger scale is subnormal, and XLA flushes it to 0.
     scale = jnp.minimum(absmax * np.float32(1 / largest), min(float(ml_dtypes.finfo(dtype).max), 2.0**126))
     scale = scale.astype(dtype).astype(jnp.float32)
     return jnp.where(scale < float(jnp.finfo(jnp.float32).tiny), 1, scale).astype(dtype)
 
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of abs(x), for float32 x. Their order is right for subnormal x, which XLA compares as equal."""
+    """Returns the bits of abs(x), for float32 x, for exact comparisons: XLA compares subnormal numbers as equal."""
     return _as_bits(x) & 0x7FFFFFFF
 
 
 def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.Array:
-    """Rounds values to the nearest elements of spec.dtype. values: x divided by its scales.
+    """Rounds values to the nearest elements of spec.dtype. values: x divided by its scales, plus zero points if any.
 
     Infinite elements of x stay infinite, or become NaN in float8_e4m3fn. In types without NaN, a NaN becomes 0.
     """

@@ -27,11 +27,11 @@ _LEAST_SUM = 1e-20  # added to the sum of a token's scores, which may be 0 for s
 
 
 class ExpertGroups(NamedTuple):
-    """Groups of experts of equal size. A token only gets experts of the top_k groups with the largest scores."""
+    """Groups with equal numbers of experts. A token only gets experts of the top_k groups with the largest scores."""
 
     number: int
     top_k: int  # number of groups from which a token gets experts
-    best: int  # number of largest scores of a group that are summed to the score of the group
+    best: int  # a group's score is the sum of this many of its largest scores
 
 
 class Router(NamedTuple):
@@ -57,14 +57,17 @@ class Router(NamedTuple):
 
 def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # Multiplies scores and total by a power of two. The gradient of a division contains total ** 2, which may
-    # underflow.
+    # Multiplies scores and total by a power of two near 1 / total. The gradient of scores / total contains total ** 2,
+    # which may underflow.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
 
 def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) -> jax.Array:
-    """Returns int32 [T,k]: experts with the largest scores [T,E], the largest first. Ties go to the lower index."""
+    """Returns int32 [T,k]: the experts with the largest of scores [T,E], in descending order of scores.
+
+    Ties go to the lower index. If groups are given, all experts are from the chosen groups.
+    """
     if groups is None:
         return lax.top_k(scores, top_k)[1]
     size = scores.shape[1] // groups.number
@@ -97,9 +100,9 @@ def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
 def check_expert_groups(
     num_experts: int, top_k: int, groups: ExpertGroups, names: tuple[str, str] = ("top_k", "group_top_k")
 ) -> ExpertGroups:
-    """Raises ValueError if groups do not fit num_experts and top_k. Else returns groups with a valid `best`.
+    """Returns groups, with `best` reduced to the number of experts in a group if it is larger.
 
-    A valid `best` is at most the number of experts in a group. names: names of top_k and groups.top_k in errors.
+    Raises ValueError if groups do not fit num_experts and top_k. names: names of top_k and groups.top_k in errors.
     """
     number, group_top_k, best = groups
     if number < 1 or num_experts % number:
@@ -227,8 +230,8 @@ _MOST_COMPARED = 1 << 14
 def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts expert ids of any shape, stably. Ids outside of [0, num_experts) become num_experts and come last.
 
-    Returns three int32 arrays: the sorted ids [n], the position in `experts` of each sorted id [n], and the number of
-    ids of each expert [num_experts].
+    Returns three int32 arrays: the n sorted ids, the position of each sorted id in the flattened `experts` [n], and the
+    number of ids of each expert [num_experts].
     """
     ids = versions.replicate_explicit_axes(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
@@ -252,18 +255,20 @@ class SortedRows(NamedTuple):
     """The T*k pairs of a token and one of its experts, as rows sorted by expert. All arrays are int32."""
 
     row_tokens: jax.Array  # [T*k]: token of each row
-    row_slots: jax.Array  # [T*k]: slot of each row, the index of its expert among the token's k experts
+    row_slots: jax.Array  # [T*k]: slot of each row, the index of its expert among the k experts of its token
     group_sizes: jax.Array  # [G]: rows of each expert
-    order: jax.Array  # [T*k]: token * k + slot of each row. It sorts arrays [T,k]: weights.reshape(-1)[order]
+    order: jax.Array  # [T*k]: token * k + slot of each row. weights.reshape(-1)[order] are the weights of rows
 
 
 def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
-    """Sorts the pairs of a token and one of its experts by expert, token and slot.
+    """Sorts the T*k pairs of a token and one of its experts: by expert, then by token, then by slot.
+
+    A pair's slot is its position among the k pairs of its token.
 
     Args:
       experts: integer [T,k]. A pair with an expert outside of [0, num_experts) is dropped: its row is behind all
-        groups. To get only the experts of one device, pass experts - (its first expert) and its number of
-        experts.
+        groups. To get only the experts of one device, subtract the device's first expert from `experts`, and pass the
+        device's number of experts.
       num_experts: G, the number of groups.
     """
     experts = _check_expert_ids(experts)
@@ -317,8 +322,8 @@ def combine(
     """Computes out[t] = sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order of r.
 
     Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. The same
-    rows give the same bits, whatever other tokens there are. A new chain begins after 256 rows of a token, unlike
-    in moe_mlp.
+    rows give the same bits, whatever other tokens there are. Unlike in moe_mlp, a new chain begins after 256 rows of a
+    token.
 
     Args:
       rows: [M,H], any float dtype.
@@ -328,7 +333,7 @@ def combine(
       group_sizes: integer [G]. Rows behind the sum of the sizes are ignored, and may be NaN. A negative size, or a sum
         above M, is an error at run time.
       preferred_element_type: dtype of the result, by default that of rows.
-      row_slots: integer [M], see moe_mlp.
+      row_slots: integer [M]. A token's rows are added in the order of these numbers, see moe_mlp.
 
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
@@ -343,7 +348,7 @@ def combine(
     if group_sizes is not None:
         inside = mask_grouped_rows(len(rows), group_sizes)
         weights, takes_part = weights * inside.astype(sums), takes_part & (inside != 0)
-    # Ignored rows get weight 0, because their gradients would be 0 times NaN otherwise.
+    # Sets weights of ignored rows to 0. If such a weight were NaN, the gradient of its row would be 0 * NaN.
     weights = jnp.where(takes_part, weights, 0)
     tokens = jnp.where(takes_part, tokens, num_tokens).astype(jnp.int32)
     return sum_token_rows(rows, weights, tokens, num_tokens, dtype, given.get("row_slots"))
