@@ -224,7 +224,7 @@ def share_by_rows(cases: pd.DataFrame, path: pathlib.Path) -> bool:
     panels = list(swept.groupby(["k", "n", "lhs_dtype"]))
     columns = swept["lhs_dtype"].nunique()
     rows = -(-len(panels) // columns)
-    size = (8.5, 2.7 * rows)  # Width and height in inches. The page shows 100 px per inch.
+    size = (8.5, 2.7 * rows)  # width and height in inches
     figure, axes = plt.subplots(
         rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
     )

@@ -49,8 +49,8 @@ struct Peer {
   std::function<bool(const GemmSeries& series)> supports;
   // Computes a series. The first call for a shape may prepare kernels and descriptors and keep them. Successive calls
   // may have different `threads` and `threading`. Restores OpenMP's number of threads. Callers must run only one peer
-  // at a time. Returns UnimplementedError for kOuter with one_call, and InternalError if the library fails or has fewer
-  // threads than asked for.
+  // at a time. Returns UnimplementedError for kOuter if `one_call` is set, and InternalError if the library fails or
+  // has fewer threads than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
   // Returns version, core type and path of the library in one line.
   std::function<std::string()> describe;

@@ -13,7 +13,7 @@ namespace raggemm {
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
 // Returns InvalidArgument if the type of an operand, the precision or the activation is not allowed, alone or with the
-// types of other operands. Also if beta is given without c, or a gate without an activation.
+// types of other operands. Also if beta lacks c, a gate its activation, or an activation its gate.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm

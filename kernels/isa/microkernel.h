@@ -9,7 +9,7 @@
 //     k = 2      6 7 8           ...                        ...              (digits: position in memory)
 //
 // The elements of a panel are of type T, or words. A word has the elements of several steps of k: two bf16, two s16 or
-// four bytes. Zeros fill up the last word. Words of two steps:
+// four bytes. Zeros fill up the last word. Words of two steps (digits: position of the word):
 //
 //     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33
 //
@@ -125,7 +125,8 @@ using Microkernel = void(const MicrokernelArgs&);
 //
 // Packers store whole vectors, so the end of a row may overwrite the start of the next row of dst. They therefore write
 // the rows in order. Packers that write column by column begin with the last vector of columns. The last row ends with
-// zeros up to a whole vector, and dst has room for them. Words and lines have zeros for steps from k up to k_padded.
+// zeros up to a whole vector, and dst has room for them. In panels of words or
+// lines, the steps from k up to k_padded are zero.
 struct PackArgs {
   const void* src;
   int64_t src_stride;  // Elements of src from row to row, or from column to column if transposed.
@@ -341,7 +342,7 @@ struct DequantizeArgs {
   int64_t lines, count;
   void* dst;
   int64_t dst_step;  // Distance between two lines in dst, in elements.
-  // Zero points and scales: one value for each element of a line, or null. Dequantizers to bytes ignore both.
+  // Zero points and scales of elements 0 to count - 1 of each line, or null. Dequantizers to bytes ignore both.
   const float* zeros;
   const float* scales;
 };

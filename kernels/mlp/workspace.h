@@ -35,7 +35,7 @@ struct MlpWeightSums {
 // weights and d belongs to the i-th row of the pass in `order`.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;  // [M] Values of row_slots.
-  int64_t* order = nullptr;  // [M] Rows of all passes, sorted by token, then by slot, then by row.
+  int64_t* order = nullptr;  // [M] Numbers of all rows, sorted by token, then slot, then number.
   int64_t* rows = nullptr;   // [R] Rows of the pass in ascending order.
   // [R] Row of d for each element of `rows`: the position of the element in the pass's part of `order`.
   int64_t* positions = nullptr;

@@ -83,7 +83,7 @@ bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
   if (n_panels == 1 && m_tiles == 1) return false;
-  if (n_panels > 4 || m_tiles == 1) {  // Halves the columns first, because each tile packs its own lhs anyway.
+  if (n_panels > 4 || m_tiles == 1) {  // Fewer rows would read rhs more often.
     schedule.tile.blocking.n = (n_panels + 1) / 2 * kernels.cols;
   } else {
     schedule.tile.blocking.m = (m_tiles + 1) / 2 * kernels.rows;

@@ -36,8 +36,8 @@ ArithmeticId Bf16SumsWithoutUnit();
 
 // Returns the row of MeasuredCpus for this CPU. Null if this CPU was not measured.
 const Cpu* MeasuredRow();
-// Returns the size in bytes of the L1 data cache (level 1) or the L2 cache (level 2) of a core. Returns 0 or less if a
-// virtual machine hides the size.
+// Returns the size in bytes of the L1 data cache (level 1) or the L2 cache (level 2) of a core. Returns 0 or less if
+// the system does not report the size.
 int64_t CacheBytes(int level);
 
 // Sets the float mode of this thread: round to nearest, and flush or keep denormals. The destructor restores the

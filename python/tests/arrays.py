@@ -14,7 +14,7 @@ def integers(seed, *shape):
 
 
 def sampled(rows, step, unpack=False):
-    """Returns rows as test parameters. `./dev test` runs every step-th row, and leaves out the others.
+    """Returns rows as test parameters. `./dev test` runs only rows[::step].
 
     unpack: True if a row is a tuple with the values of several parameters.
     """

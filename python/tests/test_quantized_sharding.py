@@ -24,9 +24,9 @@ def mesh(*shape, kind=AxisType.Auto):
 
 
 def shard(x, spec, on=None):
-    """Shards the arrays in x by `spec`.
+    """Shards the arrays of the tensor x by `spec`.
 
-    Does not shard axes that the devices do not divide evenly, or arrays whose rank is not that of x.
+    Arrays of another rank than x.ndim stay whole, and so do axes that the devices do not divide evenly.
     """
     on = on or mesh()
 

@@ -39,9 +39,9 @@ PIPES = {"neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
 KERNELS = (
     Counted("f32 6x16", "neon", "NeonF32,FmaSteps<NeonF32,float,6,4,false,(ArithmeticId)0>", "fmla", ALL),
     Counted("f64 6x8", "neon", "NeonF64,FmaSteps<NeonF64,double,6,4,false,(ArithmeticId)1>", "fmla", ALL),
-    Counted("SDOT 10x8", "neon_dotprod", r"NeonDotProd<signedchar>,WordSteps<.*,10,2,(WordsFrom)2>", "sdot", ALL[:4]),
-    Counted("BFMMLA 10x8", "neon_bf16", "NeonBf16,MmlaSteps<NeonBf16,10,2,(MmlaFrom)2,true>", "bfmmla", WITH_UNITS),
-    Counted("SMMLA 4x16", "neon_i8mm", r"NeonI8mm<signedchar>,MmlaSteps<.*,4,4,(MmlaFrom)2,true>", "smmla", WITH_UNITS),
+    Counted("SDOT 10x8", "neon_dotprod", r"NeonDotProd<signedchar>,WordSteps<.*,10,2,(RhsFrom)2>", "sdot", ALL[:4]),
+    Counted("BFMMLA 10x8", "neon_bf16", "NeonBf16,MmlaSteps<NeonBf16,10,2,(RhsFrom)2,true>", "bfmmla", WITH_UNITS),
+    Counted("SMMLA 4x16", "neon_i8mm", r"NeonI8mm<signedchar>,MmlaSteps<.*,4,4,(RhsFrom)2,true>", "smmla", WITH_UNITS),
 )
 
 

@@ -108,8 +108,8 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
 }
 
 // With on_error NaN, a call still fails if its program is wrong, because such a program fails on every device. A call
-// also fails if out overlaps an input, because the NaN would overwrite the input. In the last row of kWrong, out
-// overlaps rhs, but the error names lhs, which is checked first.
+// also fails if out overlaps an input, because the NaN would overwrite the input. In the last row of kWrong, lhs is
+// null and out overlaps rhs. lhs is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
@@ -145,7 +145,7 @@ TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   }
 }
 
-// If the machine lacks an executor or an ISA, a call fails even with on_error NaN.
+// A call for a pool that the caller lacks fails even with on_error NaN.
 TEST(OnErrorTest, NaNIsNotWrittenIfTheMachineLacksSomething) {
   PluginCall call(EveryOperand());
   call.call().attributes["executor"] = std::string("POOL");

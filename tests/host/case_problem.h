@@ -1,4 +1,4 @@
-// Converts a case of proto/cases (proto/cases.proto) to a problem with data.
+// Converts a case of proto/cases (proto/case.proto) to a problem with data.
 #ifndef RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
 #define RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
 

@@ -19,8 +19,8 @@ inline constexpr size_t kErrorDetailsSize = XLA_FFI_Error_GetDetails_Args_STRUCT
 inline constexpr auto kReadError = &XLA_FFI_Api::XLA_FFI_Error_GetDetails;
 #endif
 
-// Returns a pointer to the field for the code of an error. Returns null if the struct lacks the field, because the host
-// or the caller was built with a header before 0.4.
+// Returns a pointer to the error code in `details`. Null if the host or the caller was built with an FFI API before
+// 0.4, which lacks it.
 template <typename Details>
 XLA_FFI_Error_Code* ErrorCodeIn(Details& details) {
   if constexpr (requires { details.errc; }) {

@@ -29,7 +29,7 @@ class Random {
   uint64_t Next();
   int64_t Below(int64_t limit) { return static_cast<int64_t>(Next() % static_cast<uint64_t>(limit)); }
   bool Coin() { return Below(2) == 1; }
-  // Returns a number in [-1, 1).
+  // Returns a number in [-1, 1].
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
   // Returns random sizes, some of them zero. Their sum is at most `total`, and sometimes equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);

@@ -1,6 +1,6 @@
 """The JAX primitives of the experts' MLP, and their derivatives.
 
-Derivatives that are grouped GEMMs run under jax.checkpoint, so that a gradient saves only the arguments.
+TangentCall computes by grouped GEMMs under jax.checkpoint, so that these save only the arguments.
 """
 
 import dataclasses

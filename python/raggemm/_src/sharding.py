@@ -2,14 +2,14 @@
 
 Each device computes a part of the result, or of the sums, along an axis that groups do not divide:
 
-    problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
+    problems (of a vmap), replicas, groups if nothing is ragged, free axes     no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
 A mesh axis over which operands or the result are sharded divides only one of these axes, the first possible one in
-_PRIORITY. An axis is gathered if groups divide it, if it is the columns of PackedWeights, or if the devices do not
-divide it evenly. A summed axis is also gathered if the call has c or bias, which must be added once, or an activation,
-which needs the whole sum. Scales and zero points are divided like their matrix. An axis of the matrix is gathered if a
-block or a byte would be split between two devices.
+_PRIORITY. An axis is gathered if groups divide it, if it is the groups of a ragged call, an axis of a PACKED matrix or
+the columns of PackedWeights, or if the devices do not divide it evenly. A summed axis is also gathered if the call has
+c or bias, which must be added once, or an activation, which needs the whole sum. Scales and zero points are divided
+like their matrix. An axis of the matrix is gathered if a block or a byte would be split between two devices.
 """
 
 import dataclasses

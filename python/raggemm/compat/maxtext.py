@@ -20,12 +20,12 @@ reverse-mode only. Deliberate differences:
 - lhs is quantized by row, also with use_gmm_v2. With use_gmm_v2, MaxText quantizes lhs in the kernel, by tile.
 - The cotangent of a QArray is that of MaxText: for float elements the gradient, rounded to their type; for integers
   none; and for the scales zeros. Operands that tgmm quantizes have no derivative.
-- If the result is float, arrays of quantized elements without scales are numbers. Both operands may be such arrays.
-  int8 and uint8 with an int32 result work as in raggemm.gmm.
+- If the result is float, arrays of a quantized dtype count as QuantizedTensors without scales. Both operands may be
+  such arrays. int8 and uint8 with an int32 result work as in raggemm.gmm.
 - Scales may be per expert, per row of a group, or per block, with every kernel option.
 - permute and unpermute are those of MaxText before 0.2.5. Newer layers pass arguments that these functions lack.
-- unpermute always sums in float32, in the order of the experts. MaxText sums in the order of selection. The ragged
-  kernels of the ring of experts raise NotImplementedError.
+- unpermute always sums in float32, in the order of the experts. MaxText sums in the order of selection. use_ragged_sort
+  with use_ring_of_experts raises NotImplementedError.
 """
 
 from typing import Any
