@@ -100,8 +100,8 @@ struct Avx512NibbleCodes : V {
   static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
     return _mm512_castsi128_si512(LoadCodes(p, rows > 0 ? n : 0));
   }
-  // Loads the codes of rows b (`first`) and c (`second`), in the order for GEMVs at the top of this file. Codes of c are
-  // 0 unless `both`.
+  // Loads the codes of rows b (`first`) and c (`second`), in the order for GEMVs at the top of this file. The codes of
+  // c are 0 unless `both`.
   template <int kNv>
   RAGGEMM_INLINE static void LoadLanes(Source first, Source second, bool both, Words (&lanes)[kNv / 4]) {
     if constexpr (kNv == 4) {
