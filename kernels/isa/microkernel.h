@@ -77,7 +77,7 @@ struct RhsView {
   // Row kk starts at data + kk * stride, in the element type that the kernel reads. For dot kernels (dot.h), column j
   // starts at data + j * stride.
   const void* data;
-  // Stride of rhs in elements: between rows, or between columns for dot kernels. The width of the panel if rhs is packed.
+  // Stride of rhs in elements: between rows, or between columns for dot kernels. The panel's width if rhs is packed.
   int64_t stride;
   BlockScales scales = {};  // Block scales of an rhs in its stored layout. Not used for a packed panel.
 };
