@@ -61,8 +61,8 @@ enum class Selection : uint8_t {
 };
 
 // Returns the cases of a selection whose Id() contains a match of the regular expression `filter`. Cases with the same
-// input type and quantization are adjacent. Quantized cases come first. The time that they leave of their share goes to
-// all later cases. Returns InvalidArgument if the filter is no regular expression or matches no case.
+// input type and quantization are adjacent. Quantized cases come first, because the time that they do not use is shared
+// by all later cases. Returns InvalidArgument if the filter is no regular expression or matches no case.
 absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
                                               const std::string& filter);
 

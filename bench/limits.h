@@ -17,8 +17,8 @@
 namespace raggemm::bench {
 
 struct Limits {
-  // Highest GFLOP/s of each unit, in the order of Units(). 0 if the CPU lacks the unit or it cannot multiply the
-  // measured type.
+  // Highest GFLOP/s of each unit, in the order of Units(). 0 if the CPU lacks the unit, or if the unit cannot multiply
+  // the measured type.
   std::array<double, kUnits> gflops = {};
   double read_gbps = 0;
   double store_gbps = 0;  // Rate of non-temporal stores.

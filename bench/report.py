@@ -132,8 +132,8 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns a dict from each peer's name to its faster entry, with own or outer threads. Failed entries count as 0.
-    All peers that widen have the name "widen"."""
+    """Returns a dict from each peer's name to its faster entry: with the library's own threads, or with outer threads.
+    Failed entries count as 0. All peers that widen have the name "widen"."""
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]

@@ -15,7 +15,7 @@ struct Unit {
   DType in;                    // Type of the elements of both operands.
   double flops;                // Number of multiplications and additions in one step.
   int64_t steps;               // Number of steps that take about 10 ms.
-  void (*run)(int64_t steps);  // Null if the CPU lacks the unit or Linux forbids AMX.
+  void (*run)(int64_t steps);  // Runs `steps` steps. Null if the CPU lacks the unit or Linux forbids AMX.
 };
 
 // Units()[0] is f32 fma, or separate multiplications and additions on CPUs without fma.

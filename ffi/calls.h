@@ -19,8 +19,8 @@
 
 namespace raggemm {
 
-// A decoded custom call. The problem and the workspace point to XLA's buffers. The names of operands for messages point
-// into the attributes.
+// Base of the decoded custom calls. The workspace is in one of XLA's buffers. Derived structs have the problem, whose
+// arrays are the other buffers.
 struct DecodedCall {
   Options options;   // Options from the attributes, and the pool from the handler.
   NamedSlots named;  // Dims arrays, optional operands and optional results that this call has.

@@ -31,7 +31,7 @@ struct CblasLibrary {
 };
 
 Peer GemmLoop(const char* name, const CblasLibrary& library);
-// Returns a peer that makes one call for all products. The library must have f32_batch.
+// Returns a peer that computes all products by one call of library.f32_batch, which must not be null.
 Peer GemmBatch(const char* name, const CblasLibrary& library);
 
 }  // namespace raggemm::bench

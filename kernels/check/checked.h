@@ -42,7 +42,7 @@ struct GroupValues {
 struct QuantParams {
   GroupValues values;
   bool per_block = false;
-  int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
+  int64_t row_block = 1, col_block = 1;  // Rows and columns of a block of elements that share one value.
   // Numbers of rows and columns of the array of values, with one value for each block. If the stacked matrices have
   // more rows of blocks, the rows of values repeat.
   int64_t rows = 0, cols = 0;

@@ -58,8 +58,8 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
   return absl::OkStatus();
 }
 
-// Checks that all groups lie within an operand of the mode kAllRagged. Replaces the values of Operand::first.starts by
-// offsets of groups in elements.
+// Checks that all groups lie within an operand of the mode kAllRagged. Stores the index of the first element of each
+// group in Operand::first.starts.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
   // Casts const away, because the starts are in the workspace, which is not const.
   int64_t* starts = const_cast<int64_t*>(operand.first.starts);
@@ -130,7 +130,7 @@ absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   return absl::OkStatus();
 }
 
-// Reads and checks the first processed group of each segment.
+// Reads and checks group_offset, the index of the first processed group for each replica of each problem.
 absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked) {
   int64_t* offsets = workspace.Take(checked.problems * checked.replicas * checked.groups);
   checked.first_group = offsets;

@@ -128,8 +128,8 @@ struct Avx2F32 {
     };
     int64_t packed;
     __builtin_memcpy(&packed, p, sizeof(packed));
-    // Gives 128-bit lane l the packed bytes of elements 4 * l to 4 * l + 3 of both vectors: two bytes for x[0], then
-    // two bytes for x[1].
+    // 128-bit lane l repeats four bytes of packed four-bit codes: two bytes with elements 4 * l to 4 * l + 3 of x[0],
+    // then two bytes with the same elements of x[1].
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5,  //
                                            2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7);
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), order), low = _mm256_set1_epi8(15);

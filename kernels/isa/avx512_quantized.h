@@ -80,8 +80,8 @@ struct Avx512ByteCodes : V {
   }
 };
 
-// Traits for codes of four bits. For floats, the entries of the table are 2^kBias times the values of the codes.
-// Applying a block scale then also divides by 2^kBias, even if the scale is 1.
+// Traits for codes of four bits, whose values are looked up in a table. For floats, the table has 2^kBias times the
+// values. Applying a block scale then also divides by 2^kBias, even if the scale is 1.
 template <class V, int kIndex>
 struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];

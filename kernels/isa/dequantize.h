@@ -111,8 +111,8 @@ RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words 
   using Floats = typename C::Floats;
   constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
-    // The table has one entry per lane. With 16 lanes, it has the values of all codes. With 8 lanes, it has only those
-    // without a sign, and the sign is added.
+    // The table has one entry per lane. 16 lanes have room for the values of all four-bit codes. 8 lanes have only the
+    // values of codes 0 to 7, and bit 3 of a code then becomes the sign.
     constexpr typename C::Words table = C::FromLanes([](int lane) { return NibbleBits(kQuantized[kIndex], lane); });
     const auto bits = reinterpret_cast<typename C::Words>(V::LookUp(table, codes));
     return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);

@@ -77,13 +77,13 @@ struct RhsView {
   // Row kk starts at data + kk * stride, in the element type that the kernel reads. For dot kernels (dot.h), column j
   // starts at data + j * stride.
   const void* data;
-  // Elements from row to row, or from column to column for dot kernels. In a packed panel, the width of the panel.
+  // Stride of rhs in elements: between rows, or between columns for dot kernels. The panel's width if rhs is packed.
   int64_t stride;
   BlockScales scales = {};  // Block scales of an rhs in its stored layout. Not used for a packed panel.
 };
 
 struct OutView {
-  void* data;      // Results of type T. May be the same memory as MicrokernelArgs::total.
+  void* data;      // Results, in the type of the sums. May be the same memory as MicrokernelArgs::total.
   int64_t stride;  // Elements from row to row.
   // True: stores bypass the caches. The address `data` and the stride in bytes are then multiples of the vector size.
   bool nontemporal = false;
@@ -134,7 +134,7 @@ struct PackArgs {
   int64_t k_padded;  // Steps of k with padding: at least k, and a multiple of KernelRow::k_step.
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // Row stride of dst, in elements of the panel: values of type T, words or lines.
+  int64_t dst_stride;  // Row stride of dst, in elements of the panel: values of the type of the sums, words or lines.
   Prefetch* prefetch;  // Lines to prefetch. Only read by Packers::transposed.
   // is_lhs is true if the packer packs lhs, and same_format if lhs and rhs have the same format. VPDPBUSD multiplies a
   // signed by an unsigned byte, and SDOT two signed bytes. If the formats do not fit the instruction, the packer of lhs
@@ -293,7 +293,7 @@ static_assert([] {
 inline constexpr int kMatrixUnitState = 64;
 
 // The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
-// k_group is 1 for elements of type T, and otherwise the number of steps of k in a word or a line.
+// k_group is the number of steps of k in a word or a line. It is 1 if elements have the type of the sums.
 struct PackedLayout {
   DType element;
   int64_t k_group;
@@ -361,7 +361,7 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a kernel row for one element format. Functions that the row lacks are null.
+// The functions of a KernelRow for one element format. Null: the KernelRow lacks the function.
 struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
   // wide as a packed panel.
@@ -400,12 +400,12 @@ struct KernelRow {
   int64_t row_step;  // Kernels round their number of rows up to a multiple of row_step. The added rows are garbage.
   int64_t cols;      // NR: columns of a packed panel.
   int64_t k_step;    // KC blocks have a multiple of k_step steps of k, except for the last one.
-  int64_t vector;    // Elements of T in a vector.
+  int64_t vector;    // Number of sums in a vector.
   PackedLayout lhs, rhs;
   FormatKernels formats[kDTypes];   // Indexed by DType.
   SplitPackers split[kPrecisions];  // Packers that split f32, by Precision. Null if the row has none.
   ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
-  ScaleSums* add_scaled_integers;   // Adds scaled sums of type s32 to totals. Null if T is an integer.
+  ScaleSums* add_scaled_integers;   // Adds scaled s32 sums to float totals. Null if totals are integers.
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;

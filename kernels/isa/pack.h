@@ -26,7 +26,7 @@ inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
-// Prefetches `lines` lines, or loads them if Prefetch::near is true.
+// Prefetches the next `lines` cache lines of `prefetch`, or loads them if Prefetch::near is true.
 RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;

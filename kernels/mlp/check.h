@@ -39,8 +39,8 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type of activations a or gradients that are multiplied by `weights`: the type of `weights`, or that of
-  // x if `weights` are quantized.
+  // Returns the type to which the activations a or gradients are rounded before they are multiplied by `weights`: the
+  // type of `weights`, or that of x if `weights` are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }

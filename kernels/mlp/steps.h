@@ -28,7 +28,7 @@ struct MlpPart {
   const MlpRows& all;
   const int64_t most;
   RowRange rows = {all.begin, all.begin};
-  // All rows of the groups of this part. `rows` may be only some of the rows of a single group.
+  // All rows of the groups of this part. More than `rows` if the part has only some rows of a single group.
   RowRange of_groups = rows;
   int64_t first_group = 0, groups = 0;
 

@@ -51,7 +51,7 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // ---- kGemv ----
 
-// Returns the GEMV kernel for mr rows. It computes `cols` columns, rounded down to a multiple of kernel.nr.
+// Returns the GEMV kernel for mr rows, with its nr set to `cols`, rounded down to a multiple of its original nr.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
   const DirectKernel kernel = RhsKernels(context).gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};

@@ -39,7 +39,7 @@ inline constexpr size_t kComparedModes = 3;
 absl::Span<const RhsModeRow> RhsModes();
 inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<size_t>(mode)]; }
 
-// A panel of rhs: the columns of a block that one kernel computes.
+// A panel of rhs: the columns of a block that one kernel call multiplies.
 struct Panel {
   int64_t cols;   // Columns that exist.
   int64_t width;  // Columns that the kernel computes, at least `cols`. In a packed panel, also the row stride.

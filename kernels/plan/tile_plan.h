@@ -19,7 +19,7 @@ enum class RhsMode : uint8_t {
 struct TilePlan {
   // Order of prefetching the lines of the next block. Only the layout of stored rows uses it.
   enum class Order : uint8_t {
-    kPanels,  // Panel by panel: touches many rows at a time, and reaches the highest memory bandwidth.
+    kPanels,  // Prefetches panel by panel: touches many rows at a time, and reaches the highest memory bandwidth.
     kRows,    // Row by row: touches few pages at a time, and delays arithmetic the least.
   };
   RhsMode mode;
@@ -35,7 +35,7 @@ using TilePlans = std::array<TilePlan, kRowClasses>;  // Plans of tiles, indexed
 
 // The size of the blocks of rhs in a tile, and their order.
 struct BlockShape {
-  int64_t k;  // Largest number of steps of k. Blocks also end where a KC block ends.
+  int64_t k;  // Largest number of steps of k in a block. Blocks also end where a KC block ends.
   int64_t n;
   bool k_inner;  // Order of blocks. True: along k first, and lhs is packed for all of k at once. False: along n first.
 };

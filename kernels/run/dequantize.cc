@@ -19,8 +19,8 @@ constexpr int64_t kMostLead = 4;
 static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
                           [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
 
-// Reader of the scales or zero points of one line of elements after the other. A line is a part of a stored row or
-// column. Values that successive lines share are read only once.
+// Reads the scales or zero points of elements, line by line. A line is a part of a stored row or column. Values that
+// successive lines share are read only once.
 class LineParams {
  public:
   LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)

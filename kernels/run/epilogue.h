@@ -17,9 +17,9 @@ class TileResult {
  public:
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
-  // Returns true if scales multiply sums, or s32 sums become floats (Checked::scales_sums), and the sums end with
-  // `block`. The caller then calls ReadRowScales for the block, ReadColumnScales for each panel, and AddSums after each
-  // kernel.
+  // Returns true if `block` ends sums that are scaled: scales multiply them, or s32 sums become floats
+  // (Checked::scales_sums). The caller then calls ReadRowScales for the block, ReadColumnScales for each panel, and
+  // AddSums after each kernel.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;

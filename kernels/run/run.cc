@@ -183,8 +183,8 @@ class ArgumentBinder {
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
-  // Moves the arguments on to the register tile below the current one. Both must have the same height and number of
-  // rows.
+  // Moves the arguments on to the register tile below the current one. Both must have the same RegisterTiles::Height
+  // and RegisterTiles::Rows.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;

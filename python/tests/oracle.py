@@ -1,4 +1,4 @@
-"""Computes grouped_gemm in float64, one group at a time, and its tolerance. Follows the documentation, not the code.
+"""Computes grouped_gemm in float64, and the tolerance of each result. Follows the documentation, not the code.
 
 A group's matrix is given by an array of the positions of its elements in the flattened `data` of the operand.
 """

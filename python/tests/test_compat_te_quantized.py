@@ -40,8 +40,9 @@ def as_ragged_tensor(x):
 def compute_products(x, kernel, grad, plain):
     """Computes the products of a layer: the forward product and the gradients of x and kernel.
 
-    x, kernel and grad are scaled tensors. `plain` has three arrays without scales, for the same operands. In products
-    under the keys "x", "kernel" and "grad", only this operand is scaled. Under "both", both operands are scaled.
+    x, kernel and grad are scaled tensors. `plain` has the same operands as arrays without scales. Returns a dict. Under
+    the keys "x", "kernel" and "grad" are products of this scaled tensor with plain arrays, under "both" products of two
+    scaled tensors.
     """
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
     return {

@@ -116,7 +116,7 @@ WRONG = {
     ("name", "batch_weights"), sampled([*itertools.product(WRONG, (False, True))], 3, unpack=True), ids=str
 )
 def test_wrong_values(name, batch_weights):
-    """With on_error="nan" the results of all problems of the batch are NaN."""
+    """A wrong value is an error. With on_error="nan", it makes the results of all problems of the batch NaN instead."""
     batched, changes, *messages = WRONG[name]
     values, axes, run = case(("x", *batched, *WEIGHTS * batch_weights), offset="group_offset" in changes)
     values |= {key: np.array(x, np.int32) for key, x in changes.items()}

@@ -109,7 +109,7 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
 
 @pytest.mark.parametrize("name", [n for n in (*INTEGERS, *FLOATS) if n not in UNSIGNED])
 def test_ties_and_their_neighbours(name):
-    """Ties between two elements, and the float32 numbers next to ties, are rounded once, not through another type."""
+    """Ties between two values of the dtype, and the float32 numbers next to ties, are rounded to it in one step."""
     values = magnitudes(name)
     ties = np.float32((values[1:] + values[:-1]) / 2)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), values])

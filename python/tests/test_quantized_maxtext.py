@@ -34,7 +34,7 @@ def fake_quantized(x, name, axes, bound=None):
     return codes * scale
 
 
-# A large tolerance, because raggemm may round a quotient that is close to a tie to the other neighbor.
+# A large tolerance: raggemm and the reference may round a quotient close to a tie to different neighbors.
 near = functools.partial(q.near, relative=2e-3)
 
 

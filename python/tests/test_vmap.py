@@ -16,7 +16,7 @@ ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # Order
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Each case runs two vmaps: one over lhs, rhs or sizes, and one over all optional operands or three random ones."""
+    """Each case runs two vmaps: one over lhs, rhs or sizes, and one over all optional or over three random operands."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))

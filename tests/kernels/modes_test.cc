@@ -94,7 +94,8 @@ TEST_F(Modes, EveryOptionalOperand) {
   }
 }
 
-// Each replica begins a new accumulation chain. The sum over 5000 replicas with one step of k is rounded 5000 times.
+// Each replica begins a new accumulation chain. So a sum over 5000 replicas, each with one step of k, is rounded 5000
+// times.
 TEST_F(Modes, ErrorsOfManyReplicasAreWithinTheBound) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 5000, .n = 2};
   spec.sizes.assign(spec.replicas, 1);

@@ -63,7 +63,7 @@ def _even(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarr
 
 
 def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Returns operands whose products cancel in pairs, except for last digits. With odd k, one product remains."""
+    """Returns operands whose products cancel in pairs, up to the last digits. With odd k, one product has no pair."""
     (lhs, rhs), half = _even(rng, k, dtype), k // 2
     lhs[:, :, half : 2 * half] = lhs[:, :, :half]
     change = 1 + float(finfo(dtype).eps) * rng.integers(-4, 5, (GROUPS, half, COLUMNS))

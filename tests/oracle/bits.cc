@@ -47,8 +47,8 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
   }
 }
 
-// Smallest magnitude of sums that plain float operations compute. Such sums are so far from denormals that flushing has
-// no effect on them.
+// Smallest magnitude of sums that are computed without FlushingAdd. They are so far from denormals that flushing has no
+// effect on them.
 constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
@@ -305,8 +305,8 @@ class Product {
   }
 
  private:
-  // Returns the lhs and rhs in which scales of sums are looked up: those of the first term that has steps of k. The
-  // other terms of the group have the same scales.
+  // Returns the term whose lhs and rhs locate the scales of sums: the first one with steps of k. With ragged K, a group
+  // has one term per replica, and all have the same scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }

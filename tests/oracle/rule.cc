@@ -26,7 +26,7 @@ int64_t StepsOf(const GroupedGemmProblem& problem) {
 bool IsInteger(DType dtype) { return IsQuantized(dtype) && FormatOf(dtype).IsInteger(); }
 
 // Returns true if products of integers are summed in s32: both operands are integers without zero points, no scale
-// multiplies elements, out is not f64, and an s32 sum cannot overflow unless out is s32.
+// multiplies elements, out is not f64, and either out is s32 or an s32 sum cannot overflow.
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   if (!IsInteger(problem.lhs.dtype) || !IsInteger(problem.rhs.dtype)) return false;
   if (problem.lhs_zero || problem.rhs_zero || problem.out.dtype == DType::kF64) return false;

@@ -91,7 +91,7 @@ class Sequence {
     }
   }
 
-  // Returns the gradient of lhs of the products with w_up and w_gate: du x w_up^T + dv x w_gate^T.
+  // Returns the gradient of the rows that w_up and w_gate multiply: du x w_up^T + dv x w_gate^T.
   FloatTensor GradientOfRows() const {
     FloatTensor sums(DType::kF32, {rows_, hidden_});
     Compute(Back(Part::kUp, up_, sums));

@@ -44,7 +44,7 @@ class Dequantized:
 
     @functools.cached_property
     def scalings(self) -> float:
-        """Returns how many roundings scales add to a sum: 0 for powers of two, else the number of blocks of K + 5."""
+        """Returns how many roundings scales add to a sum: 0 for powers of two, else 5 plus the blocks along K."""
         return 0 if self._scale.dtype == jnp.float8_e8m0fnu else 5 + self._scale.shape[1]
 
     def __getitem__(self, expert: int) -> np.ndarray:

@@ -3,8 +3,9 @@
     .venv/bin/python python/examples/checkpoint FOLDER --prompt="Once upon a time"
     .venv/bin/python python/examples/checkpoint --random qwen3-30b-a3b --layers=4 --weights=int4
 
-FOLDER has config.json and *.safetensors, and tokenizer.json for --prompt. Prints the text or the tokens. With one
-process, then prints tokens per second, the bound by memory bandwidth, and the time of each part of a step.
+FOLDER has config.json and *.safetensors, and tokenizer.json for --prompt. Prints the text or the tokens. Unless several
+processes share the experts (--processes), also prints tokens per second, the bound by memory bandwidth, and the time of
+each part of a step.
 """
 
 import argparse

@@ -78,7 +78,10 @@ class Loader:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
     def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
-        """Reads the matrices `names`. Returns them as [len(names),N,K] and True, or as [len(names),K,N] and False."""
+        """Reads the matrices `names`, without transposing them.
+
+        Returns [len(names),N,K] and True if they are stored as [N,K], else [len(names),K,N] and False.
+        """
         stored = self.config.quantization
 
         def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:

@@ -283,7 +283,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 
 
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
-    """Checks row_index. Returns zeros [P,R,M,1], or NaN if an index is wrong and on_error is "nan".
+    """Checks row_index. Returns error terms [P,R,M,1]: 0, or NaN if an index is wrong and on_error is "nan".
 
     The forward product also checks row_index, but XLA drops this product from gradients that do not need its result.
     """

@@ -106,7 +106,7 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
             if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            # A group may begin inside a block. So each index along the ragged axis gets its own value.
+            # Repeats a block's value for each index along the ragged axis, because a group may begin inside a block.
             if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):
                 values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
             values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)

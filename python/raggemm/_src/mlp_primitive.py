@@ -1,6 +1,7 @@
 """The JAX primitives of the experts' MLP, and their derivatives.
 
-TangentCall computes by grouped GEMMs under jax.checkpoint, so that these save only the arguments.
+TangentCall computes the MLP by grouped GEMMs. They run under jax.checkpoint, so derivatives of the tangent save only
+the arguments of the MLP.
 """
 
 import dataclasses

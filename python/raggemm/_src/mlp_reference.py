@@ -144,7 +144,7 @@ def multiply_weight(
 def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
     """Returns the products of float32 rows [M,H] with w_up and, if given, w_gate.
 
-    Rounds the rows anew for each product, so that JAX adds their gradients in float32.
+    Rounds the rows to the dtype of x separately for each product. So JAX adds the gradients of the rows in float32.
     """
     weights = ("up", "gate") if "w_gate" in args else ("up",)
     return tuple(multiply_weight(args, weight, rows.astype(args["x"].dtype), call.up_is_trans) for weight in weights)

@@ -124,7 +124,7 @@ class Operand:
     @functools.cached_property
     def contracts_first(self) -> bool:
         """Returns True if the matrix is [contracted, free], and False if it is [free, contracted]."""
-        # Without a free axis, the matrix is [contracted,1] if it has first_dims, else [1,contracted].
+        # A matrix without a free axis is [contracted,1] if it has first_dims (group sizes), else [1,contracted].
         if self.rank == len(self.axes):
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
@@ -162,7 +162,7 @@ class Operand:
 
     @property
     def canonical_shape(self) -> tuple[int, ...]:
-        """Returns the shape of the operand in a call: [1,G,rows,cols] with a group axis, else [1,1,rows,cols].
+        """Returns the shape of the operand in canonical form: [1,G,rows,cols] with a group axis, else [1,1,rows,cols].
 
         The shape is [1,1,length] if both axes are ragged, and [1,G,T,K,B] for PackedWeights.
         """

@@ -186,7 +186,8 @@ def make_partitionable(
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
-        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # rhs first, because weights cost most to move
+        # The sharding of rhs takes precedence over the others, because weights cost most to move.
+        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]
         assigned = _assign_mesh_axes(axes, mesh, arrays)
         specs = [
             NamedSharding(mesh, PartitionSpec(*[assigned.get(name) for name in names]))
