@@ -20,7 +20,7 @@ struct TilePlan {
   // Order of prefetching the lines of the next block. Only the layout of stored rows uses it.
   enum class Order : uint8_t {
     kPanels,  // Panel by panel: touches many rows at a time, and reaches the highest memory bandwidth.
-    kRows,    // Row by row: touches few pages at a time, and delays arithmetic the least.
+    kRows,    // Prefetches row by row. Touches few pages at a time, and delays arithmetic the least.
   };
   RhsMode mode;
   Order prefetch_order;
