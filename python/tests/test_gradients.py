@@ -76,8 +76,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """The gradient of existing_out is the cotangent. Only rows that gmm overwrites, the processed ones, have gradient
-    0."""
+    """The gradient of existing_out is the cotangent, but 0 in the processed rows of gmm, which gmm overwrites."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan

@@ -46,7 +46,7 @@ def test_every_mode_and_storage(case):
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # No array but the weights has a multiple of K * N elements.
+M, K, N, G = 11, 13, 17, 4  # Only the weights have a multiple of K * N elements, by which copies_of_weights finds them.
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 

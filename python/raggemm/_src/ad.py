@@ -33,7 +33,7 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """Returns [P,R,extent]: the index of each row's or column's group, or G for those behind the last group."""
+    """Returns [P,R,extent]: the group of each row or column, or G for a row or column after the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
