@@ -80,9 +80,9 @@ def state() -> str:
 
 
 def form(name: str, *decorators, **options):
-    """Makes a nox session. A session that passes without arguments leaves a mark that has state().
+    """Makes a nox session. If the session passes without arguments, it writes state() to a file.
 
-    --resume skips a session whose mark has the current state().
+    `./dev test --release --resume` skips the session if its file has the current state().
     """
 
     def decorate(function):

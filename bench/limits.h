@@ -35,8 +35,8 @@ int64_t BytesOf(const Stretches& memory);
 class LimitsMeter {
  public:
   LimitsMeter();
-  // Measures the units that multiply the type `in`, and the bandwidth of memory, in about 50 ms. Calls `next`
-  // before each read pattern, to get memory that is in no cache.
+  // Measures the units that multiply the type `in`, and the bandwidth of memory. Takes about 50 ms, but longer if a
+  // unit was not measured before. Calls `next` before each read pattern, to get memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
   // Returns limits with the rate of each unit raised to the fastest rate of any measurement on this number of threads.
   // The speed of memory is not raised, because other guests of a host use a share of it for minutes.

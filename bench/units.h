@@ -28,7 +28,7 @@ bool Multiplies(const Unit& unit, DType in);
 
 struct UnitRates {
   double fastest;  // GFLOP/s in the best millisecond.
-  double overall;  // Mean GFLOP/s over all 10 ms. Other processes lower this mean.
+  double overall;  // Mean GFLOP/s of the whole measurement, 10 ms. Other processes lower the mean.
 };
 
 UnitRates MeasureUnit(const Unit& unit, int threads);

@@ -25,7 +25,8 @@ struct CblasLibrary {
   std::function<void(int threads)> set_threads;
   std::function<int()> threads;
   std::function<std::string()> describe;
-  // Functions for products with an f32 result, named by the type of both operands. Null if the library lacks them.
+  // Functions for products with an f32 result. The name of a function is the type of both operands. Null if the library
+  // lacks the function.
   CblasGemm *f32 = nullptr, *bf16 = nullptr, *f16 = nullptr;
   CblasGemmBatch* f32_batch = nullptr;
 };

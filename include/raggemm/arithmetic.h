@@ -77,7 +77,8 @@ struct Splitting {
 // The precisions, in the order of kSplittings.
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };
 
-// The columns are name, parts, products, order and error. tests/oracle/reference.cc proves the values of `error`.
+// The fields of each row are name, parts, products, order and error. tests/oracle/reference.cc proves the values of
+// `error`.
 inline constexpr Splitting kSplittings[] = {
     {"default", 1, 1, {{0, 0}}, 0},
     {"bf16_x3", 2, 3, {{1, 0}, {0, 1}, {0, 0}}, 0x1.02p-15},

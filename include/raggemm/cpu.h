@@ -31,14 +31,14 @@ struct Cpu {
   double fmas_per_cycle = 32;           // Number of f32 fmas of a core per cycle. 32 are two vectors of 16 elements.
   double memory_bytes_per_cycle = 5.5;  // Bytes per cycle that one core reads from memory.
   double l2_bytes_per_cycle = 32;       // Bytes of rhs per cycle that a kernel reads from L2.
-  // Number of cycles that a kernel call takes beside its work.
+  // Overhead of a kernel call in cycles: the time of the call minus the time of its multiply-adds.
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache, in bytes.
   int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache, in bytes.
-  // Size in bytes that limits blocks of rhs: a block has at most this size times RowsShape::share. The data TLB limits
-  // the size, because a block is in use while the next one is prefetched: 384 KiB are 96 pages of 4 KiB. The first data
-  // TLB has 96 entries on Emerald Rapids and 72 on Zen 4. With 56 instead of 96 pages, 4 rows of f32 are a quarter
-  // slower on Zen 4.
+  // Limit of the size of blocks of rhs, in bytes. A block has at most RowsShape::share (below 1) of this limit. The
+  // limit follows from the first data TLB, because a block is in use while the next one is prefetched. 384 KiB are 96
+  // pages of 4 KiB. The first data TLB has 96 entries on Emerald Rapids and 72 on Zen 4. With a limit of 56 instead of
+  // 96 pages, products of 4 rows of f32 are a quarter slower on Zen 4.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // True if stores that bypass the caches are faster for results not read soon.
   // Limit of a ratio: the compute time of a tile divided by the time of reading its rhs from memory. Below the limit,

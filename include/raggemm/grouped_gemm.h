@@ -89,8 +89,8 @@ struct WorkspaceCoefficients {
   int64_t constant;
   int64_t per_group;
 };
-// Returns the coefficients for a problem with `dims_arrays` dims arrays, from 0 to 6. Exported programs depend on the
-// results, so the results must never change.
+// Returns the coefficients for a problem with `dims_arrays` dims arrays, from 0 to 6. They must never change, because
+// exported programs have workspaces of this size.
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 
 // Checks the problem, reads the sizes into `workspace`, and chooses kernels, blocks and schedule. Writes nothing else.

@@ -135,8 +135,8 @@ struct MoeMlpExtents {
   // Size in bytes of an element, for the widest type among x and the weights that are not quantized. Has an effect on
   // gradients only.
   int64_t element_bytes = 4;
-  // True if the workspace must hold f32 sums of tokens. False is enough if out is f32, or for gradients if the gradient
-  // of x is f32 or not wanted.
+  // True if the workspace must hold f32 sums of the rows of each token. A forward call needs them unless out is f32. A
+  // call for gradients needs them if the gradient of x is wanted and is not f32.
   bool sums_tokens = true;
   // True if the workspace must hold f32 gradients of weights and biases. False is enough if each of these gradients is
   // f32 or not wanted. Has an effect on gradients only.

@@ -69,7 +69,7 @@ struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
   uint8_t axes;   // Set of Axis bits. 0 for scales and zero points: their shape says along which axes they differ.
-  uint8_t modes;  // Set of the ragged modes in which the operand is allowed, made of bits from SetOf.
+  uint8_t modes;  // Ragged modes in which the operand is allowed: a set of bits, SetOf(mode) for each mode.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {

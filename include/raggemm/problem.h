@@ -158,9 +158,9 @@ struct GroupedGemmProblem {
   // activation.
   std::optional<Array> gate;
 
-  // Row numbers, in a format of sizes: row m of lhs is row row_index[m] of the stored matrix. The stored matrix is
-  // [P*R*T,K] with any T, and row_index is [P*R*M]. Row numbers count from the start of their own segment and are in
-  // [0,T). Row numbers of rows that belong to no processed group are not read. Only allowed with ragged M, if lhs is
+  // Row numbers, in a format of sizes (format.h): row m of lhs is row row_index[m] of the stored lhs. The stored lhs is
+  // [P*R*T,K] with any T, and row_index is [P*R*M]. A row number is in [0,T) and counts from the first row of its
+  // problem and replica. Row numbers are only read for rows of processed groups. Only allowed with ragged M, if lhs is
   // neither transposed nor quantized.
   std::optional<Array> row_index;
 

@@ -13,8 +13,8 @@ inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
 // The op(operand) of one group. Element (i, j) is IndexOf(i, j) elements after `data`. row_step or col_step is 1. With
-// column blocks, each row is cut at the ends of blocks. It continues in the next block, block_skip + 1 elements after
-// its last element in this block.
+// column blocks, a row is cut at the ends of blocks: from its last element in a block to its first element in the next
+// block, the distance is block_skip + 1 elements.
 struct Matrix {
   int64_t IndexOf(int64_t row, int64_t col) const {
     return row * row_step + col * col_step + (col >> block_bits) * block_skip;

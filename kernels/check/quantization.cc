@@ -148,7 +148,7 @@ bool SumsIntegers(const GroupedGemmProblem& problem) {
     const bool is_uniform = !problem.lhs.first_dims && !problem.lhs.last_dims && !problem.rhs.last_dims;
     if (is_lhs) steps = StoredExtent(x, is_uniform, AxesOf(x, is_lhs).k_is_rows);
   }
-  // Sums wrap around if out is s32, as in XLA. Sums that become floats must not wrap around.
+  // If out is s32, sums may wrap around, as in XLA. Sums that become floats must fit in s32.
   const bool fits = steps < int64_t{1} << (31 - digits);
   return problem.out.dtype == DType::kS32 || (problem.out.dtype != DType::kF64 && fits);
 }

@@ -25,7 +25,8 @@ inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles             
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
                                                                                                    : kMr];
 
-// The traits of the sums: V, or V::Flushing if the arithmetic flushes denormals and no float mode of the CPU does.
+// The traits of the sums. V::Flushing if the arithmetic flushes denormals after rounding, but the CPU's float mode
+// cannot. Otherwise V.
 template <class V, ArithmeticId kId>
 struct SumTraits {
   using Type = V;

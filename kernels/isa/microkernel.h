@@ -216,7 +216,7 @@ struct CombineArgs {
   const int64_t* tokens;
   const float* weights;  // Null: all weights are 1.
   float* sums;
-  int64_t stride;  // Row stride of from and sums, in elements.
+  int64_t stride;  // Row stride of `from` and `sums`, in elements.
 };
 using Combine = void(const CombineArgs&);
 

@@ -64,7 +64,7 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
-// Loads n elements, and zeros for the rest of the vector, if the traits V have no masked loads of E.
+// Loads n elements, and fills the rest of the vector with zeros. For traits V without masked loads (LoadPartial).
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
   E padded[V::kWidth] = {};

@@ -134,8 +134,8 @@ class MlpBackward {
 
   float* RowWeightGradient(int64_t row) const { return static_cast<float*>(gradients_.row_weights->data) + row; }
 
-  // Adds a dot product to the gradient of each row weight. The factors for the i-th row of `rows` are row i of `by` and
-  // row index[i] of `from`, or row i of `from` if `index` is null.
+  // Adds a dot product to the gradient of each row weight. For the i-th row of `rows`, it is the dot product of row i
+  // of `by` and row index[i] of `from`, or row i of `from` if `index` is null.
   void AddDots(const RowRange& rows, const Array& from, const int64_t* index, const float* by) const {
     float* const to = RowWeightGradient(rows.begin);
     const int64_t columns = from.dims[1];

@@ -57,7 +57,8 @@ class MlpSteps {
 
   const CheckedMlp& mlp;
   const KernelRow& kernels;  // f32 kernels for all steps except the products.
-  MlpRows rows;              // Rows to compute: those of a pass, or else all rows of the processed groups.
+  // Rows to compute: with row_slots the rows of a pass, otherwise all rows of the processed groups.
+  MlpRows rows;
 
   // Computes `product`, with the group sizes that SetSizes has set. The sums continue from earlier_totals (schedule.h),
   // or start at 0 if earlier_totals is null.

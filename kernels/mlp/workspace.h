@@ -8,9 +8,9 @@
 
 namespace raggemm {
 
-// Largest number of rows in a piece. u, v, a and d of a whole piece are in memory at once. A call with 4096 rows for
-// 128 experts of 2048x768 takes 107, 106 and 107 ms with pieces of 256, 512 and 1024 rows (Zen 4), but its workspace
-// grows from 11 to 17 and 30 MB.
+// Largest number of rows in a piece. The intermediate values u, v, a and d (moe_mlp.h) of a whole piece are in memory
+// at once. A call with 4096 rows for 128 experts of 2048x768 takes 107, 106 and 107 ms with pieces of 256, 512 and 1024
+// rows (Zen 4), but its workspace grows from 11 to 17 and 30 MB.
 inline constexpr int64_t kPieceRows = 256;
 
 // Largest number of rows in a chunk, unless all rows are one chunk (ChunkRowsOf). One product sums the rows of a chunk
@@ -59,7 +59,7 @@ struct MlpBuffers {
   // that array.
   float* sums;
   // Arrays for one piece.
-  float* up;  // [piece,2I] u and v if w_up holds the gate. Otherwise [piece,I] u, then [piece,I] v.
+  float* up;  // u and v: [piece,2I] if w_up holds the gate, else [piece,I] for u, then [piece,I] for v.
   // [piece,H] Forward calls: d, in the memory of `x`. Calls for gradients: gradients of the gathered rows of x, in the
   // memory of `up`.
   float* d;
@@ -67,16 +67,18 @@ struct MlpBuffers {
   char* x;  // [rows,H] Gathered rows of x.
   char* a;  // [rows,I]
 
-  MlpPassBuffers pass;  // Set only in forward calls with row_slots.
+  MlpPassBuffers pass;  // Arrays for passes, set only in forward calls with row_slots.
 
   // Arrays for gradients only.
   float* a_gradient = nullptr;   // [piece,I] Gradients of a.
   char* out_gradient = nullptr;  // [piece,H] Gradients of out, gathered for each row.
   char* weighted = nullptr;      // [chunk,H] Rows of out_gradient, times the row weights on the output.
-  // [chunk,2I] Gradients of u and v if w_up holds the gate. Otherwise [chunk,I] for u, then [chunk,I] for v.
+  // Gradients of u, and of v if there is a gate: [chunk,2I] if w_up holds the gate, else [chunk,I] for u, then
+  // [chunk,I] for v.
   char* up_gradient = nullptr;
   char* ones = nullptr;  // [chunk] Column of ones. Gradients of biases are its products with gradients of rows.
-  // Null if no gradient of weights or biases is narrower than f32, or if all rows are one chunk.
+  // f32 sums for gradients of weights and biases. Null if none of these is narrower than f32, or if all rows are one
+  // chunk.
   MlpWeightSums weight_sums;
 };
 

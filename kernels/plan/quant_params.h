@@ -15,8 +15,8 @@ bool ScalesElements(const Operand& operand);
 // Returns true if packers can apply the scales of the operand as BlockScales: f8e8m0fnu scales of f4e2m1fn elements
 // without zero points, each shared by a multiple of kScaleSteps steps of k in one row of lhs or column of rhs.
 bool HasBlockScales(const Operand& operand, bool is_lhs);
-// Returns the BlockScales of an operand from element (row, col) of op(operand) on. BlockScales::first is null if no
-// scale multiplies elements.
+// Returns the BlockScales of an operand. BlockScales::first is the scale of element (row, col) of op(operand), or null
+// if no scale multiplies elements.
 BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
 
 // The position of an element in the stored matrices of an operand, which are stacked along the rows.

@@ -75,7 +75,8 @@ struct RhsLayout {
   int shapes;
   // Returns the block size of a tile. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
-  // Returns the lines to prefetch during the work on `block`. `next` is the next block of the tile, or null.
+  // Returns the cache lines of rhs to prefetch during the work on `block`. `next` is the next block of the tile. Null:
+  // `block` is the last one.
   PrefetchTarget (*prefetch_target)(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile);
 };

@@ -91,8 +91,8 @@ bool ShrinkBlocks(Schedule& schedule) {
   return true;
 }
 
-// Sums over the results of all group GEMMs, and the sizes of their tiles. Group GEMMs without tiles do not count,
-// because the sum of their rows could overflow.
+// Sums of the rows and of the columns of all group GEMMs, and the sizes of their tiles. Group GEMMs without tiles do
+// not count, because the sum of their rows could overflow.
 struct Work {
   int64_t cols = 0;
   int64_t rows = 0;

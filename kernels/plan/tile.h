@@ -9,7 +9,7 @@
 
 namespace raggemm {
 
-// Returns the number of multiply-adds that take as long as one f32 fma.
+// Returns how many multiply-adds of these kernels take as long as one f32 fma.
 double ProductsPerFma(const KernelChoice& kernels);
 
 // Returns the number of multiply-adds that one core computes in the time of reading one element of rhs from memory. A
@@ -34,7 +34,7 @@ inline constexpr int64_t kMaxCols = 4096;
 // column of each tile is a multiple of this width.
 int64_t ColumnStep(const TileContext& context);
 
-// The tiles of a group GEMM. They divide the result evenly, in whole register tiles.
+// The grid of tiles of a group GEMM. Tiles have about the same size, in whole register tiles.
 struct TileGrid {
   TileGrid(const TileContext& context, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }

@@ -19,8 +19,8 @@ enum class RhsMode : uint8_t {
 struct TilePlan {
   // Order of prefetching the lines of the next block. Only the layout of stored rows uses it.
   enum class Order : uint8_t {
-    kPanels,  // Prefetches panel by panel: touches many rows at a time, and reaches the highest memory bandwidth.
-    kRows,    // Row by row: touches few pages at a time, and delays arithmetic the least.
+    kPanels,  // Panel by panel: touches many rows at a time, and reaches the highest memory bandwidth.
+    kRows,    // Prefetches row by row. Touches few pages at a time, and delays arithmetic the least.
   };
   RhsMode mode;
   Order prefetch_order;

@@ -28,7 +28,8 @@ void Prefetcher::StartColumn() {
 
 void Prefetcher::SetLhsTarget(const Block& block) {
   lhs_ = {};
-  if (context_.call.lhs.row_index.data != nullptr) return;  // Rows that row_index selects are not prefetched.
+  // Prefetches no rows that row_index selects, because they are not adjacent in memory.
+  if (context_.call.lhs.row_index.data != nullptr) return;
   Matrix lhs = block.lhs;
   Window window = task_.window;
   int64_t k = block.k + context_.kernels.kc, steps = context_.kernels.kc;

@@ -75,7 +75,7 @@ class RhsPanels {
   }
 
   // Selects the panel of `block` at column `col` of the tile, for the next kernels to pack ahead. Selects none if
-  // `block` is null or kernels cannot pack ahead.
+  // `block` is null, if kernels cannot pack ahead, or if rhs is dequantized.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;

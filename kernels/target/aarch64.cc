@@ -64,8 +64,8 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
-// Returns kF32, because all other rules for bf16 flush denormals after rounding. CPUs of aarch64 flush before rounding,
-// so kernels would have to flush, which is slow.
+// Returns kF32, the only rule for bf16 that keeps denormals. The other rules flush them after rounding, but the float
+// mode of aarch64 flushes before rounding. So kernels would have to flush, which is slow.
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 
 absl::Span<const IsaRow> IsaRows() {

@@ -57,8 +57,8 @@ absl::Span<const IsaRow> IsaRows() {
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 
 absl::Span<const Cpu> MeasuredCpus() {
-  // prefetch_panels_below was chosen by these GFLOP/s of 2048x768 products on two cores. The next block of rhs is
-  // prefetched panel by panel, or row by row:
+  // The table has the GFLOP/s of 2048x768 products on two cores, by which prefetch_panels_below was chosen. "panels":
+  // the next block of rhs is prefetched panel by panel. "rows": it is prefetched row by row.
   //
   //     Emerald Rapids   panels  rows         Zen 3            panels  rows
   //     f32, 4 rows      55      50           f32, 8 rows      31      51
@@ -69,9 +69,9 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 32 rows    243     269
   //
   // On Emerald Rapids, the numbers below predict that the arithmetic of 23 rows of f32 takes as long as reading rhs
-  // from memory. By measurement, 21 rows take as long. The constants in rhs_layout.h and strategy.cc were measured on
-  // Emerald Rapids. Zen 3 has the memory_bytes_per_cycle, cycles_per_call and block_bytes of Emerald Rapids. Calls on
-  // Zen 3 were tested with them.
+  // from memory. By measurement, it is that of 21 rows. The constants in rhs_layout.h and strategy.cc were measured on
+  // Emerald Rapids. On Zen 3, memory_bytes_per_cycle, cycles_per_call and block_bytes were not measured, but calls were
+  // tested with those of Emerald Rapids.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),

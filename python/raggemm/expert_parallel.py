@@ -213,7 +213,7 @@ def _sum_local_experts(
 def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
     """Computes the layer for all devices' tokens. Gathers tokens by all_gather, and sums results by psum_scatter.
 
-    Each device temporarily holds k copies of all tokens.
+    Each device temporarily holds k copies of all devices' tokens, one for each expert that a token chooses.
 
     Args:
       experts: computes this device's num_experts / devices experts.

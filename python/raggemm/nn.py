@@ -48,7 +48,7 @@ _ROUTING = tuple(name for name in _ROUTE_KEYWORDS if name not in _KEYS)
 class Shape(NamedTuple):
     """The sizes of a mixture-of-experts layer."""
 
-    width: int  # elements of a token, H
+    width: int  # number of elements of a token, H
     hidden: int  # hidden width of an expert, I
     num_experts: int  # number of experts, G
 

@@ -53,7 +53,8 @@ stage_arrays_without_compiling()
 def pytest_configure(config):
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
-    # Keeps compiled programs on disk for later runs of the tests. Their keys include XLA's flags and jaxlib's version.
+    # Keeps compiled programs on disk for later runs of the tests. The key of a program includes XLA's flags and
+    # jaxlib's version.
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -88,7 +89,7 @@ def bounded_memory():
 @pytest.fixture(scope="module")
 def emitters():
     """Enables XLA's fusion emitters for a test module. Without them jaxlib 0.10.2 rounds float4_e2m1fn incorrectly."""
-    if not xla_flags.knows(xla_flags.EMITTERS):  # A jaxlib that does not know the flag always uses emitters.
+    if not xla_flags.knows(xla_flags.EMITTERS):  # jaxlib always uses emitters if it does not know this flag.
         yield
         return
     original = compiler.get_compile_options

@@ -19,9 +19,10 @@ FORMATS = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# Tables of the modes M (ragged M), K (ragged K) and U (uniform). EQUATIONS has the product as an einsum of MEMBERS, lhs
-# and rhs. For U, the number 1 replaces MEMBERS. SHAPES has the shapes of lhs and rhs. SHARED has, for lhs and for rhs,
-# the axes along which elements share a scale.
+# Tables of the modes M (ragged M), K (ragged K) and U (uniform). EQUATIONS has the product as an einsum of lhs, rhs
+# and, as its first operand, MEMBERS [G,M], which is 1 if a row belongs to a group. For U, the number 1 replaces
+# MEMBERS. SHAPES has the shapes of lhs and rhs. SHARED has, for lhs and for rhs, the axes along which elements share a
+# scale.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}

@@ -70,4 +70,4 @@ def test_result_varies_along_the_named_axes(check_vma):
     np.testing.assert_array_equal(out, np.concatenate([want] * 4))
     np.testing.assert_array_equal(gradient, np.concatenate([maxtext.tgmm(LHS.T, want, SIZES)] * 4))
     with pytest.raises((NameError, ValueError), match=r"under .*shard_map|unbound axis"):
-        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # The axis "x" exists only in shard_map.
+        maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # Outside of shard_map no axis is called "x".

@@ -32,7 +32,7 @@ def test_description_of_the_library():
 
 def test_the_plans_of_a_program():
     loss = jax.jit(jax.grad(lambda x, w: jnp.sin(raggemm.gmm(x, w, SIZES)).sum(), (0, 1)))
-    for _ in range(2):  # In the second round, the program is already compiled.
+    for _ in range(2):  # The second iteration runs a program that is already compiled.
         modes = plans.lines("mode", loss, LHS, RHS)
         assert sorted(modes) == ["ragged K", "ragged M", "ragged M"]
     assert plans.lines("out", raggemm.gmm, LHS, RHS, SIZES) == ["f32 12x16"]

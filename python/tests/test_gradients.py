@@ -63,7 +63,7 @@ def test_group_offset():
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
-    # If lhs has last_dims, groups divide the columns of its gradient, and the mode of the gradient has no group_offset.
+    # The gradient of an lhs with last_dims is a ragged-N product, and ragged N supports no group_offset.
     for layout in ("STRIDED", "PACKED"):
 
         def columns(x, w, layout=layout):
@@ -76,7 +76,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """gmm overwrites processed rows of existing_out, so these rows have a zero gradient. tgmm adds to existing_out."""
+    """The gradient of existing_out is the cotangent, but 0 in the processed rows of gmm, which gmm overwrites."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan

@@ -114,7 +114,10 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """Large temporaries of a forward call are only float32 sums for bfloat16 tokens, and 8192 rows with row_slots."""
+    """Large temporaries of a forward call: float32 sums if tokens are bfloat16, and 8192 result rows with row_slots.
+
+    A gradient has at most these temporaries, or the sums and two cotangents.
+    """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
     dtypes = dtype, np.int32, np.float32, np.int32, dtype, dtype

@@ -1,4 +1,4 @@
-"""Tests that a vmap of moe_mlp is one call with the bits of a loop, and reports errors of single problems."""
+"""Tests that a vmap of moe_mlp is one call, has the bits of a loop, and reports errors of single batch elements."""
 
 import functools
 import itertools

@@ -127,7 +127,7 @@ def test_optional_operands_are_added_once(names):
     rest = [optional[name] for name in names]
     out, collectives = compiled(f, LHS, put(RHS, along(2)), *rest)
     assert (out.sharding.spec, collectives) == (P(None, "x"), set())
-    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # With c or bias, a sharded K is gathered.
+    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # With c or bias, K is gathered.
 
 
 def test_partial_results_are_summed_before_they_are_rounded():

@@ -11,7 +11,8 @@ from program_text import calls, copies_of_weights, custom_calls
 from raggemm import gmm, tgmm
 
 BATCH = 3
-ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # Order of the groups in each problem.
+# Batch element b has the group sizes SIZES in the order ORDERS[b].
+ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))
 
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
@@ -45,7 +46,7 @@ def test_every_mode_and_storage(case):
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # Only weights have a multiple of K * N elements. copies_of_weights needs this.
+M, K, N, G = 11, 13, 17, 4  # Only the weights have a multiple of K * N elements, by which copies_of_weights finds them.
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 

@@ -78,8 +78,7 @@ def test_traced_integers_are_refused(name, call, number):
         jax.jit(call)(number)
 
 
-# The next test passes each value in ODD_VALUES as each argument of the functions in FUNCTIONS.
-
+# Values that test_errors_name_the_argument passes as each argument of the functions in FUNCTIONS.
 ODD_VALUES = {
     "text": "x",
     "object": object(),

@@ -1,9 +1,12 @@
-"""Tests that each folder of the C++ code includes only the headers that its rule lists, as in this picture:
+"""Tests that each C++ file includes only the headers that RULES allow. The main rules:
 
-python --loads .so--> ffi --> include <-- kernels    ffi --> proto    bench, tests --> everything
-                                                         tests/oracle --> include
+    python --loads .so--> ffi --> include <-- kernels
+                          ffi --> proto
+                 tests/oracle --> include
+            bench, most tests --> everything
 
-Within kernels: mlp --> run --> plan --> check, threads --> target --> isa/microkernel.h
+    in kernels:  mlp --> run --> plan --> check
+                                 plan --> threads --> target --> isa/microkernel.h
 """
 
 import ast

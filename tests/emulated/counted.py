@@ -18,12 +18,12 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "aarch64-counted.md"
 MCA = "llvm-mca-19"
-LEAST = 0.93  # Smallest permitted share of the peak that PIPES allow.
+LEAST = 0.93  # Smallest allowed share of the peak rate, which follows from PIPES.
 TOLERANCE = 0.01
 
 
 class Counted(NamedTuple):
-    """The kernel for packed panels with the tallest register tile of an arithmetic."""
+    """A kernel to count: the one for packed panels with the tallest register tile of an arithmetic."""
 
     name: str
     file: str
@@ -120,9 +120,9 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Returns a message for each row with a share of the peak below LEAST, or a loop that spills.
+    """Returns a message for each wrong row of the table, and for each row that differs from the recorded one.
 
-    Also returns a message for each row whose numbers differ from the recorded ones.
+    A row is wrong if a share of the peak is below LEAST, or if the loop spills registers to the stack.
     """
     found = []
     for row in rows:

@@ -108,8 +108,8 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
 }
 
 // With on_error NaN, a call still fails if its program is wrong, because such a program fails on every device. A call
-// also fails if out overlaps an input, because the NaN would overwrite the input. In the last row of kWrong, lhs is
-// null and out overlaps rhs. lhs is checked first.
+// also fails if out overlaps an input, because the NaN would overwrite the input. The last row of kWrong has an overlap
+// of out with rhs, but the message is that of the null lhs, which is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
@@ -180,7 +180,8 @@ TEST(OnErrorTest, ExceptionsAreErrorsToo) {
   }
 }
 
-// If out is invalid, or overlaps another buffer, on_error NaN acts like LOG.
+// If out is invalid or overlaps another buffer, on_error NaN does not write NaN. It acts like LOG: writes the error to
+// stderr and returns it.
 TEST(OnErrorTest, NaNIsNotWrittenIfOutIsUnsound) {
   static float elsewhere[17 * 12];
   const std::pair<const char*, std::function<void(host::Call&)>> kUnsound[] = {

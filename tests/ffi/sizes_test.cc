@@ -106,7 +106,7 @@ struct EmptyProblem {
   std::vector<Dims> sizes;  // The values of each array of `ragged`. Empty if these arrays have no elements.
   bool lhs_is_trans = false;
   bool packed = false;
-  const char* error = "";  // Error of the call, or "" for a valid problem.
+  const char* error = "";  // Message of the error that the call returns. "": the call succeeds.
 };
 
 // 2^60 is the largest power of two such that so many f32 elements have fewer than 2^63 bytes.

@@ -1,5 +1,6 @@
-// A libFuzzer target for texts of GroupedGemmCases. Each text must be read, or refused as an invalid argument. Small
-// cases among the first kMostCases of a text are then computed as in ffi_driver.
+// A libFuzzer target for texts of GroupedGemmCases. Each text must be read, or refused as an invalid argument. The
+// custom call then computes the small cases among the first kMostCases of a text. out must be within its error bound,
+// or the call must return an error and leave out untouched.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -130,7 +130,8 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// Returns the number of threads of the pool for a case: the flag, else the number in the case, else one per CPU.
+// Returns the number of threads of the pool for a case: the flag --threads, else `threads` of the case, else one per
+// CPU. At most kMaxThreads.
 int PoolThreads(const GroupedGemmCase& c) {
   int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = c.config().threads();

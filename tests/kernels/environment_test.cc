@@ -97,7 +97,7 @@ std::string PlannedWith(const Variables& variables, Options options) {
     std::vector<int64_t> workspace(1000);
     const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!plan.ok()) return plan.status().ToString();
-    // The variables are read once, by the first plan of a process.
+    // Only the first plan of a process reads the environment variables, so this change has no effect.
     setenv("RAGGEMM_ISA", "nonsense", 1);
     const absl::StatusOr<Schedule> again = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";

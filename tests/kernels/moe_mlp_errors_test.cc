@@ -114,7 +114,7 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
 // wrong shape.
 TEST(MoeMlpErrors, OfTheProductWithWDownAloneLeaveResultsUntouched) {
   TestMlp mlp({.down = DType::kBF16});
-  const int64_t all = mlp.rows + mlp.spec.behind, last = (all - 1) * mlp.columns;  // `last` is in a row of no group
+  const int64_t all = mlp.rows + mlp.spec.behind, last = (all - 1) * mlp.columns;  // Index in a row of no group.
   const FloatTensor up(DType::kF32, {all, mlp.columns});
   static_cast<float*>(up.array.data)[last] = 5;
   mlp.problem.up = up.array;

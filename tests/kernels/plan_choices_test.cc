@@ -93,8 +93,8 @@ std::vector<PlanCase> OtherModes() {
   return cases;
 }
 
-// Returns the lines of all cases for every measured CPU, for an unknown CPU with all ISAs, and for an unknown CPU that
-// has only scalar code.
+// Returns one line with the plan of each case on each CPU: on every measured CPU, on an unknown CPU with all ISAs, and
+// on an unknown CPU that has only scalar code.
 std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);

@@ -191,8 +191,8 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// Each operand has scales that are constant along k, or one scale for every 64 steps of k. With one scale for every two
-// steps, scales multiply elements.
+// Each operand has scales that are constant along k, or one scale for every 64 steps of k. Such scales multiply sums.
+// lhs may also have one scale for every two steps, which multiplies elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {

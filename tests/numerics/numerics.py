@@ -197,9 +197,9 @@ class Quantized(NamedTuple):
     rhs: Callable[[jax.Array], QuantizedTensor]
     lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # Quantizes lhs. None: lhs keeps `dtype`.
     dtype: type = BF16
-    sum_steps: int = 0  # Steps of k that share a scale, if scales_sums. 0: all steps.
+    sum_steps: int = 0  # Number of steps of k that share a scale, if scales multiply sums. 0: all steps.
     scales_sums: bool = True  # True: scales multiply sums. False: scales multiply elements before the products.
-    rounds_elements: bool = False  # True: the product of an element and its scale is rounded to bfloat16.
+    rounds_elements: bool = False  # True: elements are rounded to bfloat16 after scaling.
 
 
 def _blocks(dtype: Any, steps: int, scale_dtype: Any = F32, **options: Any) -> Callable[[jax.Array], QuantizedTensor]:

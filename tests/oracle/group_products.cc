@@ -199,7 +199,7 @@ int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
 }
 
 int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64_t p, int64_t r) {
-  // With uniform, all values of group_offset are 0. The array may have any shape, and may be empty.
+  // In the mode uniform, all values of group_offset are 0, and the array may have any shape, even an empty one.
   if (!problem.group_offset.has_value() || batch.mode == RaggedMode::kUniform) return 0;
   const bool single = ElementCount(*problem.group_offset) == 1;
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));

@@ -60,7 +60,7 @@ struct Activated {
   double value, error;
 };
 
-// Returns activation(x) in float64, and the largest error that raggemm/moe_mlp.h permits for it.
+// Returns activation(x) in float64, and the largest error in ulp of f32 that raggemm/moe_mlp.h permits for this x.
 Activated ApplyActivation(Activation activation, double x) {
   const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
   const auto activated = [&]() -> Activated {
@@ -256,8 +256,8 @@ class GroupsOfElements {
   // element belongs to no group.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
-    // Rows of a matrix are `row` elements apart, and a matrix has `matrix` elements. With ragged columns, all groups of
-    // a replica are in one matrix.
+    // `row` is the number of elements from one row of out to the next, and `matrix` that of a whole matrix. With ragged
+    // columns, all groups of a replica are columns of one matrix.
     const int64_t row = groups_[0]->out.row_step, matrix = groups_[0]->out.rows * row;
     for (const int64_t begin : {element, element - element % matrix + element % row}) {
       const auto next =

@@ -62,7 +62,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
     const Near a = Activated(spec.activation, v, mlp.IsGated() ? &u : nullptr);
     StoreRounded(rounded, i, a.value);
     const bool fits = std::abs(a.value) + a.error < Largest(format.dtype);
-    // The product with w_down may flush denormals of a to zero.
+    // 0x1p-126 is added, because the product with w_down may flush denormal activated values to zero.
     errors.push_back(fits ? a.error + format.Epsilon() * (std::abs(a.value) + a.error) + format.SmallestSubnormal() +
                                 0x1p-126
                           : HUGE_VAL);

@@ -20,7 +20,7 @@ PASS_BYTES = 1 << 29
 
 
 def stored_bytes(tree: Tree) -> int:
-    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # has .bits. nbytes counts a whole byte per 4-bit element.
+    info = {True: ml_dtypes.iinfo, False: ml_dtypes.finfo}  # x.nbytes would count a whole byte per 4-bit element.
     return sum(x.size * info[jnp.issubdtype(x.dtype, jnp.integer)](x.dtype).bits // 8 for x in jax.tree.leaves(tree))
 
 

@@ -33,7 +33,7 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """Returns [P,R,extent]: the index of each row's or column's group, or G for those behind the last group."""
+    """Returns [P,R,extent]: the group of each row or column, or G for a row or column after the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
@@ -355,7 +355,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
                 values = broadcast_scale(call, args, operand.side, values)
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
-        ct = ct.astype(kept.dtype)  # exact, because kept is float32, and ct is float32 or narrower
+        ct = ct.astype(kept.dtype)  # exact: from float32 or narrower to float32
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
@@ -395,7 +395,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # No product has a float8 or float4 result. So the cotangent of such an operand is computed in a wider type.
+    # No product has a float8 or float4 result, so the cotangent of a float8 or float4 operand gets a wider type first.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)

@@ -86,7 +86,7 @@ def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
     return OptionalOperand(name, _ROLES[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
 
 
-# All optional operands, in the order of the custom call. ad.py has a tangent rule for alpha and each addend.
+# All optional operands, in the order of the custom call.
 OPTIONAL = tuple(_make_operand(row["name"], row["axes"]) for row in tables()["operands"])
 
 

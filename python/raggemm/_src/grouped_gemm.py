@@ -37,7 +37,7 @@ def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
 
 
 def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
-    # All groups share the lhs of ragged N if it has one free axis.
+    # With ragged N, an lhs with a single free axis has no group axis: all groups share it.
     lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
     lhs = lhs.mark_group_axis() if lhs_is_grouped else lhs
     rhs = rhs.mark_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs

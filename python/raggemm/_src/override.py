@@ -254,9 +254,10 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 
     JAX's own rules define the forward product, both gradients, batch dimensions and vmap. group_offset works (see
     raggemm.compat.lax). Integers and float8 next to a float operand are multiplied without a conversion in memory.
-    JAX's rule lowers calls on other platforms, and calls that raggemm does not support: integers with integers, except
-    up to 8 bits for int32, float8 results, uint64 sizes, and some DotAlgorithmPresets. Unlike with JAX's rule, negative
-    group sizes and sums above the rows are an error at run time.
+    JAX's rule lowers calls on other platforms, and calls that raggemm does not support: float8 results, uint64 sizes,
+    some DotAlgorithmPresets, and integers with integers (supported are integers of up to 8 bits with an int32 result).
+    Unlike with JAX's rule, negative group sizes and sizes that add up to more than the number of rows are an error at
+    run time.
 
     The override uses parts of JAX that may change without notice (see raggemm._src.override). With a jax newer than
     0.12 the first use compares some tiny products with exact results, and warns in the log if they are equal. Otherwise

@@ -159,7 +159,7 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
             optional[operand.name] = as_rows(x)
         if operand.is_per_block(x) and operand.side == "lhs":
             x = x.swapaxes(2, 3) if call.lhs.trans else x
-            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # one value per row, which ragged M requires for lhs
+            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # Ragged M needs one value per row of lhs.
             optional[operand.name] = jnp.broadcast_to(x, (p, g, m, x.shape[3])).reshape(p, 1, g * m, x.shape[3])
     sizes = jnp.full((p, 1, g), m, jnp.int32)
     ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))

@@ -73,8 +73,8 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
     size = scores.shape[1] // groups.number
     grouped = scores.reshape(len(scores), groups.number, size)
     group_scores = lax.top_k(grouped, groups.best)[0].sum(2)
-    kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # ascending, so that ties go to the lower expert
-    # Removes the experts of other groups. With scores of -inf instead, they could still win ties at -inf.
+    kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # ascending, so that the lower of tied experts wins
+    # Takes only the experts of kept groups. With scores of -inf instead, the others could still win ties at -inf.
     kept_scores = jnp.take_along_axis(grouped, kept[:, :, None], 1)
     positions = lax.top_k(kept_scores.reshape(len(scores), groups.top_k * size), top_k)[1]
     return jnp.take_along_axis(kept, positions // size, 1) * size + positions % size

@@ -92,8 +92,8 @@ def _parse_calibration(text: str) -> tuple[str, float | None]:
 def quantize_operand(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
     """Quantizes x, unless x is quantized already or dtype is None.
 
-    Elements along `axes` share a scale. With a fixed bound, all elements share a scale. name: name of x in error
-    messages. method: calibration method of qwix.
+    Elements along `axes` share a scale. If `method` gives a fixed bound, all elements share a scale. name: name of x in
+    error messages. method: calibration method of qwix.
     """
     if dtype is None or checks.is_quantized(x):
         return x
@@ -114,7 +114,8 @@ class Options(NamedTuple):
     dtype: Any
     transpose_rhs: bool = False
     rule: Rule = Rule()
-    c_name: str = "existing_out"  # name of c; the product overwrites "existing_out", and is added to "partial_sum"
+    # Name of c. The product overwrites c if the name is "existing_out", and is added to c if it is "partial_sum".
+    c_name: str = "existing_out"
     gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of a quantized rhs
 
 

@@ -67,7 +67,7 @@ def _unwrap_group_sizes(group_sizes: Any) -> Any:
 
 
 def _gated_activation(name: str | None, product: Callable[[], jax.Array], dtype: Any) -> str | None:
-    """Checks fuse_gateup_activation for a product with this result dtype. Returns raggemm's name of the activation."""
+    """Checks that tokamax's gated activation `name` suits product and dtype. Returns its name in raggemm, or None."""
     if name is None:
         return None
     if name not in _GATED:

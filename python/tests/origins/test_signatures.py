@@ -15,7 +15,8 @@ GEMM, QUANTIZATION = f"{TE}/cpp_extensions/gemm.py", f"{TE}/cpp_extensions/quant
 EJKERNEL = "ejkernel/modules/operations/grouped_matmul.py"
 QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # tgmm of earlier MaxText has these arguments.
 MAXTEXT = "maxtext/kernels/megablox"
-SCORES = "score_function routing_map_format"  # Defaults are strings in raggemm and enumerators in TransformerEngine.
+# Arguments whose defaults are strings in raggemm, but enumerators in TransformerEngine.
+SCORES = "score_function routing_map_format"
 NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute_lb_loss return_expert_counts
     defer_reductions precomputed_topk precomputed_density_prob"""
 

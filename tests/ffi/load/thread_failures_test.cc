@@ -92,9 +92,9 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
   }
 }
 
-// raggemm creates threads as a trial before libgomp creates its own. In the first three environments, only threads with
-// the default stack size can be created, and libgomp uses a larger size. If raggemm tried the default size, the trial
-// would succeed, and libgomp would then end the process.
+// raggemm creates threads as a trial before libgomp creates its own, with the stack size that libgomp uses. Unless
+// OMP_STACKSIZE is 1M, threads of this size cannot be created, but threads of the default size can. If raggemm tried
+// the default size, the trial would succeed, and libgomp would then end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";

@@ -49,7 +49,7 @@ def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
 def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
     """Returns the sum of each group's rows of x: [groups, columns of x].
 
-    Computes the sum as a product of ones and x, because grouped products also check the sizes.
+    Computes the sums as a grouped product of ones and x, which also checks the group sizes.
     """
     ones = jnp.ones((1, x.shape[0]), jnp.float32)
     return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]

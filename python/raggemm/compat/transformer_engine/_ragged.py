@@ -90,7 +90,7 @@ def pack_transposed(x: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def unpack_transposed(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Returns the array of this shape, [rows, width], that pack_transposed has packed into `flat`.
+    """Returns the array of shape `shape`, which is (rows, width), that pack_transposed has packed into `flat`.
 
     Rows of no group get zeros, or 2^-127 if the type is float8_e8m0fnu.
     """

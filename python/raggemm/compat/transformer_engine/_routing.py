@@ -136,8 +136,8 @@ class _DispatchedRows(NamedTuple):
 
     tokens: jax.Array  # token of each row, int32 [rows]; T for padding
     experts: jax.Array  # expert of each row, int32 [rows]
-    sizes: jax.Array  # rows of each expert with padding, int32 [E]
-    pad_offsets: jax.Array  # rows of padding before each expert, int32 [E]
+    sizes: jax.Array  # number of rows of each expert, including padding, int32 [E]
+    pad_offsets: jax.Array  # number of rows of padding before each expert's rows, int32 [E]
 
 
 def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRows:
