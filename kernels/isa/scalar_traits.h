@@ -1,4 +1,4 @@
-// Traits for kernels that compute one element at a time, with std::fma of the C library.
+// Traits for kernels that compute one element at a time. Floats are multiplied and added by fma of the C library.
 #ifndef RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 #define RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 

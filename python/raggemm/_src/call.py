@@ -30,7 +30,7 @@ STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
 class OperandRole(enum.Enum):
-    """Roles of the optional operands of a call. A call computes alpha * lhs x rhs + beta * c + bias."""
+    """Roles of the optional operands of a call: alpha * lhs x rhs + beta * c + bias, then an activation, if any."""
 
     ALPHA = enum.auto()
     QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs
