@@ -87,7 +87,7 @@ absl::StatusOr<ResultCheck> ResultCheck::For(const Case& c, const Operands& at) 
 
 absl::Status ResultCheck::Run(const Contender& contender) {
   const size_t bytes = static_cast<size_t>(SetBytesOf(case_).out);
-  std::memset(contender.result, 0xff, bytes);  // Marks unwritten elements: NaN in every float type, -1 in s32.
+  std::memset(contender.result, 0xff, bytes);  // Marks elements as unwritten: NaN in every float type, -1 in s32.
   if (absl::Status status = contender.run(0); !status.ok()) return status;
   const Array got{contender.result, case_.out, dims_};
   if (absl::Status status = CompareWithReference(got); !status.ok()) return status;

@@ -18,7 +18,7 @@ class ResultCheck;
 
 // Number of rounds: as many as begin within `seconds`, but at least `least` and at most `most`. A round calls one
 // contender after the other, each for at least 20 ms, on successive sets of operands. Slow contenders skip later
-// rounds.
+// rounds, except in quantized cases.
 struct Rounds {
   int least, most;
   double seconds;

@@ -48,7 +48,7 @@ class LimitsMeter {
 
   Arena memory_;
   int64_t next_part_ = 0;
-  std::map<int, std::array<double, kUnits>> fastest_;  // Highest GFLOP/s of each unit, by number of threads.
+  std::map<int, std::array<double, kUnits>> fastest_;  // Number of threads -> highest GFLOP/s of each Unit.
 };
 
 // Return the upper quartile or the median of each limit over the samples. Disturbances of the machine only lower the

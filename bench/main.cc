@@ -1,6 +1,6 @@
 // raggemm_bench [--quick|--full] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
 // compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 if one of our results is
-// wrong, or after any other error.
+// wrong, or after any other error except those of peers.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -51,7 +51,7 @@ class Session {
 
   void PrintMachine() const;
 
-  // Runs `c`, which must be the next case. Writes the report of all cases so far to the disk.
+  // Runs case `c`, and writes the report of all cases so far to the disk. The cases of a session must be run in order.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
   // Returns the first error of the session, for example InternalError if one of our results was wrong, or Unavailable

@@ -93,7 +93,8 @@ class Series {
   std::vector<Span> empty_gradients_;
 };
 
-// One call of our library, with the types, mode, K and N of a case. `sizes` may differ from those of the case.
+// One call of our library, with the types, mode, K and N of a case. The group sizes are `sizes`, which may differ from
+// the sizes of the case.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);

@@ -82,7 +82,7 @@ def regime_of(case) -> str:
 
 
 def frame_of(report: dict) -> pd.DataFrame:
-    """Returns a table with a row for each case."""
+    """Returns a DataFrame with one row for each case of a report."""
     cases = pd.DataFrame(report["cases"])
     optional = ("ratio", "best_peer", "best_peer_gflops", "quantization", "unit", "peers")
     cases = cases.reindex(columns=[*cases.columns, *(name for name in optional if name not in cases)])
@@ -113,7 +113,7 @@ def markdown(table: pd.DataFrame, digits: int = 2) -> str:
 
 
 def summary(cases: pd.DataFrame) -> pd.DataFrame:
-    """Returns a table with a row for each regime, pair of types and number of threads."""
+    """Returns a DataFrame with one row for each regime, pair of types and number of threads."""
     found = cases.groupby(["regime", "types", "threads"], sort=False, as_index=False).agg(
         unit=("unit", lambda units: ", ".join(dict.fromkeys(units))),
         cases=("case", "size"),

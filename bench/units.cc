@@ -101,7 +101,7 @@ static_assert(sizeof(TileShape) == 64);
         : "cc", "memory");                                         \
   }
 
-// Asks Linux for permission to use AMX tiles.
+// Asks Linux for permission to use AMX tiles. Returns true if Linux permits them.
 bool TilesPermitted() {
   constexpr int64_t kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -30,12 +30,12 @@ constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 // VDPBF16PS, MKL widens bf16, and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on Emerald
 // Rapids, 2048x768, 2 outer threads:
 //
-//     rows                      1     4    16    64   512   wgrad of 16
+//     rows                      1     4    16    64   512   16, gradient of weights
 //     MKL without VDPBF16PS     3    33   109   229   287   213
 //     MKL with VDPBF16PS       19    46   100   147   167   155
 //     oneDNN with VDPBF16PS    14    45   101
 //
-// A process can use MKL only with or only without VDPBF16PS, because MKL reads the variable in its first call.
+// A process cannot use MKL in both ways, because MKL reads MKL_ENABLE_INSTRUCTIONS only in its first call.
 void AvoidSlowDotInstruction() {
   const bool slow = __builtin_cpu_is("intel") && !__builtin_cpu_supports("amx-bf16");
   if (slow && HostCpu().Has("avx512")) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);

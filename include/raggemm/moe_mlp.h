@@ -141,7 +141,7 @@ struct MoeMlpExtents {
   // True if the workspace must hold f32 gradients of weights and biases. False is enough if each of these gradients is
   // f32 or not wanted. Has an effect on gradients only.
   bool sums_weights = true;
-  bool has_slots = false;  // True if row_slots are given. Has no effect on gradients.
+  bool has_slots = false;  // True if MoeMlp is called with row_slots. No effect on gradients.
 };
 // Returns the length of the workspace of MoeMlp in int64 elements, or -1 if an extent is negative, or if the length or
 // an extent is too large.

@@ -110,7 +110,7 @@ struct GroupedGemmProblem {
   // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte are
   // adjacent, with the first one in the low bits. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
-  BufferDescriptor rhs;  // The right operand, in a format that lhs may have. lhs and rhs may have different formats.
+  BufferDescriptor rhs;  // The right operand, in any format that lhs can have. The two formats may differ.
   // The result, in a format of matrices. If lhs and rhs are integers without scales and zero points, it may also be in
   // s32. out may be exactly the memory of c. Any other overlap of out or the workspace is an error. Inputs may overlap
   // each other.

@@ -25,7 +25,8 @@ std::string GroupName(const Checked& checked, int64_t index) {
 
 // An axis that groups divide.
 struct RaggedAxis {
-  // Length of the axis in a segment, which limits the sum of the group sizes. Negative: no limit is checked.
+  // Length of the axis in one replica of one problem. The group sizes there must not add up to more. Negative: not
+  // checked.
   int64_t extent;
   // Name of the operand with this extent, for error messages. Empty: messages do not name the operand.
   absl::string_view of = "";

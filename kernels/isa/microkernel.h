@@ -148,7 +148,7 @@ using Pack = void(const PackArgs&);
 struct PackAhead {
   Pack* pack;
   PackArgs left;               // Arguments of the packer for the part of the panel that is not packed yet.
-  int64_t slice;               // Steps of k in a slice.
+  int64_t slice;               // Steps of k in one slice of the panel.
   int64_t src_step, dst_step;  // Bytes from one slice to the next, in src and in dst.
   int64_t count;               // Number of slices that this kernel call packs.
 };
@@ -310,7 +310,7 @@ struct QuantizedFormat {
   DType dtype;
   int bits;
   bool is_integer, is_signed;
-  int digits;                      // Bits of precision, with the hidden bit and without the sign.
+  int digits;                      // Binary digits of a number, with the hidden bit and without the sign.
   int min_exponent;                // Exponent of the smallest normal number. Only used for floats.
   uint32_t first_nonfinite = ~0U;  // Smallest code without the sign bit that is an infinity or a NaN.
   // Returns true if the format has an infinity.
@@ -403,7 +403,7 @@ struct KernelRow {
   int64_t vector;    // Number of sums in a vector.
   PackedLayout lhs, rhs;
   FormatKernels formats[kDTypes];   // Indexed by DType.
-  SplitPackers split[kPrecisions];  // Packers that split f32, by Precision. Null if the row has none.
+  SplitPackers split[kPrecisions];  // Packers that split f32. Indexed by Precision. Null if not supported.
   ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
   ScaleSums* add_scaled_integers;   // Adds scaled s32 sums to float totals. Null if totals are integers.
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.

@@ -1,4 +1,4 @@
-// Traits for kernels that compute one element at a time, with std::fma of the C library.
+// Traits for kernels that compute one element at a time. Floats are multiplied and added by fma of the C library.
 #ifndef RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 #define RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 
@@ -63,7 +63,7 @@ inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
   auto bits = __builtin_bit_cast(uint64_t, sum);
-  if (error < 0 || error > 0) {  // An infinite sum makes `error` a NaN, and both comparisons are false.
+  if (error < 0 || error > 0) {  // False for an infinite sum, because its `error` is a NaN.
     if ((error > 0) != (sum > 0)) --bits;
     bits |= 1;
   }

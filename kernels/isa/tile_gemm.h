@@ -40,7 +40,7 @@ namespace {
 
 enum class RhsFrom : uint8_t {
   kRows,         // Rows in the stored layout.
-  kRowsAndPack,  // Rows in the stored layout. The kernel also stores them as a packed panel.
+  kRowsAndPack,  // Rows of rhs in the stored layout. The kernel also stores them as a packed panel.
   kPanel,        // A packed panel.
 };
 

@@ -221,8 +221,8 @@ void PackRowWords(const PackArgs& args) {
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
-      // Reads the scales of kColumns columns for the next kScaleSteps steps of k. If the operand has scales, width <=
-      // kColumns, and this loop has a single iteration.
+      // Reads the scales of kColumns columns for the next kScaleSteps steps of k. They stay valid until the next read,
+      // because width <= kColumns if the operand has scales, so that j is always 0.
       if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
       const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);

@@ -49,7 +49,7 @@ class MlpBackward {
   absl::Status RunAll() const {
     if (const auto& to = gradients_.row_weights) std::fill_n(static_cast<float*>(to->data), to->dims[0], 0.0F);
     if (gradients_.x) steps_.ClearSums();
-    // Groups without rows belong to chunks, too, because the gradients of their weights become 0.
+    // Chunks include groups without rows, because RunWeights must set the gradients of their weights to 0.
     for (MlpPart chunk = {mlp_.rows, chunk_rows_}; chunk.Next();) {
       const auto [begin, end] = chunk.rows;
       for (int64_t row = begin; row < end; row += kPieceRows) {

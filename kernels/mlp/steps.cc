@@ -50,8 +50,8 @@ MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& r
 
 namespace {
 
-// Returns the errors that only the choice of kernels finds, such as those of bf16_sums. Products with each of the
-// weights may have their own.
+// Chooses the kernels of each product, and returns the first error, such as a bf16_sums rule that cannot be used. The
+// products with w_up, w_gate and w_down may have different types, and so different errors.
 absl::Status CheckKernels(const CheckedMlp& mlp, const Options& options, bool is_backward) {
   for (MlpWeights weights : {MlpWeights::kUp, MlpWeights::kGate, MlpWeights::kDown}) {
     if (weights == MlpWeights::kGate && !mlp.problem.w_gate) continue;

@@ -32,7 +32,7 @@ struct MlpPart {
   RowRange of_groups = rows;
   int64_t first_group = 0, groups = 0;
 
-  // Moves to the next part, or to the first part if this is the first call. Returns false after the last part.
+  // Moves to the next part of the rows. The first call moves to the first part. Returns false after the last part.
   bool Next();
   bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
   bool is_last_of_groups() const { return rows.end == of_groups.end; }
@@ -56,9 +56,8 @@ class MlpSteps {
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
   const CheckedMlp& mlp;
-  const KernelRow& kernels;  // f32 kernels for all steps except the products.
-  // Rows to compute: with row_slots the rows of a pass, otherwise all rows of the processed groups.
-  MlpRows rows;
+  const KernelRow& kernels;  // Kernels for f32, which compute all steps of the MLP except the products.
+  MlpRows rows;              // Rows to compute: those of a pass, or else all rows of the processed groups.
 
   // Computes `product`, with the group sizes that SetSizes has set. The sums continue from earlier_totals (schedule.h),
   // or start at 0 if earlier_totals is null.

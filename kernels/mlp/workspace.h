@@ -26,7 +26,7 @@ inline constexpr int64_t kPassRows = 8192;
 // f32 sums for the gradients of one group, if these are narrower than f32 and the group has several chunks.
 struct MlpWeightSums {
   float* up = nullptr;    // Sums for w_up: [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
-  float* gate = nullptr;  // Sums for w_gate: [H,I]. Transposed if w_gate is.
+  float* gate = nullptr;  // Sums for the gradient of w_gate: [H,I], or [I,H] if w_gate is transposed.
   float* down = nullptr;  // Sums for w_down: [I,H]. Transposed if w_down is.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };

@@ -22,7 +22,7 @@ BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& mat
 // The position of an element in the stored matrices of an operand, which are stacked along the rows.
 struct StoredPosition {
   int64_t row, col;
-  bool down;  // Direction of ReadQuantParams. True: down the column. False: along the row.
+  bool down;  // Direction in which ReadQuantParams reads. True: down the column. False: along the row.
 };
 // Reads the scales or zero points of n elements, from `at` on, into `values`.
 void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,

@@ -24,10 +24,10 @@ constexpr int64_t kStreamAhead = 48 << 10;
 // lines into L1, so hardware prefetchers run ahead of it as they do for plain reads. A limit of 16 KiB gains nothing.
 // Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
 //
-//                         near  not near
-//     1 row               0.92  0.76
-//     2 rows              0.84  0.70
-//     without VDPBF16PS   0.80  0.83
+//                              near  not near
+//     1 row                    0.92  0.76
+//     2 rows                   0.84  0.70
+//     2 rows, no VDPBF16PS     0.80  0.83
 constexpr int64_t kNear = 12 << 10;
 
 // Returns the number of panels of a block, as if all were as wide as the first one. Returns 1 for a GEMV, even if it
@@ -145,8 +145,8 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Prefetches the next block. If blocks go along k, prefetches a share of the next columns. Prefetches nothing for dot
-// kernels, because the hardware prefetchers suffice.
+// Prefetches the next block. If blocks go along k first (BlockShape::k_inner), prefetches a share of the next columns
+// instead. Prefetches nothing for dot kernels, because the hardware prefetchers suffice.
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kDot) return {};
@@ -175,8 +175,8 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
     target.lines = target.run_lines = CeilDiv(StepOf(dtype, next->steps), kLineBytes);
     return target;
   }
-  // Prefetches the next columns of rhs in their full length k. The blocks along k of the current columns have equal
-  // shares of the next columns.
+  // Prefetches a share of the next columns of rhs, in their full length k. All blocks of the current columns, which
+  // follow one another along k, prefetch equal shares.
   const Matrix& rhs = tile != nullptr ? tile->first.rhs : block.rhs;
   const int64_t first = tile != nullptr ? tile->task.window.col : task.window.col + block.col + block.cols;
   const int64_t cols = tile != nullptr ? tile->first.cols : std::min(task.blocks.n, cols_left);

@@ -35,7 +35,7 @@ struct PrefetchTarget {
   int64_t run_lines = 1;
   // Number of panels of the block, and of panels during which one column of runs is prefetched.
   int64_t panels = 1, panels_per_run = 1;
-  int64_t packer_parts = 0;  // Lines that the packer of a panel prefetches, divided by those of a register tile.
+  int64_t packer_parts = 0;  // Ratio: lines prefetched by the packer of a panel / by the kernel of a register tile.
   bool near = false;         // Prefetch::near.
 };
 

@@ -35,7 +35,7 @@ struct RhsModeRow {
 // Number of modes whose costs are compared: all modes except those with needs_no_costs.
 inline constexpr size_t kComparedModes = 3;
 
-// Returns the table, in the order of RhsMode.
+// Returns the table of all modes of rhs, indexed by RhsMode.
 absl::Span<const RhsModeRow> RhsModes();
 inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<size_t>(mode)]; }
 

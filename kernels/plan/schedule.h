@@ -37,13 +37,13 @@ struct KernelChoice {
 
 inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->products > 1; }
 
-// Returns the number of steps that kernels compute for k steps of the contraction: k, or more if f32 operands are split
-// (Splitting).
+// Returns the number of steps that kernels compute for k steps of the contraction: k, or at least Splitting::products
+// times k if f32 operands are split.
 int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
 // The division of results into tiles.
 struct Blocking {
-  // Rows and columns of the largest tile. Tiles with fewer rows may have more columns (kMaxCols).
+  // Rows and columns of a full tile. Tiles with fewer than m rows may have more than n columns, up to kMaxCols.
   int64_t m = 0, n = 0;
   // True if the mode is ragged M, rhs is not transposed, and rhs of all groups is larger than the L2 caches of all
   // threads together.
@@ -57,8 +57,8 @@ struct TileContext {
   KernelChoice kernels = {};
   Blocking blocking = {};
   // Totals of an earlier call, from which the sums continue: f32, in the layout of out. Null: sums start at 0. The bits
-  // are those of a single sum if the earlier call had a multiple of kKc steps of k. Not supported with scales, or with
-  // more than one segment.
+  // are those of a single sum if the earlier call had a multiple of kKc steps of k. Only for one problem with one
+  // replica, and without scales.
   const float* earlier_totals = nullptr;
 };
 
@@ -85,7 +85,7 @@ int64_t FirstTile(const Schedule& schedule, int64_t thread);
 // Returns the index of the tile at which the costs of the tiles, added up in order, reach `cost`.
 int64_t TileAtCost(const Schedule& schedule, int64_t cost);
 
-// Checks a problem and builds its schedule, with the errors of MakePlan.
+// Checks a problem and builds its schedule. Returns the errors of MakePlan (grouped_gemm.h).
 absl::StatusOr<Schedule> MakeSchedule(const GroupedGemmProblem& problem, const Options& options,
                                       absl::Span<int64_t> workspace);
 

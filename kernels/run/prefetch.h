@@ -37,9 +37,9 @@ class Prefetcher {
  private:
   friend struct PrefetcherPeer;  // For tests.
 
-  // Returns the next lines of rhs to prefetch: `parts` of the column_parts_ equal parts of a column of runs.
-  // StartColumn computes the size of a part, because an integer division in each call of NextOfRhs is slow: gradients
-  // of 16 rows at 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids, two cores).
+  // Returns the next lines of rhs to prefetch: `parts` parts of a column of runs (PrefetchTarget), which StartColumn
+  // divides into column_parts_ equal parts. With an integer division in each call of NextOfRhs instead, gradients of 16
+  // rows at 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids, two cores).
   Prefetch* NextOfRhs(int64_t parts) {
     if (parts_left_ <= 0) StartColumn();
     parts_left_ -= parts;

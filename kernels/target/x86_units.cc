@@ -39,9 +39,9 @@ const char* MissingForAvx512Bf16() {
   return __builtin_cpu_supports("avx512bf16") ? nullptr : "the CPU lacks AVX512_BF16";
 }
 
-// Asks Linux for permission to use the tiles of AMX. The permission holds for the whole process and does not end. The
-// bits of CPUID are from Intel's Software Developer's Manual, and the system call is from
-// Documentation/arch/x86/xstate.rst of Linux.
+// Returns what the CPU or Linux lacks for AMX, or null. Asks Linux for permission to use the tiles, which holds for the
+// whole process and does not end. The bits of CPUID are from Intel's Software Developer's Manual, and the system call
+// is from Documentation/arch/x86/xstate.rst of Linux.
 const char* MissingForAmx() {
   constexpr int kAmxBf16 = 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;

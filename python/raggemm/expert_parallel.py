@@ -263,7 +263,7 @@ class _Exchange(NamedTuple):
         return self._all_to_all(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
 
     def send_back(self, rows: jax.Array) -> jax.Array:
-        """Sends results back. The results of rows that were not sent are zero."""
+        """Sends results back to the devices of their rows. Results of rows that were not sent are zero."""
         return self._all_to_all(rows).at[self.slots].get(mode="fill", fill_value=0)
 
     def _all_to_all(self, buffers: jax.Array) -> jax.Array:

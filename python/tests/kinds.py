@@ -35,9 +35,9 @@ class Kind:
     other: dict[str, Any]  # operands of a second problem, with the same shapes and types
     # Extents that tests replace by symbols: {extent: name of the symbol}.
     rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})
-    weights: str = "w"  # key of the weights in `arrays`
-    exact: bool = True  # True if run is one custom call, also under vmap, and vmap keeps the bits
-    relative: float = 2e-5  # largest permitted error, divided by the largest magnitude of the result
+    weights: str = "w"  # Key of the weights in `arrays`.
+    exact: bool = True  # True if `run` is one custom call, also under vmap, and vmap keeps the bits.
+    relative: float = 2e-5  # Largest permitted error, divided by the largest magnitude of the result.
 
     def __str__(self):
         return self.name
@@ -56,7 +56,7 @@ def is_quantized(x) -> bool:
 
 
 def values(x):
-    """Dequantizes x with jax.numpy, so that scales have gradients. Other arrays become floats."""
+    """Dequantizes x with jax.numpy, so that scales have gradients. An x without scales becomes a float array."""
     if isinstance(x, PackedWeights):
         elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
         return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)

@@ -71,7 +71,7 @@ def test_shard_map():
     got = ejkernel.grouped_matmul(LHS, RHS, sizes, mesh=mesh, **specs)
     want = np.concatenate([ejkernel.grouped_matmul(part, RHS, sizes) for part in np.split(LHS, 4)])
     np.testing.assert_array_equal(got, want)
-    # If the contracted axis is sharded, the callback of shard_map sums the partial results.
+    # The contracted axis is sharded, so out_shard_callback sums the partial results.
     lhs, rhs = random(M, 8), random(G, 8, N)
     got = ejkernel.grouped_matmul(
         lhs,

@@ -84,7 +84,7 @@ def test_other_shardings(transpose):
     k_and_n = [None] * 3
     k_and_n[k], k_and_n[n] = "x", "y"
     for rows, w, spec, collectives in (
-        (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # K of the weights is sharded.
+        (LHS, put(weights, along(k)), P(), {"all-reduce"}),
         (put(LHS, P(None, "x")), put(weights, along(k)), P(), {"all-reduce"}),
         (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),
         (put(LHS, P("x")), weights, P(), {"all-gather"}),  # Rows are gathered, because groups divide them.
@@ -164,7 +164,7 @@ def test_inside_loops_shard_map_and_export():
 
     compiled(jax.grad(loss), put(RHS, along(2)), LHS)
     specs = {"in_specs": (P(), along(2), P()), "out_specs": P(None, "x")}
-    for names in ({"x", "y"}, {"x"}):  # Both mesh axes are manual, then only "x".
+    for names in ({"x", "y"}, {"x"}):  # First both axes of the mesh are manual, then only "x".
         sharded = jax.shard_map(gmm, mesh=square_mesh(), axis_names=names, **specs)
         compiled(sharded, LHS, put(RHS, along(2), square_mesh()), SIZES)
     allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]

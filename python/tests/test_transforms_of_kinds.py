@@ -52,7 +52,7 @@ def split_leaves(arrays):
 
 
 def nonlinear_function(run, arrays):
-    """Returns a function of the arrays that have derivatives. It computes sin(run(arrays)), times constants."""
+    """Returns a function of the arrays that have derivatives. It computes sin(run(arrays)) * constants."""
     _, rebuild = split_leaves(arrays)
 
     def function(primals):

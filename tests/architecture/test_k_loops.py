@@ -1,4 +1,4 @@
-"""Tests in the disassembly that loops over k of kernels do not spill: they keep all their vectors in registers.
+"""Tests in the disassembly that kernels for floats and for packed words keep all vectors of loops over k in registers.
 
 A register tile that spills to the stack halves the speed, and tests of results do not notice.
 """

@@ -1,7 +1,7 @@
 """Makes Debian 13 chroots and runs programs in them.
 
-As a program, `debian.py ROOT FOLDER COMMAND...` runs a command in FOLDER of the chroot ROOT. Root.entering starts it by
-`unshare --mount`.
+As a program, `debian.py ROOT FOLDER COMMAND...` runs a command in FOLDER of the chroot ROOT. Root.entering starts this
+program by `unshare --mount`.
 """
 
 import os

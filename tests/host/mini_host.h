@@ -1,4 +1,4 @@
-// Calls FFI handlers like XLA:CPU. Implements the parts of XLA's side of the C ABI that this needs: call frames, API
+// Calls FFI handlers like XLA:CPU. Implements the parts of XLA's side of the C ABI that handlers need: call frames, API
 // functions, errors, and a thread pool.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_

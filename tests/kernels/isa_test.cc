@@ -182,8 +182,8 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
 // those of all other ISAs. A call of such a function kills the process. Then computes a problem with the ISA `forced`,
 // and exits with 0 if the result is right.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
-  // The first call of HostCpu runs kernels of every ISA to measure them, so it must come before functions are made
-  // illegal.
+  // The first call of HostCpu runs kernels of every ISA to measure them, so it must come before Poison overwrites
+  // functions.
   HostCpu();
   for (const IsaRow& isa : IsaRows()) {
     if ((isa.isa == forced) != poison_forced) continue;

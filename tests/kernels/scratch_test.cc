@@ -65,7 +65,7 @@ struct Taken {
 
 int64_t MinorFaults() {
   rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);  // Counts page faults of all threads.
+  getrusage(RUSAGE_SELF, &usage);  // RUSAGE_SELF: page faults of all threads of this process.
   return usage.ru_minflt;
 }
 

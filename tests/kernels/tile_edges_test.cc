@@ -127,7 +127,7 @@ TEST_F(TileEdges, MisalignedStarts) {
     spec.lhs = spec.rhs = spec.out = dtype;
     spec.bias_type = dtype;
     for (spec.gap_elements = 0; spec.gap_elements < 4; ++spec.gap_elements) {
-      // Rows of rhs are as long as whole cache lines. With a gap they begin within a cache line.
+      // Rows of rhs fill whole cache lines. If gap_elements is not 0, rows begin within a cache line.
       for (int64_t n : {32, 64}) {
         spec.n = n;
         spec.k = 64;

@@ -31,8 +31,8 @@ float Sigmoid(float x) {
   return (x < 0 ? e : 1.0F) / (e + 1);
 }
 
-// Returns the cumulative distribution function of the normal distribution. The probability beyond |x| is e^(-x^2/2)
-// times a polynomial.
+// Returns the probability that a standard normal number is below x. The probability of numbers above |x| is e^(-x^2/2)
+// times a polynomial of (|x| - 3) / (|x| + 3).
 float NormalCdf(float x) {
   const float y = std::abs(x) > 15 ? 15 : std::abs(x), square = y * y, rest = std::fma(y, y, -square);
   float e = Exp(square * -0.5F);

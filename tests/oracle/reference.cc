@@ -34,8 +34,8 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// Returns the arithmetic of a rule. If f32 is split and chains have one lane, a chain has all bf16 products of a block
-// of steps.
+// Returns the arithmetic of a rule, with the length of its chains. If f32 is split and chains have one lane, each chain
+// has all bf16 products of Arithmetic::split_block steps of k.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;

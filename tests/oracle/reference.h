@@ -54,9 +54,9 @@ struct MatrixView {
   }
 };
 
-// The matrices and parameters of one processed group, which computes
-// out = activation(alpha * (sum over terms of lhs x rhs) + beta * c + bias). c has the layout of out. Without steps of
-// k the sum is zero and alpha has no effect.
+// The matrices and parameters of one processed group. It computes r = alpha * (sum over terms of lhs x rhs) + beta * c
+// + bias. out is r, or the activation of r (problem.h). c has the layout of out. Without steps of k the sum is zero and
+// alpha has no effect.
 struct GroupProduct {
   struct Term {
     MatrixView lhs, rhs;

@@ -171,7 +171,7 @@ TEST_F(ReferenceTest, AllRagged) {
 TEST_F(ReferenceTest, AxisBoundary) {
   problem_.lhs = Matrix({2, 2, 1}, {1, 2, 3, 4});  // The shape is [M,K], with K in two axes.
   problem_.lhs.axis_boundary = 1;
-  problem_.rhs = Matrix({1, 2, 1, 1}, {1, 10});  // The shape is [G,K,N], with K in two axes.
+  problem_.rhs = Matrix({1, 2, 1, 1}, {1, 10});  // The shape is [G,K1,K2,N], with K = K1*K2.
   problem_.rhs.axis_boundary = 3;
   problem_.out = Out({2, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({2});

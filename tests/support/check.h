@@ -18,7 +18,7 @@ namespace raggemm::test {
 // neither the bytes around a buffer nor the float mode of the calling thread have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
-// Makes the problem of a spec, and calls GivesExpectedBits(TestProblem&) with default options and one thread.
+// Makes the problem of a spec, and calls GivesExpectedBits(TestProblem&) with its default arguments.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
 // Computes a problem on the same ISAs as GivesExpectedBits. Succeeds if every element of out is within its error bound.

@@ -78,7 +78,7 @@ struct ProblemSpec {
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
   std::optional<DType> gate = std::nullopt;
-  // Rows of lhs in each replica, if there is a row_index. Unset: no row_index.
+  // Number of stored rows of lhs in each replica, from which a row_index selects. Unset: no row_index.
   std::optional<int64_t> lhs_rows = std::nullopt;
   int64_t slack = 0;         // Elements of out after the last group. With all ragged only.
   int64_t gap_elements = 0;  // Elements between each buffer and its unmapped page.

@@ -77,8 +77,8 @@ def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: f
 
 
 def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
-    """Returns the members `always` of the population, and a seeded sample of the others: `count` members if there are
-    as many."""
+    """Returns `count` members of the population, or all if there are fewer: the members `always`, then a sample of the
+    others with a fixed seed."""
     others = [i for i in population if i not in always]
     return [*set(always), *random.Random(5).sample(others, min(len(others), max(0, count - len(set(always)))))]
 

@@ -60,9 +60,11 @@ class Layer:
 
 
 class Weights(NamedTuple):
-    gate: Any  # [experts, hidden, intermediate]
-    up: Any  # [experts, hidden, intermediate]
-    down: Any  # [experts, intermediate, hidden]
+    """Matrices of all experts: gate and up [experts,hidden,intermediate], and down [experts,intermediate,hidden]."""
+
+    gate: Any
+    up: Any
+    down: Any
 
 
 def recorded_layers() -> list[Layer]:

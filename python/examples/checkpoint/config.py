@@ -63,7 +63,7 @@ class Config(NamedTuple):
     magnitude: float  # Factor that multiplies rotated elements.
     score_scale: float
     epsilon: float
-    windows: tuple[int | None, ...]  # For each layer: number of tokens that a token attends to, with itself. None: all.
+    windows: tuple[int | None, ...]  # Per layer: number of tokens that a token attends to, itself included. None: all.
     dense_layers: frozenset[int]  # Indices of the layers without experts.
     dense_hidden: int  # Hidden width of the MLP in layers without experts.
     experts: int

@@ -79,7 +79,7 @@ def latent_attention(
 ) -> tuple[jax.Array, Tree]:
     """Computes latent attention. Caches a latent vector and a rotated key for each token.
 
-    Projects the part of queries that is not rotated to the space of the latent vectors.
+    Multiplies the unrotated part of each query by k_b, then by latent vectors. So no unrotated keys are computed.
     """
     del window
     latent, dtype = config.latent, cache[0].dtype

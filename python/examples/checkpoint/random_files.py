@@ -29,7 +29,8 @@ class RandomFiles:
         """Returns a random tensor. It repeats at most 2^20 drawn numbers. Drawing a whole model takes minutes."""
         count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv"))
         drawn_count = min(count, 1 << 20)
-        if np.issubdtype(dtype, np.integer):  # exponents of MXFP4 scales, 2^-6 to 2^-3, or packed 4-bit elements
+        # Integer scales are the exponents of MXFP4 scales, 2^-6 to 2^-3. Other integers are packed 4-bit elements.
+        if np.issubdtype(dtype, np.integer):
             info = np.iinfo(dtype)
             drawn = self._random.integers(*((121, 125) if is_scale else (info.min, info.max + 1)), drawn_count, dtype)
         else:

@@ -30,7 +30,7 @@ STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
 class OperandRole(enum.Enum):
-    """Roles of the optional operands of a call. A call computes alpha * lhs x rhs + beta * c + bias."""
+    """Roles of the optional operands of a call: alpha * lhs x rhs + beta * c + bias, then an activation, if any."""
 
     ALPHA = enum.auto()
     QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs
@@ -49,7 +49,7 @@ class OptionalOperand(NamedTuple):
 
     name: str
     role: OperandRole
-    axes: tuple[str, ...] = ()  # names of axes (see sharding.py); (): the axes of out. "replica" has extent 1 or R.
+    axes: tuple[str, ...] = ()  # Names of axes (sharding.py); () means those of out. "replica" has extent 1 or R.
 
     @property
     def is_per_group(self) -> bool:
@@ -76,9 +76,9 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Returns the operand for a row, `name` and `axes`, of the library's table of operands.
+    """Returns the OptionalOperand for a row of the library's table of operands.
 
-    For scales and zero points, `axes` is empty.
+    `name` and `axes` are fields of the row. `axes` is empty for scales and zero points.
     """
     if name not in _ROLES:
         return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))

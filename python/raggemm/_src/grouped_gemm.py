@@ -70,9 +70,11 @@ def _make_storages(
 
 
 class _Shapes(NamedTuple):
-    lhs: tuple[int, ...]  # canonical shape of lhs
-    rhs: tuple[int, ...]  # canonical shape of rhs
-    groups: int  # number of processed groups
+    """Canonical shapes of lhs, rhs and out, and the number of processed groups."""
+
+    lhs: tuple[int, ...]
+    rhs: tuple[int, ...]
+    groups: int
     out: tuple[int, ...]
 
 

@@ -38,7 +38,8 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
-        if storage.first is not None and p * second != 1:  # each row of the stacked matrices gets its own value
+        # Along a ragged axis, the custom call takes one value for all rows, or one for each row of all problems.
+        if storage.first is not None and p * second != 1:
             blocks[0] = data.shape[2]
         return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
     groups = data.shape[1]

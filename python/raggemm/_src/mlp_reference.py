@@ -47,10 +47,10 @@ class MlpCall:
     up_layout: str  # layout of w_up and w_gate
     down_layout: str
     dtype: np.dtype
-    saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass
-    weight_on: str  # "INPUT": row_weights multiply rows of x; "": they multiply the experts' results
-    operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
-    returns_products: bool = False  # True if up and gate are results, too
+    saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass.
+    weight_on: str  # "INPUT": row_weights multiply rows of x. "": row_weights multiply the experts' results.
+    operands: tuple[str, ...]  # Names of the given optional operands, in the order of the custom call.
+    returns_products: bool = False  # True if the call also returns up and gate.
 
     @property
     def names(self) -> tuple[str, ...]:

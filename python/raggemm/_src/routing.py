@@ -30,8 +30,8 @@ class ExpertGroups(NamedTuple):
     """Groups with equal numbers of experts. A token only gets experts of the top_k groups with the largest scores."""
 
     number: int
-    top_k: int  # number of groups from which a token gets experts
-    best: int  # a group's score is the sum of this many of its largest scores
+    top_k: int  # Number of groups from which a token gets experts.
+    best: int  # Number of largest scores in a group that are added to the score of the group.
 
 
 class Router(NamedTuple):

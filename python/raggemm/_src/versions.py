@@ -15,8 +15,8 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    lax.axis_size(axes)  # raises NameError outside of a shard_map over axes, as pcast of jax 0.10 does
-    if hasattr(lax, "pcast"):  # since 0.9
+    lax.axis_size(axes)  # Raises NameError outside of a shard_map over axes, with every version of jax.
+    if hasattr(lax, "pcast"):  # jax 0.9 and later
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10
 

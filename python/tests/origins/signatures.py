@@ -66,7 +66,7 @@ class Pair:
     def theirs(self) -> list[Parameter]:
         path = importlib.metadata.distribution(self.package).locate_file(self.file)
         found = parameters_of(path.read_text(), self.name)
-        if "." in self.name:  # In `ours`, the parameter self has another name.
+        if "." in self.name:  # Gives the parameter self of a method the name of the first parameter of `ours`.
             found[0] = found[0].replace(name=next(iter(inspect.signature(self.ours).parameters)))
         return found
 

@@ -13,7 +13,7 @@ from signatures import Pair
 TE = "transformer_engine/jax"
 GEMM, QUANTIZATION = f"{TE}/cpp_extensions/gemm.py", f"{TE}/cpp_extensions/quantization.py"
 EJKERNEL = "ejkernel/modules/operations/grouped_matmul.py"
-QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # tgmm of earlier MaxText has these arguments.
+QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # Arguments of tgmm in earlier MaxText.
 MAXTEXT = "maxtext/kernels/megablox"
 # Arguments whose defaults are strings in raggemm, but enumerators in TransformerEngine.
 SCORES = "score_function routing_map_format"

@@ -32,10 +32,15 @@ def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
 
 
 class _Experts(NamedTuple):
-    wi: jax.Array  # matrices of the first product, [E,H,2I]: columns of the gate, then of up
-    wo: jax.Array  # matrices of the second product, [E,I,H]
-    wi_bias: jax.Array | None  # biases of the first product, [E,2I]
-    wo_bias: jax.Array | None  # biases of the second product, [E,H]
+    """Matrices and biases of the experts' two products.
+
+    wi: [E,H,2I], columns of the gate, then of up. wo: [E,I,H]. wi_bias: [E,2I]. wo_bias: [E,H].
+    """
+
+    wi: jax.Array
+    wo: jax.Array
+    wi_bias: jax.Array | None
+    wo_bias: jax.Array | None
 
     @classmethod
     def parse(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":

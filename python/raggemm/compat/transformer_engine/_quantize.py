@@ -280,10 +280,11 @@ def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
         multiples of 32. Only rows may be ragged. pre_swizzled is ignored.
 
     Returns:
-      A GroupedScaledTensor1x. Scales of no group, and scales that tensor.scale_inv is too short for, are NaN.
+      A GroupedScaledTensor1x. Scales of no group, and scales beyond the end of tensor.scale_inv, are NaN.
 
     Raises:
-      ValueError: if tensor is of another kind.
+      ValueError: if tensor is of another kind, or if tensor.scale_inv is too short for all rows as one padded group
+        (for G padded matrices, if rows are not ragged).
     """
     layout, sizes = parse_layout("tensor", tensor)
     mode = enum_name("tensor.scaling_mode", tensor.scaling_mode, MODES)

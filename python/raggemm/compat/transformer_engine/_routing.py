@@ -233,7 +233,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     is_valid = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_valid, row, len(inp)).reshape(-1)
     num_pairs = tokens * num_experts
-    # For each row of inp, the flat index of its number in row_id_map[:, :num_experts]; num_pairs for padding.
+    # For each row of inp, the index of its entry in row_id_map[:, :num_experts].reshape(-1); num_pairs for padding.
     pair = jnp.full(len(inp), num_pairs, jnp.int32).at[row].set(jnp.arange(num_pairs, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:

@@ -135,10 +135,10 @@ class QuantizerSet(NamedTuple):
 class Mode(NamedTuple):
     """A scaling mode of TransformerEngine: the types of elements and scales, and which elements share a scale."""
 
-    elements: tuple[np.dtype, ...]  # allowed types of elements
-    scale: np.dtype | None = None  # type of scales; None: no scales
-    block: tuple[int, int] | None = None  # shape of a rowwise block; None: one scale per group
-    colwise_layout: str = "T"  # data_layout of colwise data; "T": each matrix is transposed
+    elements: tuple[np.dtype, ...]  # Allowed types of elements.
+    scale: np.dtype | None = None  # Type of scales. None: no scales.
+    block: tuple[int, int] | None = None  # Shape of a rowwise block. None: one scale per group.
+    colwise_layout: str = "T"  # data_layout of colwise data. "T": each matrix is transposed.
 
     @property
     def has_amax_scale(self) -> bool:
