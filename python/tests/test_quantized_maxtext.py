@@ -113,7 +113,7 @@ def test_other_calibrations(method, factor):
 def test_quantized_weights_are_gathered():
     """Each of two devices has half of the columns of rhs, and gathers the other half.
 
-    The gradient of a device's columns is the sum of the gradients of both devices.
+    Both devices compute gradients for all columns, and each device gets the sums for its own columns.
     """
     rule = Rule(act_qtype="int8", weight_qtype="int8", bwd_qtype="int8", weight_calibration_method="fixed,-4,4")
     options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_tokamax_backend": True}
