@@ -1,4 +1,4 @@
-"""Operand, the class of a checked lhs or rhs, and the checks of both."""
+"""Checks lhs and rhs of a product. Operand is the class of a checked lhs or rhs."""
 
 import dataclasses
 import functools
