@@ -54,8 +54,9 @@ absl::string_view NameOf(Mode mode);
 
 enum class Selection : uint8_t {
   kQuick,  // A sample of kDefault: one shape with a few row counts, two recordings.
-  // Cases with 2 threads, of two shapes and the recordings. Operands are f32, bf16 or quantized. Results are f32, or
-  // s32 for products of integers. Forward cases that are not quantized have all row counts, all other cases have some.
+  // Cases with 2 threads, of two shapes and of recorded group sizes. Operands are f32, bf16 or quantized. Results are
+  // f32, or s32 for products of integers. Forward cases that are not quantized have all row counts of the full
+  // selection, all other cases have some.
   kDefault,
   kFull,
 };

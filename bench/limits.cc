@@ -53,8 +53,8 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   asm volatile("" : : "r"(sum));  // Keeps the compiler from removing the loads.
 }
 
-// Reads the bytes `from` to `to` of the memory. Bytes are counted as if the ranges of `memory` had no gaps between
-// them.
+// Reads the bytes from `from` up to `to` of the ranges in `memory`. Bytes are counted as if the ranges had no gaps
+// between them.
 void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());

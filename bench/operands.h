@@ -109,7 +109,8 @@ class GroupedCall {
   GroupedGemmProblem problem_;
 };
 
-// Widens lhs and rhs of every product from bf16 to the f32 operands of `wide`, a series of the same shape.
+// Widens lhs and rhs of every product of `narrow` from bf16 to f32. The results are the operands of `wide`, a series of
+// the same shape.
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 
 void ZeroBytes(char* begin, int64_t bytes, int threads);

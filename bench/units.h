@@ -13,7 +13,7 @@ namespace raggemm::bench {
 struct Unit {
   const char* name;
   DType in;                    // Type of the elements of both operands.
-  double flops;                // Number of multiplications and additions in one step.
+  double flops;                // Number of multiplications and additions in one step of `run`.
   int64_t steps;               // Number of steps that take about 10 ms.
   void (*run)(int64_t steps);  // Runs `steps` steps. Null if the CPU lacks the unit or Linux forbids AMX.
 };

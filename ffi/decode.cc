@@ -141,7 +141,8 @@ absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl
     return Invalid("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", threads);
   }
   options.threads = threads;
-  options.executor = static_cast<Executor>(executor);  // ffi/config.h checks that both enums have the same numbers.
+  // ffi/config.h checks that Executor and the attribute's enum have the same numbers.
+  options.executor = static_cast<Executor>(executor);
   options.isa = IsaOf(isa);
   if (options.isa || absl::EqualsIgnoreCase(isa, kAuto)) return absl::OkStatus();
   std::string allowed(kAuto);

@@ -28,8 +28,8 @@ struct GemmSeries {
   absl::Span<const int64_t> rows;  // Number of rows m of each group, at least 1.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
-  // Pointers to the scales of each group: f32 [m] for the rows of lhs, and [k / block, n] for rhs. Empty if the operand
-  // has no scales.
+  // Pointers to each group's scales: f32 [m] for the rows of lhs, and [k / block, n] for rhs. A span is empty if its
+  // operand has no scales.
   absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;

@@ -41,10 +41,10 @@ struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;
 };
-// Returns the rule for bf16 with bf16, or for split f32 if `splits`, for a problem that names none. It is the rule that
-// RAGGEMM_BF16_SUMS names, else the rule of the best ISA of `cpu` with an instruction for these products of bf16. If
-// `cpu` has no such ISA, it is the rule that is fastest without one. FailedPrecondition: the value of the variable is
-// unknown, or names a rule that cannot sum split f32.
+// Returns the default rule for products of bf16 with bf16, or of split f32 if `splits`. It is the rule that
+// RAGGEMM_BF16_SUMS names, else the rule of the best ISA of `cpu` with an instruction for these products. If `cpu` has
+// no such ISA, it is `fma` for bf16 on aarch64, and `pairs` otherwise. FailedPrecondition: the variable has an unknown
+// value, or names a rule that cannot sum split f32.
 absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu,
                                                        bool splits = false);
 

@@ -45,7 +45,7 @@ struct Format {
   int16_t digits;                      // Bits of precision, with the hidden bit and without the sign.
   int16_t min_exponent, max_exponent;  // Exponents of the smallest normal number and of the largest number.
   NonFinite nonfinite;
-  DType expands_to;  // Type of sums. It holds all values of the format. kSizes: the format itself.
+  DType expands_to;  // Type of sums of elements, which holds all values of the format. Role kSizes: the format.
 
   constexpr bool IsInteger() const { return expands_to != DType::kF32 && expands_to != DType::kF64; }
   double Epsilon() const { return std::ldexp(1.0, 1 - digits); }

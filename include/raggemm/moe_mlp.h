@@ -206,7 +206,8 @@ struct MoeMlpBackwardProblem {
   MoeMlpGradients gradients;
 };
 
-// Returns the length of the workspace of MoeMlpBackward in int64 elements, or -1 like MoeMlpWorkspaceSize.
+// Returns the length of the workspace of MoeMlpBackward in int64 elements, or -1 if an extent is negative, or if the
+// length or an extent is too large.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
 // Checks the problem and writes the gradients for which the problem has arrays. The errors are those of MoeMlp. The
 // gradient of row_weights is 0 in rows of no processed group.

@@ -11,8 +11,7 @@
 
 namespace raggemm {
 
-// An operand. `name` is its name in the custom call, and `word` is the member of OperandNames with its name in
-// messages.
+// The names of an operand: `name` in the custom call, and the OperandNames member `word` in error messages.
 struct Slot {
   absl::string_view name;
   absl::string_view OperandNames::*word;
@@ -44,7 +43,7 @@ inline constexpr DimsSlot kDimsSlots[] = {
 enum class Types : uint8_t {
   kOfOut,        // Type of out.
   kCompute,      // The compute type (problem.h).
-  kUpToCompute,  // Matrix types no wider than the compute type, or s32 if the compute type is s32.
+  kUpToCompute,  // Matrix types that are no wider than the compute type. If the compute type is s32, only s32.
   kSizes,        // Formats of sizes (Role::kSizes).
   kScales,       // Formats of scales (IsScale).
   kOfLhs,        // Type of lhs. lhs must then be a quantized integer.
@@ -68,8 +67,8 @@ inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | 
 struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
-  uint8_t axes;   // Set of Axis bits. 0 for scales and zero points: their shape says along which axes they differ.
-  uint8_t modes;  // Ragged modes in which the operand is allowed: a set of bits, SetOf(mode) for each mode.
+  uint8_t axes;   // Bits of the axes along which values differ. 0 for scales and zero points: their shape has the axes.
+  uint8_t modes;  // Set of the ragged modes in which the operand is allowed, made of bits from SetOf.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {

@@ -56,8 +56,8 @@ using RaggedDims = std::optional<Array>;
 //                                  b0 b1 b2          b0 b1 | b2 --
 //   order in memory                a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
 enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
-// Limits of B, the number of columns of a column block (Layout). All widths of packed panels divide 32. The widest
-// kernels read 256 columns at once.
+// Limits of the number of columns of a column block (B in the comment of Layout). 32 is a multiple of all widths of
+// packed panels. 256 columns are the most that a kernel reads at once.
 inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
 
 // One matrix operand. An array of any rank is collapsed to the matrix
@@ -67,7 +67,7 @@ inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
 // A negative axis_boundary counts from the end. A group axis is axis 0 and is not collapsed.
 struct BufferDescriptor : Array {
   RaggedDims first_dims;  // Group sizes along the collapsed first axis.
-  RaggedDims last_dims;   // Group sizes along the collapsed last axis.
+  RaggedDims last_dims;   // Group sizes along the last axis of the collapsed matrix.
   int64_t axis_boundary = -1;
   bool is_trans = false;  // True: each group's matrix is transposed. Only allowed for lhs and rhs.
   Layout layout = Layout::kStrided;
@@ -95,7 +95,7 @@ enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRa
 // Returns the name of a mode, such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
 
-// The names of the operands in messages. The texts must outlive MakePlan.
+// The names of a call's operands in error messages. The names are not copied, and must exist until MakePlan returns.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
   absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
@@ -164,9 +164,10 @@ struct GroupedGemmProblem {
   // neither transposed nor quantized.
   std::optional<Array> row_index;
 
-  // The rule that sums bf16 with bf16, on all CPUs: an arithmetic with a name in Arithmetic::bf16_sums. Default:
-  // RAGGEMM_BF16_SUMS, else the CPU decides: `tiles` with AMX, `mmla` with BF16 of aarch64, else `fma` on aarch64 and
-  // `pairs` elsewhere. The rule has no effect unless products of bf16 are summed in f32.
+  // The rule that sums products of bf16 with bf16: an arithmetic that has a name in Arithmetic::bf16_sums. A rule gives
+  // the same bits on all CPUs. Default: the rule that RAGGEMM_BF16_SUMS names, else the rule of the CPU: `tiles` with
+  // AMX, `mmla` with BF16 of aarch64, else `fma` on aarch64 and `pairs` elsewhere. Has no effect unless products of
+  // bf16 are summed in f32.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
   // The precision of f32 with f32. kBf16X3 and kBf16X6 compute each f32 product from three or six bf16 products. They

@@ -13,7 +13,8 @@ namespace raggemm {
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
 // Returns InvalidArgument if the type of an operand, the precision or the activation is not allowed, alone or with the
-// types of other operands. Also if beta lacks c, a gate its activation, or an activation its gate.
+// types of other operands. Also if beta is given without c, a gate without an activation, or an activation without the
+// gate that it needs.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm

@@ -73,7 +73,7 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  // Checks that the product of any two of P, R and G does not overflow, even if the third one is 0. So a 0 counts as 1.
+  // Counts a 0 among P, R and G as 1, because the product of the other two must not overflow either.
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
@@ -176,7 +176,7 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
-// Fills `operand` from x in the mode kAllRagged. x is a 1-D array that is divided equally among the problems.
+// Fills `operand` from the array x of a call in the mode kAllRagged. x is 1-D and divided equally among the problems.
 absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
                            Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {

@@ -25,7 +25,7 @@ class Workspace {
 
   explicit Workspace(absl::Span<int64_t> memory);
 
-  // Returns the next array: n elements that are not initialized.
+  // Returns the next part of the workspace: n elements that are not initialized.
   int64_t* Take(int64_t n);
 
  private:

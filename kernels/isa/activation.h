@@ -130,7 +130,7 @@ struct Activations {
     }
   }
 
-  // Replaces gate and up by their gradients. `result` is the gradient of the gated result.
+  // Replaces gate and up by their gradients. `result` is the gradient of Gated(gate, up).
   template <Activation kActivation>
   static void GatedGradient(F result, F& gate, F& up) {
     F up_result = result, factor = up;

@@ -68,7 +68,7 @@ struct Avx512Bytes : Avx512S32 {
     return _mm512_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // Multiplies and adds in one asm statement, because GCC 12 spills products to memory if there are two (avx2.cc).
+  // Both instructions are in one asm statement. With two statements, GCC 12 spills products to memory (avx2.cc).
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));

@@ -203,7 +203,7 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     bool are_normal_;
   };
 
-  // The scales of kScaleSteps steps of k, for the 16 * kNv columns of LaneSteps.
+  // The scales of kScaleSteps steps of k in 16 * kNv columns. LaneSteps multiplies these columns.
   template <int kNv>
   class LaneScales {
    public:
@@ -250,13 +250,13 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
             _mm512_cmpgt_epu8_mask(codes, _mm512_set1_epi8(kMost))) == 0;
   }
-  // Subtracts `exponents` from the exponents of all elements except zeros. GFLOP/s for rhs of 2048x768 on two cores of
-  // Zen 4:
+  // Subtracts `exponents` from the exponents of all elements except zeros. GFLOP/s for three ways to handle zeros, for
+  // rhs of 2048x768 on two cores of Zen 4:
   //
   //     handling of zeros                                       1 row    16 rows
-  //     mask (here)                                             76       323
+  //     mask (this function)                                    76       323
   //     maximum of a saturated difference and the sign bit      72       317
-  //     zeros lose their sign (wrong)                           82       337
+  //     zeros lose their sign (wrong result)                    82       337
   RAGGEMM_INLINE static Words SubtractExponents(Words words, Words exponents) {
     const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
     return _mm512_mask_sub_epi16(words, nonzero, words, exponents);
@@ -269,7 +269,8 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
     return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // Multiplies each element by its scale. Both elements of 32-bit lane i have the scale with the code codes[i * step].
+  // Multiplies the 32 elements of `words` by their scales, one by one. codes[i * step] is the scale of elements 2 * i
+  // and 2 * i + 1.
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);

@@ -40,10 +40,11 @@ struct Codes {
   }
 };
 
-// Loads n elements of kBits bits, from element `first` of src on, into one word each. The other words are unspecified.
+// Loads n elements of kBits bits from src, beginning with element `first`, and puts each into one word. Words after the
+// first n are unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
-  static_assert(8 % kBits == 0);  // No element crosses the end of a byte.
+  static_assert(8 % kBits == 0);  // kBits divides 8, so no element crosses the end of a byte.
   using C = Codes<V>;
   const uint8_t* bytes = src + first * kBits / 8;
   if constexpr (C::kWidth == 1) {

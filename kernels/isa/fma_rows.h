@@ -52,8 +52,8 @@ constexpr Microkernel* TileKernel() {
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
-// True if there are dot kernels for a transposed rhs of type E: for f32 with AVX-512. GFLOP/s for f32 on two cores of
-// Zen 4, which read 33 GB/s from memory:
+// True if a transposed rhs of type E has dot kernels: only f32 with AVX-512. GFLOP/s of f32 products with packed panels
+// and with dot kernels, on two cores of Zen 4, which read 33 GB/s from memory:
 //
 //     rows, rhs, instruction set     packed panels    dot kernel
 //     1, 2048x768, AVX-512           14.0             14.7
@@ -62,7 +62,7 @@ inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DTy
 //     1, 2048x768, AVX2              15.5             14.8
 //     4, 2048x768, AVX2              58               53
 //
-// For words of bf16, packed panels and dot kernels are equally fast.
+// For pairs of bf16 elements (word_gemm.h), packed panels and dot kernels are equally fast.
 template <class V, class E, ArithmeticId kId>
 inline constexpr bool kHasDotTiles =
     kId == ArithmeticId::kF32&& V::kWidth == 16 && std::is_same_v<E, typename V::Scalar>;

@@ -53,10 +53,10 @@ inline constexpr int kNearSteps = 4;
 // Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` successive steps of k in one column of
 // rhs, or in one row of lhs.
 struct BlockScales {
-  const uint8_t* first;  // Scale of the first step and column. Null: all scales are 1.
+  const uint8_t* first;  // Scale of the first step of the first row or column. Null: all scales are 1.
   int64_t k_step;        // Bytes to the next scale along k.
   int64_t column_step;   // Bytes to the scale of the next column.
-  int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
+  int64_t steps;         // Number of steps of k that share a scale. A multiple of kScaleSteps.
   // Number of steps of k that come before the first step and share its scale. A multiple of kScaleSteps.
   int64_t offset;
 };
@@ -74,8 +74,8 @@ enum class End : uint8_t {
 
 // The rhs of a kernel call: a packed panel, or elements in their stored layout.
 struct RhsView {
-  // Row kk starts at data + kk * stride, in the element type that the kernel reads. For dot kernels (dot.h), column j
-  // starts at data + j * stride.
+  // Start of row 0. Row kk starts at data + kk * stride, in elements of the type that the kernel reads. For dot kernels
+  // (dot.h), the same holds for columns instead of rows.
   const void* data;
   // Stride of rhs in elements: between rows, or between columns for dot kernels. The panel's width if rhs is packed.
   int64_t stride;
@@ -107,10 +107,10 @@ struct MicrokernelArgs {
   // Only for GEMV kernels: the number of columns to compute, which is also the row stride of `chain` and `total`.
   int64_t columns;
   void* panel;  // Memory for a packed panel of rhs, [k][nr], for kernels that store it.
-  // Unfinished chains that one call leaves for the next one (End::kKeepChain), T [mr][nr]; [mr][columns] for GEMV
-  // kernels. With other values of End, kernels may leave garbage here.
+  // Unfinished chains that one call leaves for the next one (End::kKeepChain): elements of type T, [mr][nr], for GEMV
+  // kernels [mr][columns]. With other values of End, kernels may leave garbage here.
   void* chain;
-  const void* total;  // Totals that End::kAddTotal adds, T [mr][nr]; [mr][columns] for GEMV kernels.
+  const void* total;  // Totals that End::kAddTotal adds: elements of type T, [mr][nr], for GEMV kernels [mr][columns].
   OutView out;
   Begin begin;
   End end;
@@ -148,8 +148,8 @@ using Pack = void(const PackArgs&);
 struct PackAhead {
   Pack* pack;
   PackArgs left;               // Arguments of the packer for the part of the panel that is not packed yet.
-  int64_t slice;               // Steps of k in one slice of the panel.
-  int64_t src_step, dst_step;  // Bytes from one slice to the next, in src and in dst.
+  int64_t slice;               // Steps of k in a slice.
+  int64_t src_step, dst_step;  // Bytes from the start of a slice to the start of the next one, in src and in dst.
   int64_t count;               // Number of slices that this kernel call packs.
 };
 
@@ -166,7 +166,7 @@ struct EpilogueArgs {
   int64_t columns;
   const void* total;     // Totals, T [rows][total_stride].
   int64_t total_stride;  // Elements from row to row of `total`.
-  void* out;             // The result, in the format that FormatKernels::epilogue is for.
+  void* out;             // The result, in the format that this epilogue stores.
   int64_t out_stride;    // Elements from row to row of `out` and `c`.
   const void* c;         // The matrix c, in the format of `out`. May be the same memory as `out`.
   const void* alpha;     // One value of type T.
@@ -227,7 +227,7 @@ struct ActivationGradientArgs {
   const float* a;  // Gradient of the products weight * activation(gate) * up.
   float weight;
   void* gate;  // Output: the gradient of gate, or of gate and up if they are interleaved.
-  void* up;    // Output: the gradient of up. Null if `forward` has no `up` or is interleaved.
+  void* up;    // Output: the gradient of up. Null if `forward` has no `up`, or if gate and up are interleaved.
 };
 using ActivateGradient = void(const ActivationGradientArgs&);
 
@@ -310,8 +310,8 @@ struct QuantizedFormat {
   DType dtype;
   int bits;
   bool is_integer, is_signed;
-  int digits;                      // Binary digits of a number, with the hidden bit and without the sign.
-  int min_exponent;                // Exponent of the smallest normal number. Only used for floats.
+  int digits;                      // Bits of precision, with the hidden bit and without the sign.
+  int min_exponent;                // Exponent of the smallest normal number of the format. Unused for integers.
   uint32_t first_nonfinite = ~0U;  // Smallest code without the sign bit that is an infinity or a NaN.
   // Returns true if the format has an infinity.
   constexpr bool is_ieee() const { return first_nonfinite < (1U << (bits - 1)) - 1; }
@@ -403,9 +403,9 @@ struct KernelRow {
   int64_t vector;    // Number of sums in a vector.
   PackedLayout lhs, rhs;
   FormatKernels formats[kDTypes];   // Indexed by DType.
-  SplitPackers split[kPrecisions];  // Packers that split f32. Indexed by Precision. Null if not supported.
-  ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
-  ScaleSums* add_scaled_integers;   // Adds scaled s32 sums to float totals. Null if totals are integers.
+  SplitPackers split[kPrecisions];  // Packers that split f32, by Precision. Null if the row has none.
+  ScaleSums* add_scaled;            // Adds sums of type T, times their scales, to totals. Null if T is an integer.
+  ScaleSums* add_scaled_integers;   // Adds scaled sums of type s32 to totals. Null if T is an integer.
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;

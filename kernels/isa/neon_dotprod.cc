@@ -13,7 +13,7 @@ struct NeonDotProd : NeonS32 {
   using Words = uint32x4_t;
   static constexpr int kGroup = 4;
   static constexpr bool kFlips = true, kFlipsSameFormat = false;
-  static constexpr int kRows = 10;  // 11 rows would leave no registers for the excess of flipped bits (kFlipped).
+  static constexpr int kRows = 10;  // 11 rows would leave no registers for the products of flipped bits (kFlipped).
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 6, 4, 4, 2, 2, 2, 2, 2};
 
   using NeonS32::Pinned;

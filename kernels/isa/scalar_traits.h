@@ -124,9 +124,9 @@ struct FlushingTraits : ScalarTraits<float> {
     a = Flushed(a), b = Flushed(b), c = Flushed(c);
     const Vec sum = raggemm::Fma(a, b, c);
     if (__builtin_fabsf(sum) != kLeast) return Flushed(sum);
-    // Flushes a sum that the fma has rounded up to kLeast, but that is below kLeast if it is rounded with an unbounded
-    // exponent. Such sums exist because f32 numbers below kLeast are twice as far apart as with an unbounded exponent.
-    // Both sides of the comparison are exact: a and b have 8 digits, and c must be small if the sum is kLeast.
+    // Flushes a sum whose exact value is below kRoundsUp. With an unbounded exponent such a sum would round to less
+    // than kLeast. But f32 numbers below kLeast are twice as far apart, so the fma has rounded it up to kLeast. Both
+    // sides of the comparison are exact: a and b have 8 digits, and c must be small if the sum is kLeast.
     constexpr double kRoundsUp = 0x1p-126 - 0x1p-151;
     const double sign = sum < 0 ? -1 : 1, product = static_cast<double>(a) * static_cast<double>(b);
     return sign * product < kRoundsUp - sign * static_cast<double>(c) ? __builtin_copysignf(0, sum) : sum;

@@ -22,7 +22,7 @@
 namespace raggemm {
 namespace {
 
-// A matrix in the workspace that has one row for each row of a chunk, or of a piece.
+// A matrix in the workspace, with one row for each row of a chunk or of a piece (workspace.h).
 struct ChunkRows {
   char* data;
   DType type;
@@ -163,13 +163,13 @@ class MlpBackward {
 
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  // The gradient of a weight matrix or a bias: for each group, the product of the transposed `rows` and `by`. For a
-  // bias, `rows` is a column of ones.
+  // The gradient of a weight matrix or a bias. For each group it is transposed(rows) x by. `rows` are the inputs of the
+  // product, or a column of ones for a bias. `by` is the gradient of its outputs.
   struct WeightGradient {
     const std::optional<Array>& to;
-    float* sums;  // f32 sums for groups of several chunks. Only used if the gradient is narrower than f32.
+    float* sums;  // f32 sums of a group that has several chunks. Only used if the gradient is narrower than f32.
     ChunkRows rows, by;
-    bool is_trans = false;  // True: the weights are transposed, so the gradient is the transposed product.
+    bool is_trans = false;  // True: the weights and their gradient are stored transposed.
   };
 
   absl::Status RunWeights(const MlpPart& chunk) const {

@@ -202,8 +202,8 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
-// Checks that each gradient has the type and shape of its operand, which must be given and not quantized. Also checks
-// that no weights are in column blocks.
+// Returns an error if a gradient has another type or shape than its operand, if its operand is not given or is
+// quantized, or if any weights are in column blocks.
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
     if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");

@@ -30,7 +30,7 @@ struct MlpProduct {
   void* out;
   int64_t rows;
   bool is_gradient = false;  // True: multiplies by the transposed weights, without a bias.
-  bool adds = false;         // True: the product is added to out.
+  bool adds = false;         // True: adds the product to out. False: overwrites out.
 };
 
 struct CheckedMlp {

@@ -91,7 +91,8 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
   return raggemm::Run(*schedule, team_);
 }
 
-// Runs the products for u and v in one loop, so the product for v has a workspace of its own, of_gate.
+// Computes u and, if there is a w_gate, v (moe_mlp.h). Both products run in one parallel loop, so the product for v has
+// a workspace of its own, of_gate.
 absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
   const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
   if (!mlp.problem.w_gate) return Run(up);

@@ -22,8 +22,8 @@ struct RowRange {
   int64_t count() const { return end - begin; }
 };
 
-// Divides the rows `all` into parts. A part consists of whole groups that together have at most kPieceRows rows, or of
-// at most `most` rows of one larger group.
+// Divides the rows `all` of an expert MLP into parts. A part is one or more whole groups with at most kPieceRows rows
+// in total, or at most `most` rows of one larger group.
 struct MlpPart {
   const MlpRows& all;
   const int64_t most;
@@ -41,7 +41,7 @@ struct MlpPart {
 struct MlpPiece {
   RowRange rows;
   float* up;    // Rows of u (moe_mlp.h), or of u and v if w_up holds the gate. In MoeMlpProblem::up or the workspace.
-  float* gate;  // Rows of v if there is a w_gate. In MoeMlpProblem::gate or the workspace.
+  float* gate;  // Rows of v (moe_mlp.h), in MoeMlpProblem::gate or the workspace. Unused without w_gate.
 };
 
 // Sets buffers.chunk_sizes, the group sizes of the next products.

@@ -25,8 +25,8 @@ inline constexpr int64_t kPassRows = 8192;
 
 // f32 sums for the gradients of one group, if these are narrower than f32 and the group has several chunks.
 struct MlpWeightSums {
-  float* up = nullptr;    // Sums for w_up: [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
-  float* gate = nullptr;  // Sums for the gradient of w_gate: [H,I], or [I,H] if w_gate is transposed.
+  float* up = nullptr;    // Sums for w_up's gradient: [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
+  float* gate = nullptr;  // Sums for w_gate: [H,I]. Transposed if w_gate is.
   float* down = nullptr;  // Sums for w_down: [I,H]. Transposed if w_down is.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
@@ -35,7 +35,7 @@ struct MlpWeightSums {
 // weights and d belongs to the i-th row of the pass in `order`.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;  // [M] Values of row_slots.
-  int64_t* order = nullptr;  // [M] Numbers of all rows, sorted by token, then slot, then number.
+  int64_t* order = nullptr;  // [M] Indices of all rows, sorted by token, then by slot, then by index.
   int64_t* rows = nullptr;   // [R] Rows of the pass in ascending order.
   // [R] Row of d for each element of `rows`: the position of the element in the pass's part of `order`.
   int64_t* positions = nullptr;
@@ -49,7 +49,7 @@ struct MlpBuffers {
   // Divides `memory` into the arrays. If `memory` is null, only sets `words`.
   MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* memory);
 
-  int64_t words = 0;  // Length of all arrays together, in int64 elements. -1: too large.
+  int64_t words = 0;  // Length of the memory of all arrays, in int64 elements. -1 if it is too large.
 
   // Workspaces of GroupedGemm. of_gate is for the gate's product.
   absl::Span<int64_t> of_sizes, of_products, of_gate;

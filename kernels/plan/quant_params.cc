@@ -139,8 +139,8 @@ void ReadQuantParams(const Checked& checked, const QuantParams& params, const Gr
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
-  // Reads one value for each element. The rows of values do not repeat within the n elements, because these are in one
-  // matrix.
+  // Reads all n values in one call. This is possible because the n elements are in one matrix, so the rows of values do
+  // not begin again among them.
   if (block == 1) {
     const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
     return ReadValues(data, dtype, {row * params.cols + col, at.down ? params.cols : 1, n}, values);

@@ -40,8 +40,8 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
-// Returns the size of a block of stored rows. A GEMV has blocks of kKc steps and all columns of the tile. For other
-// modes, TilePlan::shape is a row of kRowsShapes, which limits the size.
+// Returns the size of the blocks of an rhs that is stored in rows. A GEMV has blocks of kKc steps and all columns of
+// the tile. In other modes, row TilePlan::shape of kRowsShapes limits the size.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -50,13 +50,13 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  // `least` is the smallest number of steps: 8, or kScaleSteps if scales multiply elements, or KernelRow::k_step if it
-  // is larger. Blocks of split f32 have a whole KC block.
+  // `least` is the smallest number of steps of a block: 8, or kScaleSteps if scales multiply elements, or
+  // KernelRow::k_step if that is larger. With split f32, a block has a whole KC block.
   const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && StepOf(context.call.rhs.dtype, blocks.k * blocks.n) > bytes) {
-    blocks.k = std::max(blocks.k / 2 / least * least, least);  // kc need not be a power of two if rhs has scales.
+    blocks.k = std::max(blocks.k / 2 / least * least, least);  // `least` may not divide kc / 2 if rhs has scales.
   }
   blocks.k_inner = false;
   return blocks;
@@ -200,9 +200,9 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has. If blocks go along k, the blocks of a tile follow each other in memory,
-// and the prefetched bytes begin kStreamAhead bytes ahead of this block, or one block ahead if a block is larger. If
-// blocks do not go along k, the prefetched bytes begin at the start of the next block.
+// Prefetches as many bytes as this block has. If blocks go along k (GoesAlongK), a tile's blocks are adjacent in
+// memory. The prefetched bytes then begin kStreamAhead bytes ahead of this block, or one block ahead if a block is
+// larger. Otherwise they begin at the start of the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

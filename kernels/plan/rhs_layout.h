@@ -33,7 +33,8 @@ struct PrefetchTarget {
   int64_t rows = 0, stride = 0;  // 0 rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
-  // Number of panels of the block, and of panels during which one column of runs is prefetched.
+  // `panels` is the number of panels of the block. One column of runs, run_lines lines of each row, is prefetched
+  // during panels_per_run panels.
   int64_t panels = 1, panels_per_run = 1;
   int64_t packer_parts = 0;  // Ratio: lines prefetched by the packer of a panel / by the kernel of a register tile.
   bool near = false;         // Prefetch::near.
@@ -58,7 +59,7 @@ struct RowsShape {
   int64_t steps;     // Largest number of steps of k of a block.
   double translate;  // Time of page walks, divided by the time of reading the block from memory.
 };
-// Value of RowsShape::steps for blocks that are as long as a KC block.
+// RowsShape::steps if only KC limits the length of blocks.
 inline constexpr int64_t kWholeKc = int64_t{1} << 30;
 inline constexpr RowsShape kRowsShapes[] = {
     {"small", 1. / 4, kMaxCols, kWholeKc, 0},
@@ -84,8 +85,9 @@ struct RhsLayout {
 // Returns the layout of rhs: stored rows, stored columns (transposed) or column blocks.
 const RhsLayout& LayoutOf(const TileContext& context);
 
-// Returns true if the blocks of a transposed rhs or of column blocks follow each other along k. lhs is then packed for
-// all of k at once, and must fit in its buffer. Always false with ragged K.
+// Returns true if a tile's blocks of a transposed rhs or of column blocks follow each other along k. This requires that
+// lhs, packed for all of k at once, fits in its buffer, and that blocks of scales end where KC blocks end. Always false
+// with ragged K.
 bool GoesAlongK(const TileContext& context, int64_t rows, int64_t k);
 
 }  // namespace raggemm

@@ -41,7 +41,7 @@ bool TakesDirect(const TileContext& context, int64_t /*rows*/) {
   return !context.call.rhs.is_trans && HasDirect(context);
 }
 
-// Returns the wide kernel if there are enough columns, else the kernel as wide as a packed panel.
+// Returns the widest direct kernel for mr rows that reads at most `cols` columns, or none if all are wider.
 DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t cols) {
   for (const DirectKernel& kernel : RhsKernels(context).direct[mr]) {
     if (kernel.run != nullptr && kernel.nr <= cols) return kernel;

@@ -34,9 +34,8 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// Largest value at which rhs counts as streaming from memory (kTilesPerStreamingThread). The value is the mean number
-// of rows of a group GEMM, divided by CostOfElement. rhs never counts as streaming if it is transposed, or with ragged
-// K.
+// rhs counts as streaming from memory (kTilesPerStreamingThread) if the mean number of rows of a group GEMM is at most
+// kShareOfRowsStreaming * CostOfElement. It never does if it is transposed, or with ragged K.
 constexpr double kShareOfRowsStreaming = 0.7;
 
 // Number of f32 fmas that pay for another thread. They take 5 us at 50 GFLOP/s.
@@ -57,13 +56,13 @@ constexpr int64_t kCostPerThread = 1 << 17;
 //     bf16, gradients   401   416
 //
 // If register tiles have at most 6 rows, m is 192 rows: the first register tile packs a panel while it computes, and so
-// takes as long as two. GFLOP/s for 512 rows by size of tiles, on two cores of Zen 3:
+// takes as long as two. GFLOP/s for 512 rows by size of a tile, on two cores of Zen 3:
 //
 //     84x512    119
 //     192x768   131
 //     192x384   4 % less than 192x768
 //
-// Sums of bytes do not have these larger tiles, because they would lose 7 %.
+// Tiles of integer sums have neither at least 768 columns nor 192 rows, because they would lose 7 %.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;
@@ -96,7 +95,7 @@ bool ShrinkBlocks(Schedule& schedule) {
 struct Work {
   int64_t cols = 0;
   int64_t rows = 0;
-  // For each row class, the rows and columns of one of its tiles. 0 if the class has no tile.
+  // Rows and columns of one tile of each row class. {0, 0} if the class has no tile.
   std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};
 };
 

@@ -68,8 +68,9 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   return costs;
 }
 
-// Returns the first mode that applies and that is used without comparing costs, or null if there is none. Costs are not
-// compared for modes with needs_no_costs, or if the layout has no choice of shapes (RhsLayout::shapes is 0).
+// Returns the mode that a tile of `rows` rows uses without comparing costs, or null if costs decide. This is the first
+// mode that applies and has needs_no_costs. If the layout has no choice of shapes (RhsLayout::shapes is 0), it is the
+// first mode that applies.
 const RhsModeRow* ModeWithoutCosts(const TileContext& context, int64_t rows) {
   const bool one_shape = LayoutOf(context).shapes == 0;
   for (const RhsModeRow& mode : RhsModes()) {

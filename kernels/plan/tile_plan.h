@@ -9,7 +9,7 @@ namespace raggemm {
 
 // The mode in which the kernels of a tile get rhs. rhs_mode.cc has a table of them.
 enum class RhsMode : uint8_t {
-  kDot,             // For few rows, if rhs is transposed: kernels transpose columns of rhs in registers.
+  kDot,             // Dot kernels, for few rows and a transposed rhs: they transpose columns of rhs in registers.
   kGemv,            // For few rows: streaming GEMVs read rhs once, in the order of memory.
   kDirect,          // Every register tile reads rhs in its stored layout.
   kDirectAndStore,  // The first register tile reads rhs and stores a packed panel for the others.

@@ -68,8 +68,9 @@ class Prefetcher {
   const TileTask& task_;
   NextTile next_tile_;
 
-  // The columns of runs that StartColumn has not started. `first` is their first cache line, and `lines` is their
-  // number of cache lines in each row. `panels` is the number of panels of the block that have no column yet.
+  // The part of rhs that is prefetched after the current column of runs. `first` is its first cache line, and `lines`
+  // is its number of cache lines in each row. `panels` is the number of panels of the block during which it is
+  // prefetched.
   PrefetchTarget rhs_;
   Prefetch at_{};
   // A column of runs has a run of adjacent cache lines from each row of rhs. The current column is divided into

@@ -201,13 +201,14 @@ class ArgumentBinder {
   const int64_t row_bytes_;  // Bytes of one packed row of lhs in a whole KC block.
   const char* packed_lhs_ = nullptr;
   int64_t steps_before_ = 0;  // Bytes of one packed row of lhs between the start of the KC block and the current block.
-  // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.
+  // Bytes from the current register tile to the one below it: lhs_bytes_ in packed lhs, sum_bytes_ in chains and
+  // totals, and result_bytes_ in the output of kernels.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
 // Computes a GEMM tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over the blocks of rhs, the panels
-// of a block, and the register tiles of lhs. The tiles after the GEMM tiles fill elements of out that belong to no
-// processed group.
+// of a block, and the register tiles of lhs. If `tile` is beyond the GEMM tiles, fills a part of out that belongs to no
+// processed group instead.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);

@@ -45,8 +45,8 @@ class ScratchLease {
   ScratchLease(const ScratchLease&) = delete;
   ScratchLease& operator=(const ScratchLease&) = delete;
 
-  // Takes `count` buffers of at least `bytes` bytes each from the list, or allocates them. Returns ResourceExhausted if
-  // memory is short.
+  // Takes `count` buffers of at least `bytes` bytes each from the buffers that the process keeps, or allocates them.
+  // Returns ResourceExhausted if memory is short.
   absl::Status Acquire(int64_t count, int64_t bytes);
   void* at(int64_t i) const { return blocks_[i]; }
 

@@ -31,7 +31,7 @@ constexpr Isa kAvx512Vnni{4};  // VPDPBUSD for bytes
 constexpr Isa kAvx512Bf16{5};  // VDPBF16PS for pairs of bf16
 constexpr Isa kAmx{6};         // Instructions TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes.
 
-// Returns a value for Cpu::isas that is true for the scalar ISA and the named ISAs.
+// Returns the value of Cpu::isas for a CPU with the scalar ISA and the named ISAs.
 std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) {
   std::array<bool, kMostIsas> all = {true};
   for (absl::string_view isa : isas) all[static_cast<size_t>(*IsaOf(isa))] = true;

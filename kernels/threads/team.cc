@@ -197,8 +197,9 @@ int64_t AvailableThreads(int64_t wanted, int64_t kept) {
 
 // Starts a team of at most `threads` threads, and calls body(worker) once on each of them.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
-  // Number of threads of the last team that this thread started. libgomp keeps them, unless the team was nested. The
-  // TLS model uses memory that is reserved for libraries loaded late, so the first use allocates nothing.
+  // Number of threads of the last team that this thread started. libgomp keeps them, unless the team was nested. With
+  // initial-exec, the variable lies in memory that is reserved for libraries loaded late, so the first use allocates
+  // nothing.
   __attribute__((tls_model("initial-exec"))) thread_local int64_t last_team = 1;
   const bool nested = omp_get_active_level() > 0;
   threads = AvailableThreads(threads, nested ? 1 : last_team);

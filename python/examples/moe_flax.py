@@ -29,7 +29,7 @@ class MoE(nnx.Module):
 
 
 def batch(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns random tokens near the centers of their kinds, and the wanted results: each token times its matrix."""
+    """Returns random tokens, each near the center of its kind, and targets: each token times the matrix of its kind."""
     centers, maps = (jax.random.normal(jax.random.key(i), (KINDS, *s)) for i, s in enumerate([(WIDTH,), (WIDTH,) * 2]))
     kind, noise = jax.random.randint(key, (TOKENS,), 0, KINDS), jax.random.normal(key, (TOKENS, WIDTH))
     x = centers[kind] + 0.5 * noise

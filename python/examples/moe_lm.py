@@ -103,9 +103,10 @@ def attention(layer: dict[str, Any], x: jax.Array, heads: int) -> jax.Array:
 
 
 def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[jax.Array, jax.Array]:
-    """Returns the cross entropy in nats of each byte of text [batch, context + 1] but the first, and the balance loss.
+    """Returns the cross entropy of each predicted byte in nats, [batch, context], and the balance loss.
 
-    The balance loss is the layers' mean of load_balance_loss, 1 if all experts get the same number of tokens.
+    text: bytes [batch, context + 1]. All except the first byte of each row are predicted. The balance loss is the mean
+    of load_balance_loss over the layers. It is 1 if all experts get the same number of tokens.
     """
     x, balance = parameters["embedding"][text[:, :-1]] + parameters["position"], jnp.float32(0)
     for layer in parameters["layers"]:

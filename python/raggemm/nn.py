@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The results of apply. raggemm.load_balance_loss takes logits and experts."""
+    """The results of raggemm.nn.apply. raggemm.load_balance_loss takes two of them, logits and experts."""
 
     out: jax.Array  # result, of the shape and dtype of x
     logits: jax.Array  # router logits, float32 [T,G]

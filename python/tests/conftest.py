@@ -79,7 +79,7 @@ def no_caches_of_other_modules():
 
 @pytest.fixture(autouse=True)
 def bounded_memory():
-    """Drops programs after a test if the process uses more than 1 GiB. Without this, processes grew to 4 GB."""
+    """Clears caches of programs after a test if the process uses more than 1 GiB. Otherwise, processes grew to 4 GB."""
     yield
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:

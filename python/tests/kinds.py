@@ -178,7 +178,8 @@ def _other_modes():
         kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
         kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
         kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # exact=False: a vmap joins the rows of all problems, so the one scale becomes a scale for each row.
+        # The scales of rhs are one row. vmap joins the rows of all problems, so each row of rhs gets a row of scales,
+        # and the bits change (exact=False).
         kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
         kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),

@@ -96,7 +96,10 @@ def padded(parts, length, fill, dtype):
 
 
 def matrices(rows, columns, sizes, axis):
-    """Returns the shape of each group's matrix. sizes: sizes along the ragged axis, or the number of equal groups."""
+    """Returns the shape of each group's matrix.
+
+    sizes: the groups' sizes along the ragged axis `axis`, or a number of groups that are all rows x columns.
+    """
     if np.ndim(sizes) == 0:
         return [(rows, columns)] * sizes
     return [(s, columns) if axis == 0 else (rows, s) for s in sizes.tolist()]

@@ -113,7 +113,7 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# Pairs (name of SETS, is_transposed). `./dev test` runs only "MX", "inference" and "delayed".
+# Parameters of test_dense: (name of SETS, is_transposed). `./dev test` runs only "MX", "inference" and "delayed".
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 

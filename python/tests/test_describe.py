@@ -25,7 +25,7 @@ def test_description_of_the_library():
     assert facts["instruction set"] == "{isa}: {reason}".format(**described["f32"])
     assert facts["bf16 with bf16"] == "{arithmetic} on {isa}: {reason}".format(**described["bf16"])
     assert described["bf16"]["arithmetic"] == ("tiles" if described["bf16"]["isa"] == "AMX" else "pairs")
-    assert facts["options"] == "on_error=log"  # "log" is the default of on_error with four devices.
+    assert facts["options"] == "on_error=log"  # With four devices, on_error is "log" by default.
     for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS"):
         assert facts[f"RAGGEMM_{name}"] == "not set"
 

@@ -185,7 +185,7 @@ def test_wrong_arguments():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process_count", [4])  # The next test runs two processes.
+@pytest.mark.parametrize("process_count", [4])
 def test_processes_over_loopback(process_count):
     """Each row is computed once, and about the least possible number of bytes is sent.
 

@@ -80,7 +80,7 @@ def test_donated_operands_are_overwritten(name):
     call, expected_result = ACCUMULATING[name]
     before = integers(3, *((G, K, N) if expected_result is add_weights else (ROWS[0], N)))
     compiled = jax.jit(call, donate_argnums=0).lower(before).compile()
-    c = jax.jit(jnp.copy)(before)  # No other array shares memory with c, the result of a program.
+    c = jax.jit(jnp.copy)(before)  # c is the result of a program, so no other array shares its memory.
     pointer = c.unsafe_buffer_pointer()
     out = compiled(c)
     assert out.unsafe_buffer_pointer() == pointer

@@ -1,4 +1,4 @@
-"""Tests result dtypes: float64 requires jax_enable_x64, and ragged_dot chooses the dtype of jax.lax.ragged_dot."""
+"""Tests result dtypes: float64 requires jax_enable_x64, and ragged_dot has the result dtype of jax.lax.ragged_dot."""
 
 import functools
 import warnings

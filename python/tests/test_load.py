@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 SOAKING = "RAGGEMM_SOAK" in os.environ
 CALLS = 20_000 if SOAKING else 4_000
-# The smallest call is one tile, and the largest has many tiles per thread.
+# (rows, k, n, group sizes) of the calls: from a single tile to many tiles per thread.
 SHAPES = [
     (5, 7, 3, (2, 0, 3)),
     (64, 40, 48, (1, 30, 12)),

@@ -83,7 +83,7 @@ def llama_4(p, x):
 
 
 def gpt_oss(p, x, top_k=3):
-    """Columns of gate and up alternate in w_up and b_up."""
+    """Computes an expert layer of gpt-oss for a token x. Columns of gate and up alternate in w_up and b_up."""
     logits = x @ p["router"] + p["router_bias"]
     chosen = best(logits, top_k)
     out = np.zeros(H)

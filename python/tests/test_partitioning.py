@@ -144,7 +144,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """An axis that is sharded over four devices is sliced to six elements, which XLA may leave on all four devices."""
+    """An axis of eight elements on four devices is sliced to six elements, which XLA may leave on all four devices."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)

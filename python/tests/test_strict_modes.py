@@ -65,7 +65,7 @@ class Program:
         return differentiable, {i: x for i, x in leaves.items() if i not in differentiable}
 
     def run(self, primals, others):
-        """Returns the results. Also returns the gradients of primals, unless primals is empty."""
+        """Returns the results of the program. Also returns the gradients of primals, unless primals is empty."""
         if not primals:
             return self.results(primals, others)
         out, pull, other_results = jax.vjp(lambda primals: self.results(primals, others), primals, has_aux=True)

@@ -9,7 +9,7 @@ import raggemm
 
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", re.MULTILINE)
 WHOLE_MODULE = re.compile(r"^\.\. automodule:: ([\w.]+)\n   :members:$", re.MULTILINE)
-# Documented modules, except for those of raggemm.compat. `import raggemm` does not import all of them.
+# Modules whose public names the reference must list, besides the modules of raggemm.compat.
 MODULES = ["raggemm", "raggemm.nn", "raggemm.expert_parallel"]
 
 
@@ -69,7 +69,7 @@ def test_every_page_outside_of_docs_is_included(root, docs):
 
 
 def test_links_name_the_file_and_not_the_page_that_includes_it(root, docs):
-    """Some pages only include another file, and look empty on a repository host. So links lead to that file instead."""
+    """Some pages only include another file, and look empty on a repository host. Links lead to the included file."""
     import outside
 
     including_pages = set(outside.includes(docs).values())

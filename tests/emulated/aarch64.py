@@ -75,7 +75,7 @@ def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
     excluded = "|".join(EXCLUDED)
     assert all(re.compile(pattern) for pattern in EXCLUDED)
     steps.run("ctest", "ctest", "--preset", "aarch64", "-E", excluded, env={"RAGGEMM_TESTS_SLOWER": "10"})
-    # fuzz_problems computes about 2,100 problems in this time, on two cores of Zen 4.
+    # In these 180 seconds, fuzz_problems computes about 2,100 problems, on two cores of Zen 4.
     fuzz = ["qemu-aarch64-static", "-cpu", "max", f"{BUILD}/bin/fuzz_problems", "--seconds=180"]
     steps.run("random problems", *fuzz)
     for pattern, reason in EXCLUDED.items():

@@ -22,7 +22,7 @@ ENVIRONMENT = {
 
 
 class NotCovered(Exception):
-    """Raised if a chroot cannot be made here. The text of the exception says why."""
+    """Raised if a Debian 13 chroot cannot be made on this machine. The text of the exception says why."""
 
 
 class Root:

@@ -275,8 +275,8 @@ int RunCorpus(const std::string& path) {
   return wrong == 0 ? 0 : 1;
 }
 
-// Returns false under Valgrind, which computes denormals even in float modes that flush them. So arithmetics that flush
-// give other bits under Valgrind.
+// Returns true if float modes that flush denormals work. They do not under Valgrind, so arithmetics that flush give
+// other bits under Valgrind.
 bool FlushesDenormals() {
   const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;

@@ -11,7 +11,8 @@ HEAD = "# Checksums of the results of edge.textproto and formats.textproto (test
 def runs() -> list[list[str]]:
     """Returns the flags of each run of ffi_driver, which override earlier flags of the command.
 
-    The edge cases run in their own types and in other types. The cases of formats.textproto run with two bf16 rules.
+    The cases of edge.textproto run in their own types, in f16, in f64, and in bf16 with each of the four bf16 rules.
+    The cases of formats.textproto run with two bf16 rules.
     """
     edge, formats = f"--cases={CASES}/edge.textproto", f"--cases={CASES}/formats.textproto"
     types = [[], ["--dtype=f16"], ["--dtype=f64"], ["--dtype=bf16"]]

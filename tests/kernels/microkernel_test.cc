@@ -22,9 +22,9 @@ namespace {
 
 class Microkernels : public IsaTest {
  protected:
-  // A kernel, and the register tile of mr x nr that it computes. If `packed`, the kernel reads a packed panel of rhs.
-  // If `dot`, it reads columns of the stored rhs, otherwise rows. If `stores_panel`, it also packs these rows. If
-  // `streams`, it is a streaming GEMV.
+  // A kernel, and the register tile of mr x nr that it computes. If `packed`, the kernel reads a packed panel.
+  // Otherwise it reads the stored rhs: columns if `dot`, else rows. If `stores_panel`, it also packs the rows that it
+  // reads. If `streams`, it is a streaming GEMV.
   struct Tile {
     const KernelRow& row;
     Microkernel* run;

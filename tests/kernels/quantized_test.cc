@@ -297,8 +297,7 @@ TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   }
 }
 
-// Each scale covers 96, 160 or 224 steps of k. KC blocks have the same length, because they are never longer than the
-// steps that share a scale.
+// Each scale covers 96, 160 or 224 steps of k. KC blocks have the same length, because none spans two scales.
 TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {

@@ -107,8 +107,8 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
   ExpectParts(ErrorOf(TestProblem(spec)), {"replica"});
 }
 
-// With all ragged, a matrix has a size along each axis. Each size fits into int64, but the product of both overflows or
-// is larger than the buffer.
+// In the mode all ragged, a group's matrix has a size along each axis. Each size fits into int64, but their product
+// overflows or is larger than the buffer.
 TEST_F(Sizes, AllRaggedBlocksMustFitIntoTheBuffer) {
   for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {

@@ -71,7 +71,7 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Adds the products of row i of lhs and step k to `chains`. After the last step, the products are +0.
+// Adds the products of lhs[i, k] and row k of rhs to `chains`. If k is beyond the last step, adds products of +0.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());

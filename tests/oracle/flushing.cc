@@ -9,8 +9,8 @@
 namespace raggemm {
 namespace {
 
-// Rounds x + error to f32 once, to nearest even, as if the exponent had no lower limit. Then flushes a result below the
-// smallest normal number to zero.
+// Rounds the exact sum x + error to f32 once, to nearest even, as if the exponent had no lower limit. Then flushes a
+// result below the smallest normal number to zero.
 float RoundAndFlush(double x, double error) {
   // Rounds x + error to odd in float64, so that the later rounding to f32 gives the same result as a single rounding.
   if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {

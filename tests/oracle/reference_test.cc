@@ -93,9 +93,9 @@ TEST_F(ReferenceTest, RaggedMWithProblemsAndReplicas) {
   problem_.out = Out({8, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 0, 1, 2, 0, 0, 2}, {2, 2, 2});
   EXPECT_THAT(Want(), ElementsAre(1, 20, 30, 0, 500, 600, 7000, 8000));
-  problem_.alpha = Values({4}, {2, 3, 4, 5});  // One value for each group of each problem.
+  problem_.alpha = Values({4}, {2, 3, 4, 5});  // alpha has one value for each group of each problem.
   EXPECT_THAT(Want(), ElementsAre(2, 60, 90, 0, 2000, 2400, 35000, 40000));
-  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // One value for each group of each replica.
+  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // alpha has one value for each group of each replica.
   EXPECT_THAT(Want(), ElementsAre(2, 60, 150, 0, 3000, 3600, 63000, 72000));
 }
 
@@ -158,7 +158,7 @@ TEST_F(ReferenceTest, Uniform) {
 }
 
 TEST_F(ReferenceTest, AllRagged) {
-  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // Group 0 has a 1x1 matrix, and group 1 a 2x2 matrix.
+  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // lhs has a 1x1 matrix for group 0, and a 2x2 matrix for group 1.
   problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix.
   problem_.out = Out({5});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix. Element 4 belongs to no group.
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 2});

@@ -47,8 +47,8 @@ uint64_t Encode(const Format& format, double value) {
   const double magnitude = std::abs(value);
   if (std::isinf(value)) return sign | ((uint64_t{1} << (format.bits - format.digits)) - 1) << fraction_bits;
   const int exponent = magnitude == 0 ? format.min_exponent : std::max<int>(std::ilogb(magnitude), format.min_exponent);
-  // The added fraction includes the leading 1 of a normal number, which carries into the exponent field and makes the
-  // field one larger.
+  // A normal number's fraction is added with its leading 1, which carries into the exponent field. So the field becomes
+  // exponent - min_exponent + 1. The field of a subnormal number stays 0.
   const uint64_t field = exponent - format.min_exponent;
   return sign | ((field << fraction_bits) + static_cast<uint64_t>(std::ldexp(magnitude, fraction_bits - exponent)));
 }

@@ -39,7 +39,7 @@ std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
 
 }  // namespace
 
-// Computes the expected values once for all ISAs, because this takes longer than all calls together.
+// Computes the expected values once for all ISAs, because computing them takes longer than all calls together.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, absl::Span<const int64_t> threads) {
   const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
   if (!expected.ok()) return testing::AssertionFailure() << expected.status();

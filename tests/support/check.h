@@ -26,7 +26,7 @@ testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
 void ExpectRight(const ProblemSpec& spec);
 
-// Does the same as GivesExpectedBits(spec), but with 1, 2, 3 and 8 OpenMP threads.
+// Checks results of a spec's problem like GivesExpectedBits(spec), but with 1, 2, 3 and 8 OpenMP threads.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);

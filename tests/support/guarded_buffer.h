@@ -8,7 +8,7 @@
 
 namespace raggemm::test {
 
-// The end of a buffer that is next to the unmapped page.
+// The side of a buffer on which the unmapped page lies: behind its end, or before its start.
 enum class Cliff : uint8_t { kBehind, kBefore };
 
 // A buffer next to an unmapped page. data() is null if the buffer has no bytes.

@@ -70,7 +70,8 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// Adds to the bounds of `product` the effect of errors of lhs. `errors` has the largest error of each element of lhs.
+// Adds to the error bounds of `product` the errors that come from lhs. `errors` has the largest error of each element
+// of lhs.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {

@@ -49,7 +49,7 @@ struct ProblemSpec {
   // and k are not used.
   int64_t m = 1, n = 1, k = 1;
   std::vector<int64_t> sizes = {};  // Group sizes, [problems, replicas, groups]. With all ragged: sizes along M.
-  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and K. With all ragged only.
+  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and along K. Only used with all ragged.
   // True if the operand is stored with its axes swapped: lhs as [K,M] instead of [M,K], with ragged K as [M,K] instead
   // of [K,M], and rhs as [N,K] instead of [K,N].
   bool lhs_flipped = false, rhs_flipped = false;
@@ -70,7 +70,8 @@ struct ProblemSpec {
   //
   //   {}                   none
   //   {0}                  one value for the operand
-  //   {1}                  one value for each processed group, with kPerReplica for each group of each replica
+  //   {1}                  one value for each processed group. If parameter_rows is kPerReplica, one value for
+  //                        each group of each replica
   //   {rows, columns}      one value for each block of this many rows and columns of the stored matrix. 0: the block
   //                        has the whole axis
   //   {rows, columns, 0}   the same, but all groups share the values of one matrix
@@ -133,7 +134,7 @@ class TestProblem {
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
   // Sets every byte of out to 0xFF, a NaN in every float type.
   void ClearOut();
-  // Copies c to out, and then lets c point to the memory of out.
+  // Copies c to out, and makes c point to out, so that both are the same memory.
   void AliasOutWithC();
   bool SurroundingsIntact() const;
 

@@ -16,7 +16,7 @@ class TestMlpBackward {
   explicit TestMlpBackward(const MlpSpec& spec);
 
   MoeMlpExtents Extents() const;
-  void ClearGradients();  // Sets every byte of the gradients to 0x55.
+  void ClearGradients();  // Sets every byte of the gradients to 0x55, so that tests see what a call writes.
   // Clears the gradients and runs the call. Expects that the call writes nothing after the end of its workspace.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> Bits() const;

@@ -91,7 +91,7 @@ def median_ms(programs: Mapping[str, Program], effort: Effort) -> dict[str, floa
 
 
 class Checks:
-    """Counts checks, and collects failures. Errors are in units of the tolerance."""
+    """Counts checks, and collects failures. An error is given as a multiple of its tolerance."""
 
     def __init__(self) -> None:
         self.count = 0

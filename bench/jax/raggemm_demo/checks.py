@@ -25,7 +25,7 @@ _SAMPLED_ROWS = 4  # Largest number of rows that are checked in a sampled group.
 _Array = jax.Array | np.ndarray
 
 
-@jax.jit  # Fuses loops, because each unfused loop would pass over gigabytes of weight gradients.
+@jax.jit  # jit fuses loops. Unfused, each loop would pass over gigabytes of weight gradients.
 def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
     def lengths(a: jax.Array) -> jax.Array:
         squares = jnp.square(a)

@@ -58,7 +58,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
             x += attention(config, window, layer["attention"], normed, layer_cache, positions)[0]
         return x
 
-    # `shares` has the fraction of weights that a decoding step reads, by the name of the weights in a layer.
+    # `shares` has the fraction of a layer's weights that a decoding step reads, for each name of weights.
     layers, shares = (
         weights["layers"],
         {"experts": active_share, "router": 1, "dense": 1, "shared": 1, "expert_bias": 1},

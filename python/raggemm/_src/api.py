@@ -37,7 +37,7 @@ def jit_eager_calls(
     """Returns a decorator that runs eager calls of a function through jax.jit.
 
     So arguments of eager calls are checked only once for each signature. A call is eager if each argument named in
-    `arrays` is None or an untraced JAX array, and all other arguments are hashable. jit gets these as static arguments.
+    `arrays` is None or an untraced JAX array, and all other arguments are hashable, because they are static in jit.
 
     Args:
       arrays: names of the parameters that are arrays.

@@ -134,7 +134,7 @@ class Call:
     dims_names: tuple[str, ...] = ()  # names of the dims arrays; (): default names
     c_name: str = "c"
     row_index_name: str = "row_index"
-    lhs_name: str = "lhs"  # used only with row_index
+    lhs_name: str = "lhs"  # name of lhs, used only with row_index
     operands: tuple[str, ...] = ()  # names of the given optional operands; bind() sets this field
 
     @property

@@ -18,8 +18,9 @@ from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
 # Widths of the blocks of PackedWeights, in columns. For N columns, prepack chooses the widest block that adds at most
-# _PADDING * N columns of zeros, or the least width of the dtype if each block adds more. The widest is 256, because a
-# streaming GEMV reads up to 256 columns of floats, or 128 of quantized elements, at a time.
+# _PADDING * N columns of zeros. If each block adds more, it chooses the smallest: _LEAST_WIDTH for floats,
+# _LEAST_QUANTIZED_WIDTH for quantized elements. The widest is 256, because a streaming GEMV reads up to 256 columns of
+# floats, or 128 of quantized elements, at a time.
 _WIDTHS, _LEAST_WIDTH, _LEAST_QUANTIZED_WIDTH = (256, 128, 64), 64, 128
 _PADDING = 1 / 16
 

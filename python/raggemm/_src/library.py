@@ -91,9 +91,10 @@ def call_name(target: str) -> str:
 
 @functools.cache
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
-    """Returns (constant, per_group): a grouped_gemm call needs a workspace of constant + per_group * P*R*G int64.
+    """Returns (constant, per_group): a grouped_gemm call needs constant + per_group * P*R*G int64 of workspace.
 
-    dims_arrays: number of dims arrays of the call, at most six.
+    P, R and G are the numbers of problems, replicas and groups. dims_arrays: number of the call's arrays of group
+    sizes, at most six.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))

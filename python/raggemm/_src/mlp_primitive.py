@@ -16,7 +16,8 @@ from raggemm._src.call import to_column_blocks
 from raggemm._src.mlp_reference import MlpCall, compute_cotangents
 from raggemm._src.primitive import register_jitted_impl
 
-# The MLP. Operands: its arguments. Results: its value, and the first products (up and gate) if a gradient keeps them.
+# The primitive of the whole MLP. Operands: the arguments of moe_mlp. Results: its value and, if a gradient keeps them,
+# the first products (up and gate).
 mlp_p = Primitive("moe_mlp")
 # The tangent of the MLP. Operands: the arguments, the kept first products, and a tangent for each argument number in
 # TangentCall.argnums. The primitive is linear in these tangents. Result: the tangent of the value.

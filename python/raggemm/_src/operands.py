@@ -1,4 +1,4 @@
-"""Operand, the class of a checked lhs or rhs, and the checks of both."""
+"""Checks lhs and rhs of a product. Operand is the class of a checked lhs or rhs."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ class ArgNames(NamedTuple):
 
     lhs: str = "lhs"
     rhs: str = "rhs"
-    sizes: str | None = None  # name of all dims arrays; None: names such as lhs.first_dims
+    sizes: str | None = None  # name of all arrays of group sizes; None: names such as lhs.first_dims
     c: str = "c"
     bias: str = "bias"
     row_index: str = "row_index"

@@ -109,9 +109,9 @@ _log = logging.getLogger("raggemm.override")
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
-    "preferred_element_type",  # read from the aval of the result
+    "preferred_element_type",  # not read, because it is the dtype of the result's aval
     "group_offset",  # always None in the lowering rule
-    "out_sharding",  # read from the aval of the result
+    "out_sharding",  # not read, because the result's aval has it
 }
 
 
@@ -159,7 +159,7 @@ def _explain_fallback(operands: Any, out: Any, params: dict[str, Any]) -> str | 
 
 
 def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
-    """Runs a trial in a new thread, without the caller's contexts (traces, meshes, precisions)."""
+    """Runs the function `trial` on the CPU in a new thread, without the caller's traces, meshes and precisions."""
 
     def run():
         # Sets a precision that raggemm supports, because the user may have configured an unsupported default precision.

@@ -186,9 +186,9 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
     product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
-    # Exponent 0 means that absmax * (1 / largest) is in [2^-127, 2^-126). Computed without the factor 2^64, it would be
-    # subnormal with one fraction bit less, and 2^-127 * (1 + 2^-23) would round to 2^-127. So with exponent 0, a
-    # fraction of 1 does not count as above 2^-127.
+    # Without the factor 2^64, an absmax * (1 / largest) in [2^-127, 2^-126) (exponent 0) would be subnormal, with one
+    # fraction bit less. Then 2^-127 * (1 + 2^-23) would round to 2^-127. So with exponent 0, a fraction of 1 does not
+    # count as above 2^-127.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)

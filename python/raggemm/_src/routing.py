@@ -38,8 +38,8 @@ class Router(NamedTuple):
     """A rule that computes weights and experts from logits."""
 
     top_k: int
-    score: str  # key of SCORES
-    pre_softmax: bool  # True: softmax over all experts. False: over the chosen experts
+    score: str  # name of the score function, a key of SCORES
+    pre_softmax: bool  # True: a softmax is over all experts. False: over the chosen experts
     groups: ExpertGroups | None
     renormalize: bool  # True: weights are divided by their sum
 

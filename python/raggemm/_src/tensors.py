@@ -24,7 +24,7 @@ def _summarize(x: Any) -> str:
 
 
 class Container:
-    """Base class of the three pytrees: a repr with shapes instead of numbers, and serialization by flax as a dict."""
+    """Base class of QuantizedTensor, PackedWeights and GroupedTensor: a repr with shapes, and serialization by flax."""
 
     def __repr__(self) -> str:
         parts = (f"{name}={_summarize(x)}" for name, x in _fields(self).items() if x is not None)

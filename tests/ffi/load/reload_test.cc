@@ -26,7 +26,7 @@ void LoadCallClose(const std::string& executor, host::TaskRunner* pool) {
   ASSERT_EQ(host::Instantiate(plugin.instantiate, call.attributes).message, "");
   ASSERT_EQ(host::Execute(plugin.execute, call, pool).message, "");
   EXPECT_TRUE(HasBits(test.problem.out, expected));
-  call.results[1].dims = {0};  // Makes the call invalid. An error must not leak memory.
+  call.results[1].dims = {0};  // Makes the next call fail. Its error must not leak memory.
   EXPECT_THAT(host::Execute(plugin.execute, call, pool).message, testing::HasSubstr("int64_workspace has 0 elements"));
 }
 

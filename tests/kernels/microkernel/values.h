@@ -109,7 +109,8 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Returns the type of the elements in a packed panel. Panels of 8-bit integers keep the type of the matrix, s8 or u8.
+// Returns the type of the elements in packed panels of a matrix: the type of the matrix (s8 or u8) if panels have 8-bit
+// integers, else layout.element.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }

@@ -123,7 +123,7 @@ class _GroupMatrices:
         x = jnp.pad(self.x, ((0, 0),) * (self.x.ndim - 1) + ((0, -columns % block[1]),))
         if self.rows is None:
             x = jnp.pad(x, ((0, 0), (0, -rows % block[0]), (0, 0)))
-        elif block[0] > 1:  # Each group must start a new block.
+        elif block[0] > 1:  # Moves each group's rows to the start of a new block.
             at = block_of_each_row(self.rows, self.sizes, block[0]) * block[0] + self.rows.offset % block[0]
             x = jnp.zeros((counts[0] * block[0], x.shape[1]), x.dtype).at[at].set(x, mode="drop")
         q = quantize_blocks(x, QuantSpec(dtype, scale_dtype, False, counts, None))
@@ -160,7 +160,7 @@ def _quantize(groups: _GroupMatrices, q: GroupedQuantizer, amax: jax.Array | Non
 
 
 def quantize_along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence[int]) -> Any:
-    """Quantizes an operand of a product along its contracted axes. Transposes data only if its columns are ragged.
+    """Quantizes an operand of a product along its contracted axes. The result is transposed if columns are ragged.
 
     Returns x unchanged if x is already quantized, or if there is no quantizer.
     """

@@ -149,7 +149,7 @@ def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRow
     row = jnp.arange(count, dtype=jnp.int32)
     expert = jnp.searchsorted(jnp.cumsum(sizes), row, side="right").astype(jnp.int32)
     expert = jnp.minimum(expert, experts - 1)
-    pair = row - pad_offsets[expert]  # index of the row's pair of token and expert, counted expert by expert
+    pair = row - pad_offsets[expert]  # index of the row's (token, expert) pair among all pairs, sorted by expert
     is_padding = pair >= jnp.cumsum(routed)[expert]
     index = jnp.searchsorted(
         jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1
