@@ -29,8 +29,8 @@ struct Contender {
 // PeerThreads::kOwn. If the case has several threads, peers without one_call appear a second time, with kOuter.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
-// Returns peers that multiply the f32 operands of `wide_case` in `wide`. These operands are already widened, so calls
-// widen nothing.
+// Returns the peers that support `wide_case`, as contenders. The operands in `wide` are already widened to f32, so
+// calls widen nothing.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
 // Returns our library as a contender that multiplies the bf16 operands in `wide` instead of the quantized ones of `c`.

@@ -163,8 +163,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// Times each candidate in widened_ in two rounds, or in one if its calls take kLongCall seconds. Adds the candidate
-// with the fastest round to entrants_. If its results are wrong, also adds the next candidate.
+// Times each candidate in widened_ in two rounds, or in one if its calls take kLongCall seconds. Adds candidates to
+// entrants_ in the order of their fastest rounds, until one has right results.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
   for (Entrant& candidate : widened_) {

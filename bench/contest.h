@@ -53,8 +53,8 @@ class Contest {
   const Memory& memory_;
   const Memory* wide_ = nullptr;
   std::vector<Entrant> entrants_;  // Contenders that are timed. The first contender is our library.
-  // Candidates that multiply operands that are already widened. The fastest candidate becomes an entrant whose calls
-  // also widen the operands.
+  // Peers whose calls multiply operands that are already widened. ChooseWidened adds the fastest one to entrants_, with
+  // calls that also widen the operands.
   std::vector<Entrant> widened_;
   int64_t next_set_ = 0;
 };

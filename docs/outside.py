@@ -1,8 +1,8 @@
 """Includes pages outside of docs in the site, and converts links.
 
 A page of the site may include a Markdown file. Links in the file are relative to the file, so that they also work on a
-repository host. Each link target becomes the page that includes it, or stays the file itself, which Sphinx copies.
-Broken links are not changed, and Sphinx warns about them.
+repository host. A link to an included file becomes a link to the page that includes it. Sphinx copies the targets of
+other links. Broken links are not changed, and Sphinx warns about them.
 """
 
 import os
@@ -24,8 +24,10 @@ def includes(docs: pathlib.Path = DOCS) -> dict[pathlib.Path, pathlib.Path]:
 
 
 def convert_links(page: pathlib.Path, text: str, folder: pathlib.Path, placed: dict) -> str:
-    """Makes links in `text` that are relative to `folder` relative to the page. Links to an included file become links
-    to its page."""
+    """Makes the relative links in `text` relative to the folder of `page` instead of `folder`.
+
+    A link to an included file becomes a link to the page that includes the file.
+    """
 
     def link(match: re.Match) -> str:
         target = (folder / match[1]).resolve()

@@ -27,8 +27,8 @@ struct DecodedCall {
   absl::Span<int64_t> workspace;
 };
 
-// Requires the members of a custom call that its handlers use. `config` is a message with the options and on_error.
-// `problem` also needs an overload of FillOutWithNaN.
+// Satisfied by a class with the members that the handlers of a custom call use. `config` is a message with the options
+// and on_error. FillOutWithNaN needs an overload for `problem`.
 template <class Call>
 concept IsCustomCall = std::derived_from<Call, DecodedCall> && requires(Call call, BufferReader& buffers) {
   { Call::kDescription } -> std::convertible_to<const CustomCall&>;

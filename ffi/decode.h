@@ -55,9 +55,9 @@ absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
-// Parses the attribute `names`, a comma-separated list of slot=word. The words point into `list`. A slot is a name of
-// kMatrixSlots, kDimsSlots or kOperandSlots. InvalidArgument for an unknown or repeated slot, or a word that does not
-// match [A-Za-z_][A-Za-z0-9_.]{0,63}.
+// Parses `list`, a comma-separated list of slot=word, into `names`. The words in `names` point into `list`. A slot is a
+// name of kMatrixSlots, kDimsSlots or kOperandSlots. InvalidArgument for an unknown or repeated slot, or a word that
+// does not match [A-Za-z_][A-Za-z0-9_.]{0,63}.
 absl::Status ParseOperandNames(absl::string_view list, OperandNames& names);
 
 // Reads the operands and results of a call, in order. Stops at the first error.

@@ -147,8 +147,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Returns the arithmetic, the default ISA for it, and the reason for both, as a JSON object. `as` is the name of the
-// arithmetic. `because` is the reason for the arithmetic, or empty.
+// Returns a JSON object: the name `as` of the arithmetic, its default ISA (null if there is none), and a reason. The
+// reason is `because`, the reason for the arithmetic, followed by the reason for the ISA or the error.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

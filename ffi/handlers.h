@@ -11,7 +11,7 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// All other symbols of the library are hidden.
+// The library exports the following functions. All its other symbols are hidden.
 #pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {

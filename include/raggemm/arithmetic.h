@@ -67,14 +67,15 @@ struct Splitting {
   const char* name;
   int64_t parts;
   int64_t products;  // Number of bf16 products for each f32 product.
-  // For each bf16 product, the indices of the parts of lhs and rhs that it multiplies. Small products come first.
+  // For each bf16 product that replaces an f32 product, the indices of the parts of lhs and rhs that it multiplies.
+  // Small products come first.
   struct {
     uint8_t lhs, rhs;
   } order[6];
   double error;  // Largest relative error of one f32 product.
 };
 
-// The precisions, in the order of kSplittings.
+// A method of multiplying f32 operands. The value is the index of its row in kSplittings.
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };
 
 // The fields of each row are name, parts, products, order and error. tests/oracle/reference.cc proves the values of

@@ -119,9 +119,9 @@ struct GroupedGemmProblem {
   // The optional operands follow. operands.h has their table. The compute type is s32 if out is s32, else f64 if lhs,
   // rhs or out is f64, else f32.
 
-  // The added matrix, with the shape and type of out. Never read in groups with beta = 0.
+  // The matrix c, added as beta * c, with the shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
-  // The added rows, [rows,N]: one row for each processed group (rows = P*G_local), or for each processed group of each
+  // The bias, [rows,N]: one row for each processed group (rows = P*G_local), or for each processed group of each
   // replica (rows = P*R*G_local, not with ragged K). Ragged N and all ragged have no bias.
   std::optional<Array> bias;
   // The factor of the product, in the compute type: one value, [], or one value for each processed group or for

@@ -143,8 +143,7 @@ void AmxByteGemm(const MicrokernelArgs& args) {
   AmxGemm<V, Tiles, Other, kRowTiles>(args);
 }
 
-// Packs lhs from rows that are contiguous along k. The layout is [lines of k][rows, rounded up to whole tiles][bytes of
-// a line].
+// Packs lhs from rows that are contiguous along k, to [lines of k][rows, rounded up to whole tiles][bytes of a line].
 template <class V>
 void PackLinesAlongK(const PackArgs& args) {
   for (int64_t i = 0; i < args.width; ++i) {

@@ -44,8 +44,8 @@ struct Prefetch {
   int64_t run_left;  // Lines from `line` to the end of its run.
   int64_t run;
   int64_t skip;  // Bytes from the start of the last line of a run to the start of the first line of the next run.
-  // True: a streaming GEMV loads the lines into L1 instead, and takes only kNearSteps steps of k in each pass. All
-  // lines must be readable memory.
+  // True: a streaming GEMV loads the lines into L1 instead of prefetching them into L2, and computes only kNearSteps
+  // steps of k in each pass. All lines must be readable memory.
   bool near = false;
 };
 inline constexpr int kNearSteps = 4;
@@ -125,11 +125,11 @@ using Microkernel = void(const MicrokernelArgs&);
 //
 // Packers store whole vectors, so the end of a row may overwrite the start of the next row of dst. They therefore write
 // the rows in order. Packers that write column by column begin with the last vector of columns. The last row ends with
-// zeros up to a whole vector, and dst has room for them. In panels of words or
-// lines, the steps from k up to k_padded are zero.
+// zeros up to a whole vector, and dst has room for them. In panels of words or lines, the steps from k up to k_padded
+// are zero.
 struct PackArgs {
   const void* src;
-  int64_t src_stride;  // Elements of src from row to row, or from column to column if transposed.
+  int64_t src_stride;  // Row stride of src, or column stride for Packers::transposed, in elements.
   int64_t k;
   int64_t k_padded;  // Steps of k with padding: at least k, and a multiple of KernelRow::k_step.
   int64_t width;
@@ -165,8 +165,8 @@ struct EpilogueArgs {
   int64_t rows;
   int64_t columns;
   const void* total;     // Totals, T [rows][total_stride].
-  int64_t total_stride;  // Elements from row to row of `total`.
-  void* out;             // The result, in the format that this epilogue stores.
+  int64_t total_stride;  // Row stride of `total`, in elements.
+  void* out;             // The result, in the format that FormatKernels::epilogue is for.
   int64_t out_stride;    // Elements from row to row of `out` and `c`.
   const void* c;         // The matrix c, in the format of `out`. May be the same memory as `out`.
   const void* alpha;     // One value of type T.
@@ -224,7 +224,7 @@ using Combine = void(const CombineArgs&);
 // have in `forward`.
 struct ActivationGradientArgs {
   ActivationArgs forward;
-  const float* a;  // Gradient of the products weight * activation(gate) * up.
+  const float* a;  // The gradient of weight * activation(gate) * up, for each column.
   float weight;
   void* gate;  // Output: the gradient of gate, or of gate and up if they are interleaved.
   void* up;    // Output: the gradient of up. Null if `forward` has no `up`, or if gate and up are interleaved.
@@ -235,7 +235,7 @@ using ActivateGradient = void(const ActivationGradientArgs&);
 struct WidenArgs {
   int64_t count;
   const void* from;
-  float* to;  // The result. Its memory has room for a whole number of vectors.
+  float* to;  // The result. Its memory has room for `count` elements, rounded up to whole vectors.
 };
 using Widen = void(const WidenArgs&);
 

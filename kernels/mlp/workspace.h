@@ -31,8 +31,8 @@ struct MlpWeightSums {
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
-// Arrays for passes (forward.cc). A pass computes d for at most R = min(M, kPassRows) rows. Element or row i of tokens,
-// weights and d belongs to the i-th row of the pass in `order`.
+// Arrays for passes (forward.cc). A pass computes d (moe_mlp.h) for at most R = min(M, kPassRows) rows. Element i of
+// `tokens` and `weights`, and row i of `d`, belong to the i-th row of the pass in `order`.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;  // [M] Values of row_slots.
   int64_t* order = nullptr;  // [M] Indices of all rows, sorted by token, then by slot, then by index.
@@ -51,7 +51,8 @@ struct MlpBuffers {
 
   int64_t words = 0;  // Length of the memory of all arrays, in int64 elements. -1 if it is too large.
 
-  // Workspaces of GroupedGemm. of_gate is for the gate's product.
+  // Workspaces, each as large as GroupedGemm needs: of_sizes for the group sizes of the call, of_products for a
+  // product, of_gate for the product with w_gate, which runs in one loop with the product with w_up.
   absl::Span<int64_t> of_sizes, of_products, of_gate;
   int64_t* chunk_sizes;  // [G] Group sizes of the next product.
   int64_t* tokens;       // [M] Checked values of row_tokens.
@@ -76,9 +77,8 @@ struct MlpBuffers {
   // Gradients of u, and of v if there is a gate: [chunk,2I] if w_up holds the gate, else [chunk,I] for u, then
   // [chunk,I] for v.
   char* up_gradient = nullptr;
-  char* ones = nullptr;  // [chunk] Column of ones. Gradients of biases are its products with gradients of rows.
-  // f32 sums for gradients of weights and biases. Null if none of these is narrower than f32, or if all rows are one
-  // chunk.
+  char* ones = nullptr;  // [chunk] Ones. Products of this column and gradients of rows are gradients of biases.
+  // Null if no gradient of weights or biases is narrower than f32, or if all rows are one chunk.
   MlpWeightSums weight_sums;
 };
 

@@ -48,7 +48,8 @@ bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// Divides out into slices of whole rows, which threads fill. A repetition is one part of out (FillRegion).
+// Divides out into slices of whole rows, which threads fill. A repetition is one FillRegion: one replica's part of out,
+// or one problem's part with RaggedMode::kAllRagged.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
     // With ragged K and with uniform groups, all elements of out belong to processed groups, so nothing is filled.

@@ -98,7 +98,7 @@ bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
 }
 
 using enum RhsMode;
-// The modes, in the order in which PlanTile tries them.
+// The modes, in the order of RhsMode. PlanTile uses the first one that applies, unless it compares costs.
 constexpr RhsModeRow kModes[] = {
     {.mode = kDot,
      .name = "dot",

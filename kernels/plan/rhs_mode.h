@@ -20,7 +20,7 @@ struct RhsModeRow {
   const char* name;
   bool reads_rhs = false;  // True: the first register tile reads the stored rhs. False: it reads a packed panel.
   bool stores = false;     // True: the first register tile stores a packed panel for the others.
-  bool rereads = false;    // True: every register tile reads rhs itself.
+  bool rereads = false;    // True: every register tile reads the stored rhs, and none reads a packed panel.
   // True: tiles use the mode whenever it applies, without comparing costs. Such a mode reads rhs once, in the order of
   // memory.
   bool needs_no_costs = false;

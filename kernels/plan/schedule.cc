@@ -123,8 +123,8 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
   return work;
 }
 
-// Divides results into the largest tiles of which each thread gets enough, and plans the tiles of each row class.
-// Chooses the number of threads if it is 0.
+// Divides results into tiles, which it shrinks until each thread gets enough of them, and plans the tiles of each row
+// class. Chooses a number of threads if schedule.threads.count is 0.
 void DivideWork(Workspace& workspace, Schedule& schedule) {
   schedule.work.gemms = CountGemms(schedule.tile.call);
   schedule.tile.blocking = BlockingFor(schedule.tile);

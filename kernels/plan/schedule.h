@@ -29,7 +29,7 @@ struct KernelChoice {
   Cpu cpu = {};
   Isa isa{};
   const KernelRow* row = nullptr;
-  const KernelRow* epilogue = nullptr;  // Kernels of the epilogue: `row`, or those for f32 if s32 sums become floats.
+  const KernelRow* epilogue = nullptr;  // Kernel row for the epilogue: `row`, or the f32 row if s32 sums become floats.
   Activate* activate = nullptr;         // Applies the activation. Null if the call has none.
   OperandAccess lhs = {}, rhs = {};
   int64_t kc = kKc;  // Steps of k that are packed at once.

@@ -47,8 +47,8 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
     const FormatKernels& format = KernelsOf(*kernels.row, type);
     return is_lhs ? format.lhs : format.rhs;
   };
-  // Kernels read elements of less than a byte only from whole bytes on. But register tiles of a transposed lhs begin at
-  // any element, and rows of column blocks may end within a byte.
+  // Elements smaller than a byte are dequantized if kernels would have to begin or end within a byte: register tiles of
+  // a transposed lhs may begin at any element, and rows of column blocks may end at any element.
   const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;
   const bool ends_within_bytes = x.cols % 8 * FormatOf(x.dtype).bits % 8 != 0;
   const bool as_stored =

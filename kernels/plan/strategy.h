@@ -1,5 +1,5 @@
-// Chooses a strategy for each tile height by a cost model. A strategy is a mode (rhs_mode.h) and a block shape, chosen
-// for the layout of rhs (rhs_layout.h).
+// Chooses a strategy for each tile height: a mode that needs no costs if one applies, else the cheapest strategy by a
+// cost model. A strategy is a mode (rhs_mode.h) and a block shape, chosen for the layout of rhs (rhs_layout.h).
 #ifndef RAGGEMM_KERNELS_PLAN_STRATEGY_H_
 #define RAGGEMM_KERNELS_PLAN_STRATEGY_H_
 

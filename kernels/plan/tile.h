@@ -16,8 +16,8 @@ double ProductsPerFma(const KernelChoice& kernels);
 // group with more rows than this is bound by arithmetic, and a group with fewer rows by memory. By the numbers of Cpu,
 // the result for f32 is 12 on Zen 3 and 23 on Emerald Rapids. Measured were 13 and 21 rows.
 double CostOfElement(const TileContext& context);
-// Returns the cost of a group GEMM with result `out`, as a number of multiply-adds. It is the number that the group
-// GEMM computes, or the number that would take as long as its memory traffic, if that is larger. At least 1.
+// Returns the cost of a group GEMM with result `out`: the time of its multiply-adds or of its memory traffic, whichever
+// is longer. The unit is the time of one multiply-add. At least 1.
 int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out);
 
 // The rows [row, row + rows) and columns [col, col + cols) of a result, which a tile computes.

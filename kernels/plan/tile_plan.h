@@ -7,10 +7,10 @@
 
 namespace raggemm {
 
-// The mode in which the kernels of a tile get rhs. rhs_mode.cc has a table of them.
+// The mode in which the kernels of a tile get rhs. rhs_mode.cc has a table of the modes.
 enum class RhsMode : uint8_t {
-  kDot,             // Dot kernels, for few rows and a transposed rhs: they transpose columns of rhs in registers.
-  kGemv,            // For few rows: streaming GEMVs read rhs once, in the order of memory.
+  kDot,             // For few rows, if rhs is transposed: kernels transpose columns of rhs in registers.
+  kGemv,            // Streaming GEMVs for few rows read rhs once, in the order of memory.
   kDirect,          // Every register tile reads rhs in its stored layout.
   kDirectAndStore,  // The first register tile reads rhs and stores a packed panel for the others.
   kPacked,          // A packer packs each panel of rhs first, and all register tiles read the panel.
@@ -24,7 +24,7 @@ struct TilePlan {
   };
   RhsMode mode;
   Order prefetch_order;
-  uint8_t shape;  // Row of kRowsShapes (rhs_layout.h) if rhs is stored in rows. 0 for other layouts.
+  uint8_t shape;  // Index of the block shape in kRowsShapes (rhs_layout.h). 0 if rhs is not stored in rows.
 };
 
 // Returns the row class of a tile: one for each number of rows up to 32, then one for every four rows.

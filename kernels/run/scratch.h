@@ -37,7 +37,7 @@ struct Scratch {
 // each, or 4 MiB if scales multiply sums.
 inline constexpr int64_t kMostKeptBuffers = 64;
 
-// The pack buffers of a call, one for each thread. The destructor returns the buffers to the list.
+// The pack buffers of a call, one for each thread. The destructor returns them to the process-wide list.
 class ScratchLease {
  public:
   ScratchLease() = default;

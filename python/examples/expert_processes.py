@@ -2,7 +2,7 @@
 
 Every process has one device and a share of the experts and tokens. It runs the layer forward and backward with each
 exchange (all_gather and all_to_all), and compares the results with those of the whole layer on its own device. The
-received bytes in the output come from the kernel, which counts them for each socket.
+received bytes in the output come from Linux, which counts them for each socket.
 """
 
 import argparse

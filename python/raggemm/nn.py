@@ -209,7 +209,7 @@ def apply(
 
     Args:
       params: the arrays of init; "w_gate" may be missing. Other keys than the following are a ValueError:
-        - "b_up" and "b_gate" [G,I], "b_down" [G,H];
+        - "b_up" and "b_gate" [G,I], "b_down" [G,H]; if `merged`, "b_up" [G,2I];
         - "router_bias" [G]: added to the logits;
         - "expert_bias" [G]: see route; it affects only the choice of experts;
         - "shared_up", "shared_gate" [H,S] and "shared_down" [S,H]: an expert of every token, without biases. Its result

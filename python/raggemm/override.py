@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> None:
     if is_module:
         runpy.run_module(given[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(given[0]))  # -m has set sys.path[0] to the working directory
+        # `python -m` has set sys.path[0] to the working directory, but a script expects its own folder there.
+        sys.path[0] = os.path.dirname(os.path.abspath(given[0]))
         runpy.run_path(given[0], run_name="__main__")
 
 

@@ -94,7 +94,7 @@ def test_small_derivatives_are_accurate(name):
 
 
 def test_forward_pass_of_a_gradient_has_one_product():
-    """The ragged M call computes the product. The uniform call has K = 0 and only applies the activation."""
+    """A ragged M call computes the product. A uniform call with K = 0 then only applies the activation."""
     found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
     assert found == {"RAGGED_M": 1, "UNIFORM": 1}
 

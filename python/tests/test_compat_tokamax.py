@@ -82,7 +82,7 @@ def test_merged_gate_and_up(name, dtype):
     lhs, columns = LHS.astype(dtype), RHS.shape[2]
     products = FORM.einsum(lhs.astype(np.float64), merged.astype(np.float64), SIZES)
     want = moe_oracle.activated(np, GATED[name], products[:, :columns], products[:, columns:])
-    # If products were rounded to bfloat16 before the activation, errors would exceed this tolerance.
+    # If products were rounded to bfloat16 before the activation, errors would exceed `tolerance`.
     tolerance = 2**-8 if dtype == ml_dtypes.bfloat16 else 2e-6
     for activation, expected in ((None, want), (jnp.tanh, np.tanh(want))):
         options = {"fuse_gateup_activation": name, "activation": activation}

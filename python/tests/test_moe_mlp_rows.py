@@ -101,7 +101,8 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Limit of all temporaries except sums, rows and cotangents. It includes 24 bytes for each row.
+# Most bytes that a call may need for temporaries other than sums of tokens, rows of d, and cotangents. They include 24
+# bytes for each row.
 FIXED_BYTES = 25 << 20
 
 

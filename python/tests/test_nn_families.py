@@ -103,7 +103,7 @@ def gpt_oss_arrays():
 
 shared_arrays = functools.partial(arrays, *SHARED)
 GROUPS = {"num_groups": 4, "group_top_k": 2}
-# {model: (function that makes arrays, arguments of nn.apply, its options, formula for one token)}
+# {model: (function that makes params of nn.apply, further arguments, options, formula for the result of one token)}
 FAMILIES = {
     "Qwen3-MoE": (arrays, (4,), {"pre_softmax": True, "renormalize": True}, qwen3),
     "Qwen2-MoE": (functools.partial(shared_arrays, "shared_router"), (3,), {"pre_softmax": True}, qwen2),

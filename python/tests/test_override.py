@@ -48,7 +48,7 @@ def test_shard_map(check_vma):
     rows, sizes = PartitionSpec("rows"), np.array([[1, 0, 2], [3, 0, 0], [0, 1, 1]], np.int32)
 
     def shard(x, w, sizes):
-        w = versions._vary(w, ("rows",)) if check_vma else w  # jax.lax needs operands that vary along the same axes.
+        w = versions._vary(w, ("rows",)) if check_vma else w  # jax.lax: operands must vary along the same mesh axes
         return lax.ragged_dot(x, w, sizes[0])
 
     call = jax.jit(

@@ -22,7 +22,7 @@ TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
   EXPECT_EQ(host::CheckVersion(ThePlugin().execute).message, "");
 }
 
-// In two thirds of the calls, every buffer begins or ends at an unmapped page.
+// In at least two thirds of the problems, every buffer begins or ends at an unmapped page.
 TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
   Random random(TestSeed());
   host::ThreadPool pool(2);

@@ -206,8 +206,8 @@ void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
       sizes.push_back(size == 0 ? 0 : std::max(1, static_cast<int32_t>(size * factor)));
     }
   };
-  // Finds by bisection the largest factor that keeps the rows within max_rows. The ratio of max_rows to the rows would
-  // be too large, because each expert that has rows keeps at least one.
+  // Finds by bisection the largest factor that leaves at most max_rows rows. The factor max_rows / rows could leave
+  // more rows, because each expert that has rows keeps at least one.
   double low = 0, high = 1;
   for (int step = 0; step < 40; ++step) {
     const double factor = (low + high) / 2;

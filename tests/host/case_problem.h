@@ -28,7 +28,7 @@ absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase
 // because they belong to the previous types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
-// Returns true if lhs and rhs are f32, and out is not f64.
+// Returns true if a precision has an effect on the case: lhs and rhs are f32, and out is not f64.
 bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 
 // Returns the types of lhs, rhs and out, like "f32*bf16>f32". Appends the precision unless it is the default, and the

@@ -58,8 +58,9 @@ absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Spa
   return worst;
 }
 
-// Returns the linear indices of a sample of out with at least kSampleSize elements. For each group that is not empty,
-// it has the last element, kEdge elements of the last row, kEdge of the last column, and others.
+// Returns the linear indices of a random sample of out, at least kSampleSize unless out is empty. Indices may repeat.
+// For each group with elements, the sample has the last element, kEdge elements of the last row, kEdge of the last
+// column, and others.
 std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
                                uint64_t seed) {
   constexpr int64_t kEdge = 8;

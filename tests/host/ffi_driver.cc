@@ -58,7 +58,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
-// Returns the path of a file, given its path relative to the parent of the folder of this program.
+// Returns the path of a file of this program. `relative` starts at the parent of the program's folder.
 fs::path InstalledPath(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }

@@ -1,5 +1,5 @@
-// Tests results by the plans for every measured CPU. Any host can run them: the options of a call name the CPU, which
-// gets only the instruction sets of the host.
+// Tests the results of calls that are planned for each measured CPU, and for CPUs without measured numbers. Any host
+// can run them: Options::cpu has the numbers of that CPU, but only instruction sets of the host.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -110,8 +110,6 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   });
 }
 
-// MoeMlp must check the shapes of biases itself. If no group has rows, it plans no product, whose checks would find a
-// wrong shape.
 TEST(MoeMlpErrors, OfTheProductWithWDownAloneLeaveResultsUntouched) {
   TestMlp mlp({.down = DType::kBF16});
   const int64_t all = mlp.rows + mlp.spec.behind, last = (all - 1) * mlp.columns;  // Index in a row of no group.
@@ -124,6 +122,8 @@ TEST(MoeMlpErrors, OfTheProductWithWDownAloneLeaveResultsUntouched) {
   EXPECT_EQ(up.At(last), 5);
 }
 
+// MoeMlp must check the shapes of biases itself. If no group has rows, it plans no product, so the checks of products
+// do not run.
 TEST(MoeMlpErrors, AreFoundIfNoRowIsComputed) {
   const auto expect = [](const std::string& text, auto spoil) {
     TestMlp mlp({.sizes = {0, 0, 0, 0}});

@@ -86,8 +86,8 @@ class Operand {
     return Transposed(view);
   }
 
-  // Returns the matrix of a group with all ragged. The matrices of a problem lie densely one after the other, in an
-  // equal share of the buffer for each problem.
+  // Returns the matrix of a group with all ragged. Each problem has an equal share of the buffer. The matrices of the
+  // problem's groups are dense and back to back from the start of this share.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);

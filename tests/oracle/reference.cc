@@ -237,11 +237,11 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
 }
 
 // Finds the group of an element of out fast, even among a million groups. Sorts the groups that have elements by their
-// first element, and takes the last group that begins at or before a position:
+// first element, and takes the last group that begins at or before a position. Letters name the groups of elements:
 //
 //   ragged rows, or a matrix for each group       ragged columns
-//     aaaa     position: the element                aabc    position: the element in the same column
-//     bbbb                                          aabc    of the first row
+//     aaaa     position of the element              aabc    position of the element of the first row
+//     bbbb                                          aabc    in the same column
 class GroupsOfElements {
  public:
   explicit GroupsOfElements(absl::Span<const GroupProduct> groups) {

@@ -184,7 +184,7 @@ TEST_F(ReferenceTest, GroupOffset) {
   problem_.out = Out({3, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 1});
   problem_.group_offset = Sizes({1}, {1});
-  problem_.bias = Values({1, 1}, {0.5});  // One row for each processed group.
+  problem_.bias = Values({1, 1}, {0.5});  // One row of bias for group 1, the only processed group.
   EXPECT_THAT(Want(), ElementsAre(0, 20.5, 0));
 }
 

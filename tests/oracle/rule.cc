@@ -11,7 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the extent of k in lhs. If groups divide k, this counts the steps of all groups.
+// Returns the length of axis K of lhs, of all groups together if groups divide this axis. With all ragged, returns the
+// number of elements of lhs.
 int64_t StepsOf(const GroupedGemmProblem& problem) {
   const BufferDescriptor &lhs = problem.lhs, &rhs = problem.rhs;
   const auto rank = static_cast<int64_t>(lhs.dims.size());

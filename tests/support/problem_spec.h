@@ -126,7 +126,7 @@ class TestProblem {
 
   GroupedGemmProblem problem;
 
-  // Adds an array of random values: in [-1, 1) for floats, in [-8, 8) for quantized floats, and any value for integers.
+  // Adds an array of random values: in [-1, 1] for floats, in [-8, 8] for quantized floats, and any value for integers.
   // With ProblemSpec::special_values, an eighth of the values are special.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
   // Adds random zero points if dtype is a quantized integer, otherwise random scales.

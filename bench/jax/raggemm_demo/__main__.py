@@ -98,7 +98,7 @@ class Checks:
         self.failures: list[str] = []
 
     def add(self, title: str, errors: Iterable[tuple[str, float]]) -> float:
-        """Adds errors with their names. Errors above 1 are failures. Returns the largest error."""
+        """Counts one check for each (name, error). An error above 1 is a failure. Returns the largest error."""
         worst = 0.0
         for name, error in errors:
             self.count += 1

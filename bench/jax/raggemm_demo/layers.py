@@ -124,7 +124,7 @@ def gated_product(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 
 def expert_products(product: Callable, x: jax.Array, weights: Weights, sizes: jax.Array) -> Products:
-    """Returns all products of the block. `product` is a grouped product, a function of (rows, matrices, sizes)."""
+    """Computes the block with `product`, a function of (rows, matrices, sizes). Returns the results of all steps."""
     gate, up = product(x, weights.gate, sizes), product(x, weights.up, sizes)
     gated = gated_product(gate, up)
     return Products(gate, up, gated, product(gated, weights.down, sizes))

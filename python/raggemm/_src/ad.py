@@ -122,7 +122,8 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Error messages of this product name the dims array `index`. In mode all ragged, it has the numbers of rows.
+    # Index of the dims array that error messages of this product name. In mode all ragged, this array has the groups'
+    # numbers of rows.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional

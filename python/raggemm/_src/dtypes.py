@@ -18,7 +18,7 @@ def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# FLOATS has the dtypes of matrices, QUANTIZED those of quantized elements. The values are the dtypes of their sums.
+# Dicts from the dtypes of matrices (FLOATS) and of quantized elements (QUANTIZED) to the dtypes of their sums.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}

@@ -218,8 +218,8 @@ def grouped_gemm(
         float64 becomes float32, with a warning.
       precision: None, or any jax.lax.Precision: products are exact. The jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3
         and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. A product's
-        relative error is at most 2**-15 or 2**-24, and subnormal numbers are zero. Derivatives use the same precision.
-        Unsupported presets raise NotImplementedError.
+        relative error is at most 1.01 * 2**-15 or 1.01 * 2**-24, and subnormal numbers are zero. Derivatives use the
+        same precision. Unsupported presets raise NotImplementedError.
       activation: see moe_mlp. out is activation(r), or with a gate activation(gate) * r. r is the product with bias and
         c. out is computed in float32 and rounded once. Elements of no processed group are not activated. TypeError if
         sums are in float64 or int32.

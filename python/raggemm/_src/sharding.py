@@ -50,7 +50,7 @@ def enable_partitioning(enabled: bool = True) -> None:
     if enabled == (grouped_gemm_p in registry):
         return
     registry.symmetric_difference_update({grouped_gemm_p})
-    jax.clear_caches()  # jax has cached which jaxprs have a primitive that is in `registry`
+    jax.clear_caches()  # jax caches whether a jaxpr has a primitive of `registry`, which has changed
 
 
 def is_enabled() -> bool:

@@ -75,9 +75,10 @@ class Pair:
 
 
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
-    """Returns a sentence for each difference between the parameters, unless `without`, `more` or `defaults` lists it.
+    """Returns a sentence for each difference between the parameters `theirs` and the parameters of `function`.
 
-    A listed difference that does not exist also gets a sentence.
+    Differences that `without`, `more` or `defaults` lists get no sentence. A listed difference that does not exist gets
+    one.
     """
     ours = list(inspect.signature(function).parameters.values())
     at = {p.name: i for i, p in enumerate(ours)}

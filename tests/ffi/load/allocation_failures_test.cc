@@ -70,7 +70,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Calls an API function of the host, in which allocations never fail.
+// Calls a function of the host's XLA_FFI_Api. Allocations inside the call never fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {

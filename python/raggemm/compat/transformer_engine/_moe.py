@@ -63,7 +63,7 @@ class _Experts(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The experts of a moe call and their options. Calling it computes the experts for routed rows."""
+    """The experts of a moe call, with their options. __call__ computes the experts for routed rows."""
 
     experts: _Experts
     quantizer_sets: tuple[Any, Any]

@@ -50,10 +50,10 @@ class GroupedRows(NamedTuple):
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
-        """Returns positions in another array: starts[group] + offsets for each row, or `end` for rows of no group.
+        """Returns the positions of each row in another array: starts[group] + offsets. Rows of no group get `end`.
 
-        starts: position at which each group starts. offsets: one or more positions per row, relative to its group's
-        start. end: size of the other array, a position that is out of bounds.
+        starts: position in the other array at which each group starts. offsets: one or more positions per row, relative
+        to the start of its group. end: size of the other array, a position that is out of bounds.
         """
         groups = starts.shape[0]
         starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))

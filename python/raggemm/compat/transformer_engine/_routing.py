@@ -153,7 +153,7 @@ def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRow
     is_padding = pair >= jnp.cumsum(routed)[expert]
     index = jnp.searchsorted(
         jnp.cumsum(is_routed.T.reshape(-1), dtype=jnp.int32), pair + 1
-    )  # flat index of the row's pair in an array [E,T]
+    )  # flat index of the row's pair (expert, token) in an array [E,T]
     token = jnp.where(is_padding, tokens, index.astype(jnp.int32) % max(tokens, 1))
     return _DispatchedRows(token, expert, sizes, pad_offsets)
 
