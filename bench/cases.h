@@ -32,7 +32,7 @@ struct Case {
   bool recorded = false;
   Mode mode = Mode::kForward;
   DType in = DType::kF32, out = DType::kF32;   // Types of lhs and out.
-  const Quantization* quantization = nullptr;  // Null: not quantized, and rhs has the type `in`.
+  const Quantization* quantization = nullptr;  // Null: rhs is not quantized, and has the type `in`.
   int threads = 1;
   int64_t k = 0, n = 0;
   std::vector<int64_t> sizes;  // Number of rows of each group.

@@ -51,10 +51,10 @@ class LimitsMeter {
   std::map<int, std::array<double, kUnits>> fastest_;  // Number of threads -> highest GFLOP/s of each Unit.
 };
 
-// Return the upper quartile or the median of each limit over the samples. Disturbances of the machine only lower the
-// measured limits, so the limits of a case are upper quartiles. LimitsMeter::WithFastestUnits then raises the rates of
-// units, because a long case has only six samples: once the quartile was 159 GFLOP/s, our result 206, and the rate in
-// other cases 230 (Zen 4, two threads).
+// Return the upper quartile or the median of each limit over the samples. A busy machine only lowers the measured
+// limits, so the limits of a case are upper quartiles. All six samples of a long case may be low: once the quartile of
+// a unit was 159 GFLOP/s, the result of our library 206, and the rate of the unit in other cases 230 (Zen 4, two
+// threads). So LimitsMeter::WithFastestUnits raises the rates of units afterwards.
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 

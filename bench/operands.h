@@ -54,8 +54,8 @@ SetBytes SetBytesOf(const Case& c);
 // have at least kBeyondCaches bytes.
 int64_t SetsOf(const Case& c);
 
-// Returns where a set of operands has the weights of groups with rows, or for wgrad all gradients. They are in no cache
-// when a call on this set begins. Adjacent matrices are joined.
+// Returns the memory of those matrices of an operand set that are in no cache when a call on the set begins: the
+// weights of groups with rows, or for wgrad all gradients. Joins adjacent matrices.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
 // Memory with random operand sets, large enough for each of `cases`, which use it one at a time. All cases must have

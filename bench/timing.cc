@@ -76,7 +76,8 @@ double PiecesBefore(const std::vector<double>& times, double moment) {
 }
 
 void LimitSpinning(char** argv) {
-  // The variable is the number of loops for which OpenMP's workers spin. A loop is one pause instruction, 20 to 60 ns.
+  // GOMP_SPINCOUNT is the number of loops for which waiting threads of OpenMP spin. A loop is one pause instruction, 20
+  // to 60 ns.
   constexpr char kVariable[] = "GOMP_SPINCOUNT";
   if (std::getenv(kVariable) != nullptr) return;
   setenv(kVariable, "20000", 0);

@@ -37,7 +37,7 @@ namespace {
 
 using proto::GroupedGemmConfig;
 
-// ---- JSON: each function returns the text of a value ----
+// ---- Functions that return a value as JSON text ----
 
 // Returns `text` as a JSON string. `text` must be ASCII.
 std::string Text(absl::string_view text) {

@@ -44,8 +44,8 @@ struct Peer {
   // True if one call of the library computes the whole series on its own threads.
   bool one_call = false;
   bool quantized = false;
-  // Returns true if the library supports the types and the mode of the series by more than a reference implementation.
-  // The answer depends on the shape only for quantized operands.
+  // Returns true if the library has optimized code, not only a reference implementation, for the types and the mode of
+  // the series. The answer depends on the shape only for quantized operands.
   std::function<bool(const GemmSeries& series)> supports;
   // Computes a series. The first call for a shape may prepare kernels and descriptors and keep them. Successive calls
   // may have different `threads` and `threading`. Restores OpenMP's number of threads. Callers must run only one peer

@@ -83,8 +83,8 @@
 
 namespace raggemm {
 
-// The two numbers from which the workspace of a call follows: constant + per_group * P*R*G elements of int64
-// (problem.h). With RaggedMode::kUniform, P = R = 1.
+// The two numbers that determine the size of a call's workspace: constant + per_group * P*R*G elements of int64, with
+// P, R and G of problem.h. With RaggedMode::kUniform, P = R = 1.
 struct WorkspaceCoefficients {
   int64_t constant;
   int64_t per_group;

@@ -132,7 +132,7 @@ inline constexpr size_t kMlpInputs = [] {
 // The numbers that decide the size of a workspace. The default values suffice for every call without row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
-  // Size in bytes of an element, for the widest type among x and the weights that are not quantized. Has an effect on
+  // Number of bytes of the widest element type of x and of the weights that are not quantized. Has an effect on
   // gradients only.
   int64_t element_bytes = 4;
   // True if the workspace must hold f32 sums of the rows of each token. A forward call needs them unless out is f32. A

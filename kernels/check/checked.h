@@ -16,8 +16,8 @@ namespace raggemm {
 // array is not set.
 struct GroupExtents {
   const int64_t* sizes = nullptr;  // [P,R,G]
-  // [P,R,G] Start of each group within its segment, along the axis. If both axes of the operand are ragged,
-  // Operand::first.starts are offsets in elements instead.
+  // [P,R,G] Start of each group along the axis, counted from the first group of its replica. If both axes of the
+  // operand are ragged, Operand::first.starts are offsets in elements instead.
   const int64_t* starts = nullptr;
 };
 

@@ -19,7 +19,7 @@ struct DimsArray {
   bool is_set() const { return dims->has_value(); }
 };
 inline constexpr int kDimsArrays = std::size(kDimsSlots);
-// Indices of the dims arrays in kDimsSlots and DimsArrays::at.
+// Indices of first_dims and last_dims of lhs, rhs and out in kDimsSlots and DimsArrays::at.
 enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
 struct DimsArrays {
   explicit DimsArrays(const GroupedGemmProblem& problem);

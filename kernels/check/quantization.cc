@@ -42,8 +42,8 @@ int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) 
   return static_cast<int64_t>(extent);
 }
 
-// Returns the number of steps of k that share a scale, or 0 if all steps share it. Null if the scales multiply elements
-// instead of sums.
+// Returns the number of steps of k that share a scale, or 0 if all steps share it. Returns nullopt if the scales
+// multiply elements instead of sums.
 std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Array& scale) {
   const size_t rank = scale.dims.size();
   if (rank < 2) return 0;

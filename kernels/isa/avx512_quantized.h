@@ -243,8 +243,8 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
 
   // Returns true if the products of all elements with these scales are normal numbers or zeros. Code c is the scale
   // 2^(c - 127). With codes below 2, products may be denormal: the smallest element is 0.5, and 0.5 * 2^-125 is the
-  // smallest normal number. Codes above 127 + kBias need larger exponents than those in the table, but
-  // SubtractExponents can only lower exponents.
+  // smallest normal number. The elements in the lookup table are multiplied by 2^kBias, and SubtractExponents can only
+  // lower their exponents. So codes above 127 + kBias are too large for it.
   static bool AreNormal(Words codes) {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |

@@ -311,8 +311,8 @@ struct QuantizedFormat {
   int bits;
   bool is_integer, is_signed;
   int digits;                      // Bits of precision, with the hidden bit and without the sign.
-  int min_exponent;                // Exponent of the smallest normal number of the format. Unused for integers.
-  uint32_t first_nonfinite = ~0U;  // Smallest code without the sign bit that is an infinity or a NaN.
+  int min_exponent;                // Exponent of the smallest normal number. Only used for floats.
+  uint32_t first_nonfinite = ~0U;  // Smallest code of an infinity or a NaN, without the sign bit. ~0U: there is none.
   // Returns true if the format has an infinity.
   constexpr bool is_ieee() const { return first_nonfinite < (1U << (bits - 1)) - 1; }
 };

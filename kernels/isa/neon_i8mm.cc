@@ -1,4 +1,5 @@
-// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6, which add eight steps of k of bytes for two rows and two columns.
+// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6. One instruction multiplies two rows by two columns of bytes, over
+// eight steps of k, and adds the products to four sums.
 #include <arm_neon.h>
 
 #include "kernels/isa/epilogue.h"

@@ -97,8 +97,8 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
 }
 
 // Tells packers and register tiles how to read stored elements of type E. Source is the type of pointers to them, and
-// kGemvSteps the number of steps of k in a pass of a streaming GEMV. Scales applies block scales. It does nothing here,
-// because only quantized elements (dequantize.h) have them.
+// kGemvSteps the number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Only quantized
+// elements (dequantize.h) have block scales, so here Scales changes nothing.
 template <class V, class E>
 struct Elements {
   using Source = const E*;

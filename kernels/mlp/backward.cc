@@ -63,7 +63,8 @@ class MlpBackward {
   }
 
  private:
-  // Computes the gradients of the rows of a piece, which starts at row `first` of its chunk.
+  // Computes, for each row of a piece, the gradients of its weight, of gate and of up. Adds its gradient of x to that
+  // of its token. The piece starts at row `first` of its chunk.
   absl::Status RunPiece(const MlpPiece& piece, int64_t first) const {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
     steps_.GatherX(piece.rows, x_.At(first));

@@ -68,7 +68,7 @@ class MlpForward {
       steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
       return absl::OkStatus();
     }
-    // In a pass, u and v are in the workspace. Copies them to the arrays of the caller, if these are given.
+    // In a pass, u and v were computed in the workspace. Copies them to MoeMlpProblem::up and gate, if these are given.
     const std::optional<Array>&up = mlp_.problem.up, &gate = mlp_.problem.gate;
     if (up) CopyRows(piece.up, mlp_.UpColumns(), up->data, index + begin, count);
     if (gate) CopyRows(piece.gate, mlp_.extents.intermediate, gate->data, index + begin, count);

@@ -40,7 +40,8 @@ void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
   SetSizes(mlp, all, rows);
   MlpPiece piece = {rows, mlp.buffers.up, mlp.buffers.up + rows.count() * mlp.extents.intermediate};
-  // In a pass, u and v stay in the workspace. MlpForward copies them to the arrays of the caller, if these are given.
+  // In a pass (forward.cc), u and v are computed in the workspace. MlpForward then copies them to MoeMlpProblem::up and
+  // gate, if these are given.
   if (all.index != nullptr) return piece;
   const std::optional<Array>&up = mlp.problem.up, &gate = mlp.problem.gate;
   if (up) piece.up = static_cast<float*>(up->data) + rows.begin * mlp.UpColumns();

@@ -44,7 +44,7 @@ struct MlpPiece {
   float* gate;  // Rows of v (moe_mlp.h), in MoeMlpProblem::gate or the workspace. Unused without w_gate.
 };
 
-// Sets buffers.chunk_sizes, the group sizes of the next products.
+// Sets buffers.chunk_sizes, the group sizes of the next products, to the number of rows that each group has in `rows`.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 // Calls SetSizes, and returns the piece with pointers to the memory for its u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
@@ -62,7 +62,7 @@ class MlpSteps {
   // Computes `product`, with the group sizes that SetSizes has set. The sums continue from earlier_totals (schedule.h),
   // or start at 0 if earlier_totals is null.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
-  // Computes u of a piece, and v if there is a w_gate, from the gathered rows `x`.
+  // Computes u (moe_mlp.h) for the rows of a piece, and v if there is a w_gate. `x` has the gathered rows of the piece.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
   // Copies the rows of MoeMlpProblem::x in `range` to `x`. Multiplies them by their row weights with WeightOn::kInput.
   void GatherX(const RowRange& range, char* x) const;
@@ -78,7 +78,8 @@ class MlpSteps {
   // Rounds the sums of tokens to the type of `to` and stores them there. Does nothing if `to` is the array of the sums.
   void StoreSums(const Array& to) const;
 
-  // Calls row(i) for each i < count, on all threads. `bytes` is the size of a row.
+  // Calls row(i) for each i < count, on all threads. `bytes`, the size of a row, decides how many rows a thread gets at
+  // a time.
   template <class Row>
   void ForEachRow(int64_t count, int64_t bytes, Row row) const {
     InParts(count, bytes, 1, [&](int64_t begin, int64_t end) {

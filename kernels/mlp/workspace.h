@@ -35,9 +35,9 @@ struct MlpWeightSums {
 // `tokens` and `weights`, and row i of `d`, belong to the i-th row of the pass in `order`.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;  // [M] Values of row_slots.
-  int64_t* order = nullptr;  // [M] Indices of all rows, sorted by token, then by slot, then by index.
-  int64_t* rows = nullptr;   // [R] Rows of the pass in ascending order.
-  // [R] Row of d for each element of `rows`: the position of the element in the pass's part of `order`.
+  int64_t* order = nullptr;  // [M] Numbers of all rows, sorted by token, then slot, then number.
+  int64_t* rows = nullptr;   // [R] Numbers of the rows of the pass, ascending.
+  // [R] Element i is the row of `d` for rows[i]. `d` has the rows of the pass in the order of `order`.
   int64_t* positions = nullptr;
   int64_t* sizes = nullptr;   // [G] Group sizes of the pass.
   int64_t* tokens = nullptr;  // [R]

@@ -71,8 +71,8 @@ struct Block {
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
-  // How kernels begin and end the chains of this block. With KernelRow::adds_totals, this is how they begin and end the
-  // totals of the contraction, or of the steps of k that share a scale.
+  // How kernels begin and end the sums of this block. These are accumulation chains or, with KernelRow::adds_totals,
+  // totals of the contraction or of the steps of k that share a scale.
   Begin begin;
   End end;
   bool ends_sum;  // True if this block ends the contraction, or the steps of k that share a scale.

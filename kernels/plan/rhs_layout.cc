@@ -110,7 +110,8 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.panels = CeilDiv(block.cols, width);
   switch (task.plan.prefetch_order) {
     case TilePlan::Order::kPanels: {
-      // A run has at least two cache lines. If a panel is narrower than a run, several panels share the run.
+      // A run, the cache lines that are prefetched in one row of rhs before the next row, has at least two lines. If a
+      // packed panel is narrower than a run, several panels share the run.
       const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
       target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
       target.panels_per_run = run_cols / width;

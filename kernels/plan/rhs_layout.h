@@ -74,7 +74,7 @@ struct RhsLayout {
   // Number of block shapes that the cost model compares. 0: no costs are compared, and the first mode that applies is
   // used.
   int shapes;
-  // Returns the block size of a tile. k is the length of the contraction.
+  // Returns the size and the order of a tile's blocks of rhs. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
   // Returns the cache lines of rhs to prefetch during the work on `block`. `next` is the next block of the tile. Null:
   // `block` is the last one.

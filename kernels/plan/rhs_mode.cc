@@ -9,7 +9,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the functions for kernels.rhs.type, the type in which kernels read rhs.
+// Returns the functions of the tile's kernel row for elements of type kernels.rhs.type. Kernels read rhs in this type.
 const FormatKernels& RhsKernels(const TileContext& context) {
   return KernelsOf(*context.kernels.row, context.kernels.rhs.type);
 }

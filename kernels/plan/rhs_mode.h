@@ -14,7 +14,7 @@ namespace raggemm {
 
 struct TileTask;  // block.h
 
-// A row of the table of modes.
+// Properties of an RhsMode: how register tiles get rhs in this mode, and when tiles use the mode.
 struct RhsModeRow {
   RhsMode mode;
   const char* name;

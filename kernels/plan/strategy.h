@@ -14,9 +14,9 @@ namespace raggemm {
 
 TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 
-// Returns the strategies that were compared for a tile, as text: one line for each, with its costs in cycles. The
-// chosen strategy has a `*`. If none were compared, returns only the chosen one, without costs. k is the length of the
-// contraction.
+// Returns the strategies that were compared for a tile, as text: one line for each, with its costs in cycles for one
+// step of k of a panel. The chosen strategy has a `*`. If none were compared, returns only the chosen one, without
+// costs. `k` is the length of the contraction.
 std::string CostText(const TileContext& context, const Window& window, int64_t k);
 
 }  // namespace raggemm

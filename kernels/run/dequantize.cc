@@ -29,8 +29,8 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns the scales or zero points of the n elements from `at` on. Returns null if the operand has none, or applies
-  // them to sums.
+  // Returns the scales or zero points of the n elements from `at` on. Returns null if the operand has none, or if they
+  // multiply sums instead of elements.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
@@ -38,8 +38,8 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns the number of lines, from the line of `at` on, that share the values of that line. Returns kKc if all lines
-  // share them.
+  // Returns the number of lines (rows or columns), from the line of `at` on, that share their scales or zero points
+  // with this line. Returns kKc if all lines share them.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;

@@ -26,8 +26,8 @@ struct Scratch {
   char* bias;   // Bias [columns], in the type in which the epilogue computes.
   // Only for calls with an activation: one row of the gate and one row of results before the activation, f32 [columns].
   float *gate, *result;
-  // Only for calls that scale sums (Checked::scales_sums): the scaled totals in the layout of `chain`, the scales of
-  // the tile's rows, and the scales of one panel's columns.
+  // Only for calls that scale sums (Checked::scales_sums). `scaled` has the totals of scaled sums in the layout of
+  // `chain`, `row_scales` the scales of the tile's rows, and `column_scales` the scales of one panel's columns.
   char* scaled;
   float *row_scales, *column_scales;
   int64_t bytes = 0;  // Bytes of all buffers.

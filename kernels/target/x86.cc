@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // Row 0 has the kernels for bf16, and row 1 those for bytes.
+extern const KernelRow kAmxKernels[2];  // kAmxKernels[0] is for bf16, and kAmxKernels[1] for bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];

@@ -105,9 +105,9 @@ def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Returns calls of all kinds in kinds.KINDS whose names start with one of the strings in `functions`.
+    """Returns a call for each kind in kinds.KINDS whose name starts with one of the strings in `functions`.
 
-    Sizes and offsets are uint32, which raggemm converts.
+    Group sizes and offsets are uint32, so that raggemm must convert them.
     """
 
     def unsigned(name: str, x: Any) -> Any:

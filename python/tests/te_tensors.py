@@ -176,9 +176,11 @@ def _scale(absmax, largest, scale_dtype):
 
 
 def quantized(mode, dtype, x, is_colwise, given=None):
-    """Quantizes the matrix x of a group. Returns its elements, scales, largest magnitude (amax) and float64 values.
+    """Quantizes the matrix x of a group. Returns (elements, scales, amax, values).
 
-    given: the scale, for modes with one scale per group. Default: computed from amax.
+    scales multiply the elements. amax is the largest magnitude of x. values are the dequantized elements in float64.
+    given: number that multiplies x, for modes with one scale per group. The scale is its reciprocal. Default: computed
+    from amax.
     """
     name, (_, scale_dtype, block) = np.dtype(dtype).name, MODES[mode]
     largest = float(ml_dtypes.finfo(dtype).max)

@@ -36,7 +36,7 @@ def test_gmm(dtype, transpose):
     )
     stored = rhs.swapaxes(1, 2) if transpose else rhs
     for f in (tops.gmm, tops.gmm_ref):
-        got = f(lhs, stored, SIZES, transpose)  # These arguments have the order of tops.
+        got = f(lhs, stored, SIZES, transpose)
         assert got.dtype == np.float32
         want.check(got)
 

@@ -161,7 +161,10 @@ def transpose(w):
 
 
 def merge_gates(params, layout):
-    """Merges the gate matrices of the experts and of the shared expert into their up matrices."""
+    """Merges each w_gate into w_up and each shared_gate into shared_up, as `merged` of moe_mlp describes.
+
+    layout: "halves" or "interleaved".
+    """
     out = {key: w for key, w in params.items() if not key.endswith("gate")}
     for kind in ("w", "shared"):
         gate, up = params[f"{kind}_gate"], params[f"{kind}_up"]

@@ -146,9 +146,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_override_is_tried_with_an_untested_jax(change):
-    """With an untested jax, enabling the override first tries one call.
+    """With an untested jax, enabling the override first runs trial products.
 
-    If the trial fails, an error is raised. If the trial passes, a warning is printed.
+    If a trial fails, an error is raised. If all trials pass, a warning is printed.
     """
     code, message = CHANGES[change]
     done = subprocess.run([sys.executable, "-c", UNTESTED_JAX.format(change=code)], capture_output=True, text=True)

@@ -177,7 +177,10 @@ def operands(kind, quantized_sides, dtype, mode):
 
 
 def configurations(kinds, names, f, modes):
-    """Yields (kind, operands, mode) for every kind and mode. The operands are the entries of `names` in turn."""
+    """Yields (kind, operands, mode) for every kind and mode.
+
+    `operands` cycles through the entries of `names`. The start of the cycle depends on the format `f`.
+    """
     turn = list(q.FORMATS).index(f)
     for mode in modes:
         for kind in kinds:

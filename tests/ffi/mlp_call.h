@@ -1,4 +1,5 @@
-// Calls raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of libraggemm_ffi.so like XLA, with MLPs of tests/support.
+// Calls raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of libraggemm_ffi.so like XLA, for a TestMlp or a
+// TestMlpBackward of tests/support.
 #ifndef RAGGEMM_TESTS_FFI_MLP_CALL_H_
 #define RAGGEMM_TESTS_FFI_MLP_CALL_H_
 

@@ -37,8 +37,8 @@ CallOutcome RunWith(PluginCall& call, const std::string& on_error, host::TaskRun
   return {std::move(error), testing::internal::GetCapturedStderr()};
 }
 
-// The error that SpoilSizes causes. The last of five groups has 5 instead of 2 rows, so the sum of sizes is 18, and out
-// has 17 rows.
+// The error that SpoilSizes causes. It changes the last of five group sizes from 2 to 5. Then the sum of the sizes is
+// 18, but out has only 17 rows.
 constexpr char kTooLarge[] = "group 4 has size 5 and starts at 13, which exceeds the extent 17";
 
 void SpoilSizes(PluginCall& call) {

@@ -56,7 +56,8 @@ void FillIntegers(const Array& array, uint64_t seed) {
   });
 }
 
-// Fills an array of a one-byte float format, or of scales of type f8e8m0fnu.
+// Fills an array of a one-byte float format with random finite values, or an array of type f8e8m0fnu with random scales
+// from 2^-8 to 2^7.
 void FillNarrowFloats(const Array& array, uint64_t seed) {
   const Format& format = FormatOf(array.dtype);
   std::array<uint8_t, 256> table;

@@ -1,4 +1,5 @@
-// Tests which cache lines of rhs a tile prefetches. Tests that check results cover the division of a tile into blocks.
+// Tests which cache lines of rhs are prefetched for a tile. The division of a tile into blocks is covered by other
+// tests, which check results.
 #include "kernels/plan/block.h"
 
 #include <cstdint>
@@ -120,7 +121,7 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
       PrefetchAll(prefetcher, task, block, got);
       block = next;
     }
-    // If columns may end within a cache line, the last line may also belong to later columns, and is ignored.
+    // Unless k fills whole cache lines, the last line of `want` may also belong to later columns. So it is ignored.
     if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
     EXPECT_EQ(got, want) << k;
   }

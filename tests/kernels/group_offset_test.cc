@@ -63,7 +63,7 @@ TEST(GroupOffsetErrors, NameValueAndLimit) {
   EXPECT_EQ(ErrorOf(n, DType::kS32, {}, {0}), "");
 }
 
-// With uniform, group_offset may have any shape, and all its values must be 0.
+// With RaggedMode::kUniform, group_offset may have any shape, and all its values must be 0.
 TEST(GroupOffsetErrors, CoverEveryValueInAUniformProblem) {
   const RaggedMode uniform = RaggedMode::kUniform;
   for (DType dtype : kAllSizesTypes) {

@@ -187,8 +187,8 @@ class Microkernels : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
-// Returns true if a kernel row has kernels that read an rhs of this type in its stored layout. AMX has none, and no
-// such kernel widens elements to f64.
+// Returns true if the kernel row `row` has kernels that read an rhs of this type in its stored layout. Kernel rows of
+// AMX have none, and neither have kernel rows that would widen the elements to f64.
 bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   const bool widens_to_f64 = ArithmeticOf(row).sum == DType::kF64 && dtype != DType::kF64;
   return row.ahead_slice == 0 && !widens_to_f64;
@@ -203,8 +203,8 @@ TEST_P(Microkernels, MultiplyEveryDType) {
       ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
     }
     EXPECT_EQ(kernels.direct[mr][1].nr, ReadsStoredLayout(row, dtype) ? row.cols : 0);
-    // A kernel that packs rhs on the fly computes the first of several register tiles of a group. This tile has more
-    // than half the rows of the tallest tile, so lower tiles need no such kernel.
+    // A kernel that packs rhs on the fly computes the first of several register tiles of a group. This register tile
+    // has more than half the rows of the tallest one, so kernels for fewer rows are not needed.
     if (2 * mr > row.rows) {
       ASSERT_EQ(kernels.storing[mr] != nullptr, ReadsStoredLayout(row, dtype));
     }

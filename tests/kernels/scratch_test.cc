@@ -35,8 +35,8 @@ void* Counted(void* memory) {
 
 }  // namespace
 
-// Replaces the global operators new and delete that their other standard forms call. The replacements are not inlined,
-// because GCC would then warn about free() of memory from new.
+// Replaces the global operators new and delete to count allocations. Other standard forms, such as new[], call the
+// forms replaced here. The replacements are not inlined, because GCC would then warn about free() of memory from new.
 #define RAGGEMM_NOINLINE __attribute__((noinline))
 RAGGEMM_NOINLINE void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
 RAGGEMM_NOINLINE void* operator new(size_t bytes, std::align_val_t alignment) {

@@ -112,7 +112,8 @@ TEST_P(SpecialValues, BetaZeroNeverReadsC) {
   }
 }
 
-// Any NaN gives a NaN. If a NaN whose payload is all ones were rounded like a number, the carry would turn it into -0.
+// A NaN in lhs makes results NaN, whatever its sign and payload. If a NaN with a payload of all ones were rounded like
+// a number, the carry would turn it into a zero.
 TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   for (DType out : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (uint32_t bits : {0x7fffffffU, 0xffffffffU, 0x7fc00000U, 0xffc00001U, 0x7f800001U, 0xffbfffffU}) {

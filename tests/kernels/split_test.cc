@@ -121,8 +121,8 @@ TEST_F(SplitOnEveryIsa, AnyBits) {
   ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
-// Products with an infinity or NaN are infinite or NaN, as in f32. Operands from 0x1.ffp127 on count as infinite. A
-// product of smaller operands is finite here.
+// Products with an infinity or a NaN are infinite or NaN, as in f32. Operands of magnitude 0x1.ffp127 or more count as
+// infinite. The product of the largest smaller operand with 0.5 is finite.
 TEST_P(Split, KeepsInfinitiesAndNaN) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (ArithmeticId rule : kSplittingRules) {

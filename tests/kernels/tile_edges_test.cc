@@ -10,7 +10,7 @@
 namespace raggemm::test {
 namespace {
 
-// A number of rows that needs at least two register tiles of most kernels, which have at most 14 rows.
+// Number of rows that needs at least two register tiles. In most kernels a register tile has at most 14 rows.
 constexpr int64_t kRows = 20;
 
 std::vector<int64_t> UpTo(int64_t last) {

@@ -167,7 +167,8 @@ std::vector<float> Split(Precision precision, const Arithmetic& rule, const std:
   return parts;
 }
 
-// Returns the totals of row i by the basic rule: computes one fma chain after the other, and adds it to the total.
+// Returns the totals of row i by the basic rule: the fma chains of each element are computed and added up one after the
+// other.
 template <typename T>
 std::vector<T> Totals(const std::vector<Operands<T>>& terms, int64_t i) {
   std::vector<T> totals(terms[0].n);

@@ -43,7 +43,8 @@ double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 // The matrix of one group inside a buffer. If the operand is transposed, this is the matrix after transposing.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  // For column blocks: columns of a block, and elements to skip from a block to the next one, in addition to col_step.
+  // Only for column blocks: `block_cols` is the number of columns of a block. At the start of each further block,
+  // `block_skip` elements are skipped, in addition to col_step.
   int64_t block_cols = 1, block_skip = 0;
   // Row i of this matrix is row row_index[first_index + i] of the operand. Null: rows of the operand are in order.
   const Array* row_index = nullptr;

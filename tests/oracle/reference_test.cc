@@ -79,7 +79,7 @@ TEST_F(ReferenceTest, RaggedM) {
   EXPECT_THAT(Want(), ElementsAre(12, -1, -1, 0));
 
   problem_.lhs =
-      // The matrices [K,1] and [K,2] of both groups lie one after the other.
+      // lhs has the matrix [K,1] of the first group, then the matrix [K,2] of the second group.
       Matrix({2, 4}, {1, 2, 3, 5, 4, 6, 0, 0});
   problem_.lhs.is_trans = true;
   problem_.lhs.last_dims = Sizes({1, 2});

@@ -29,7 +29,7 @@ class Random {
   uint64_t Next();
   int64_t Below(int64_t limit) { return static_cast<int64_t>(Next() % static_cast<uint64_t>(limit)); }
   bool Coin() { return Below(2) == 1; }
-  // Returns a number in [-1, 1].
+  // Returns a random number in [-1, 1].
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
   // Returns random sizes, some of them zero. Their sum is at most `total`, and sometimes equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
@@ -59,8 +59,9 @@ struct ProblemSpec {
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // Type of group sizes, group_offset and row_index.
   bool c = false, bias = false, alpha = false, beta = false;
-  // Number of values in alpha and beta: one, one per processed group, or one per processed group and replica. bias has
-  // one row per processed group, with kPerReplica one per processed group and replica.
+  // Number of values in alpha and beta: one for the call (kScalar), one for each processed group, or one for each
+  // processed group of each replica (kPerReplica). bias has as many rows, but with kScalar one for each processed
+  // group.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
@@ -81,7 +82,7 @@ struct ProblemSpec {
   std::optional<DType> gate = std::nullopt;
   // Number of stored rows of lhs in each replica, from which a row_index selects. Unset: no row_index.
   std::optional<int64_t> lhs_rows = std::nullopt;
-  int64_t slack = 0;         // Elements of out after the last group. With all ragged only.
+  int64_t slack = 0;         // Elements of out after the last group. Only used with RaggedMode::kAllRagged.
   int64_t gap_elements = 0;  // Elements between each buffer and its unmapped page.
   Cliff cliff = Cliff::kBehind;
   // True: about an eighth of the elements are special values, such as 0, 1, infinities, NaN, very small numbers, and
@@ -148,7 +149,7 @@ class TestProblem {
   int64_t gap_elements_;
   Cliff cliff_;
   bool special_values_;
-  std::deque<Tensor> tensors_;  // The operands' memory. A deque never moves the elements, to which arrays point.
+  std::deque<Tensor> tensors_;  // Memory of the operands, to which arrays point. A deque never moves its elements.
 };
 
 }  // namespace raggemm::test

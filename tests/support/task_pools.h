@@ -48,7 +48,7 @@ class InlinePool : public TaskPool {
 class KeepingPool : public TaskPool {
  public:
   explicit KeepingPool(int threads) : threads_(threads) {}
-  ~KeepingPool() override;  // Keeps the tasks that were not run in memory that is never freed.
+  ~KeepingPool() override;  // Moves the tasks that were not run to memory that is never freed.
   int64_t num_threads() const override { return threads_; }
   void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
   void RunAll();

@@ -156,7 +156,7 @@ def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         loss = make_loss(blocks(layer.padded_size)[name])
         programs[name] = Program(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
-        # Gradients are rounded to bfloat16 more often than y, so their tolerance is twice as large.
+        # Gradients are rounded to bfloat16 more often than the output y, so their tolerance is twice as large.
         want = programs[RAGGED_DOT].output
         error = max(error, checks.add(title, results_errors(name, programs[name].output, want, 0.5)))
     return {"phase": "grad", "error": error, **_figures(layer, programs, effort)}

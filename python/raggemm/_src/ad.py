@@ -150,7 +150,7 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
     """Returns 1 for elements of out in processed groups and 0 for others, in a shape that broadcasts against out.
 
-    With on_error="nan", wrong group sizes make the result NaN.
+    With on_error="nan", wrong group sizes make the result NaN, except for ragged K.
     """
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
         return jnp.ones(())
@@ -345,7 +345,8 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
     if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
-        # This gradient sums elements of ct that have different alpha. So ct is multiplied by alpha before the product.
+        # The gradient sums over elements of ct that have different alphas. So ct is multiplied by alpha before the
+        # product.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
     for operand in args.select(OperandRole.QUANT_PARAM).given:

@@ -153,7 +153,10 @@ def _unpack_int32(name: str, x: Any) -> jax.Array:
 
 
 def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
-    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order[i]: position in an int32 of its i-th column."""
+    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N].
+
+    order[i]: position of the i-th column in each int32. Position 0 is in the lowest bits.
+    """
     elements = _unpack_int32(name, x)[..., order]
     return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_INT32)
 

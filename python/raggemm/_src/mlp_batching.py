@@ -84,11 +84,12 @@ class _MergedBatch:
         return jnp.take_along_axis(x, groups, 1, mode="clip")
 
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
-        """Returns True if any group size is wrong, and sizes [B,all groups] with which the call reports the error.
+        """Returns (is_wrong, sizes). is_wrong is True if any group size is wrong.
 
-        These sizes are 0 for all batch elements except the first one with a wrong size, because other sizes could hide
-        the error. The first size of this element, unless it is negative, is increased by the number of rows of all
-        other elements, because the merged call has the rows of all elements.
+        With `sizes` [B,all groups] the merged call reports the error. They are 0 for all batch elements except the
+        first one with a wrong size, because other sizes could hide the error. The first size of this element, unless it
+        is negative, is increased by the number of rows of all other elements, because the merged call has the rows of
+        all elements.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)

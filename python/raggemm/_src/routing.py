@@ -372,9 +372,9 @@ def sum_token_rows(
 
 @sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Computes the tangent as a scatter-add, whose transpose is a fast gather.
+    """Computes the tangent of sum_token_rows as a scatter-add, because the transpose of a scatter-add is a fast gather.
 
-    The transpose of the grouped GEMM would be a scatter.
+    The transpose of a grouped GEMM would be a scatter.
     """
     (rows, weights, tokens, slots), (rows_dot, weights_dot, *_) = primals, tangents
     terms = rows_dot.astype(weights.dtype) * weights[:, None] + weights_dot[:, None] * rows.astype(weights.dtype)

@@ -115,8 +115,8 @@ inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Returns true if packed panels have the bytes of lhs with the top bit flipped: for VPDPBUSD if lhs and rhs have the
-// same format, and for SDOT if their formats differ.
+// Returns true if kernels pack lhs with the top bit of each byte flipped. Kernels with VPDPBUSD do so if lhs and rhs
+// have the same format, and kernels with SDOT if the formats differ.
 inline bool Flips(const KernelRow& row, bool same_format) {
   return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && same_format != IsaOf("neon").has_value();
 }
