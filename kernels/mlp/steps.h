@@ -40,7 +40,7 @@ struct MlpPart {
 
 struct MlpPiece {
   RowRange rows;
-  float* up;    // Rows of u (moe_mlp.h), or of u and v if w_up holds the gate. In MoeMlpProblem::up or the workspace.
+  float* up;    // u (moe_mlp.h) of `rows`, or u and v if w_up holds the gate. In MoeMlpProblem::up or the workspace.
   float* gate;  // Rows of v if there is a w_gate. In MoeMlpProblem::gate or the workspace.
 };
 

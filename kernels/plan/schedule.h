@@ -41,7 +41,7 @@ inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->pro
 // (Splitting).
 int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
-// The division of results into tiles.
+// Size of the largest tile of out, and the plans of tiles by their number of rows.
 struct Blocking {
   // Rows and columns of the largest tile. Tiles with fewer rows may have more columns (kMaxCols).
   int64_t m = 0, n = 0;

@@ -60,7 +60,7 @@ class TileResult {
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
   bool plain_;        // True if no epilogue is needed, so kernels may store totals directly to out.
-  bool nontemporal_;  // True if kernels store to out past the caches.
+  bool nontemporal_;  // True if kernels store to out with nontemporal stores, which bypass the caches.
 };
 
 }  // namespace raggemm
