@@ -129,7 +129,8 @@ inline constexpr size_t kMlpInputs = [] {
   return slot;
 }();
 
-// The numbers that decide the size of a workspace. The default values suffice for every call without row_slots.
+// The numbers that decide the size of a workspace. Fields with a default value need not be set for calls without
+// row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
   // Size in bytes of an element, for the widest type among x and the weights that are not quantized. Has an effect on

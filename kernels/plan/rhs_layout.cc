@@ -90,7 +90,8 @@ PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, 
   return target;
 }
 
-// Prefetches the next block, in the order of the tile plan. A GEMV uses PrefetchStream instead.
+// Returns the lines of the next block to prefetch, in TilePlan::prefetch_order. For a GEMV, returns those of
+// PrefetchStream.
 PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                             NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kGemv) return PrefetchStream(context, task, block, next_tile);

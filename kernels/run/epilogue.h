@@ -25,8 +25,9 @@ class TileResult {
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Sets args.out, where a kernel stores its results. Kernels store to out itself if `last` is true, the register tile
-  // has no missing rows or columns, and no epilogue is needed. Otherwise they store to scratch.
+  // Sets args.out, where a kernel stores its results. Kernels store to out itself if `last` is true (the block ends the
+  // contraction), the register tile has no missing rows or columns, and no epilogue is needed. Otherwise they store to
+  // scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
   // Copies TileContext::earlier_totals to the scratch buffer from which the kernel of the register tile continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;

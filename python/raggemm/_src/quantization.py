@@ -213,7 +213,7 @@ def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.A
     """Rounds values to the nearest elements of spec.dtype. values: x divided by its scales, plus zero points if any.
 
     An infinite element of x stays infinite in float8_e5m2, and becomes NaN in float8_e4m3fn. In types without NaN it
-    becomes the largest number of its sign, and NaN becomes 0.
+    becomes the largest or the smallest number of the type, and NaN becomes 0.
     """
     values = jnp.clip(values, *spec.limits)
     values = jnp.where(jnp.isinf(x), x, values) if spec.has_nan else jnp.where(jnp.isnan(values), 0, values)

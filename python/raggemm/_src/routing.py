@@ -359,7 +359,7 @@ def combine(
 def sum_token_rows(
     rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: int, dtype: Any, slots: jax.Array | None = None
 ) -> jax.Array:
-    """Sums the weighted rows of each token. Ignores rows with token num_tokens.
+    """Sums the weighted rows of each token. Ignores rows whose entry in `tokens` is num_tokens.
 
     The sum is a grouped GEMM with one group per token, because a scatter-add of XLA on CPU adds rows one by one: 4096
     bfloat16 rows of 2048 elements took 4.5 ms instead of 33 ms. 16384 float32 rows took 105 ms either way.
