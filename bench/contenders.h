@@ -16,7 +16,7 @@ namespace raggemm::bench {
 
 struct Contender {
   std::string name;
-  std::string threading;  // "own" or "outer" (PeerThreads) for a peer, "ours" in WithBf16, else empty.
+  std::string threading;  // "own" or "outer" (PeerThreads) for a peer, "ours" for WithBf16, empty for our library.
   // Makes one call on the operand set with the number `set`, which is below `sets`. If successive calls use successive
   // sets, no call finds its weights (wgrad: gradients) in a cache.
   std::function<absl::Status(int64_t set)> run;

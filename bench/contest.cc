@@ -195,8 +195,8 @@ void Contest::TakeTurn(Entrant& entrant) {
   entrant.seconds.push_back(seconds / calls);
 }
 
-// Returns where the weights (wgrad: gradients) of the next operand sets are. They have at least 64 MiB, which take some
-// milliseconds to read.
+// Returns the memory of the weights (wgrad: gradients) of the next operand sets, which has at least 64 MiB. Reading 64
+// MiB takes some milliseconds.
 Stretches Contest::NextMatrices() {
   constexpr int64_t kBytes = kBeyondCaches / 8;
   Stretches next;
@@ -207,7 +207,7 @@ Stretches Contest::NextMatrices() {
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  // A quantized case is never ended early: its bf16 contender is expected to be slower than the quantized operands.
+  // A contender of a quantized case never stops early: the bf16 contender is expected to be slower than our library.
   if (entrant.seconds.empty() || case_.quantization != nullptr) return false;
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);

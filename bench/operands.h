@@ -59,7 +59,7 @@ int64_t SetsOf(const Case& c);
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
 // Memory with random operand sets, large enough for each of `cases`, which use it one at a time. All cases must have
-// the same `in` and quantization. lhs and rhs are rounded to `precision` (see Arena).
+// the same Case::in and Case::quantization. lhs and rhs are rounded to `precision` (see Arena).
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);

@@ -282,7 +282,7 @@ def file_name(machine: dict) -> str:
 
 
 def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
-    """Returns the name of the CPU and the summary of a recorded report, for the largest number of threads in it."""
+    """Returns (name of the CPU, rows of the summary with the largest number of threads) of the report in a file."""
     text = path.read_text()
     machine = re.search(r"^(.+ \(family \d+, model \d+\)), \d+ cores, ", text, re.MULTILINE)
     table = re.search(r"^## Summary\n\n((?:\|.*\n)+)", text, re.MULTILINE)
@@ -311,7 +311,7 @@ def _line(*cells: str) -> str:
 
 
 def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
-    """Returns the tables that combine all reports in `results`. The key of a table is the start of its header line.
+    """Returns {start of the header line: table} for the tables that combine all reports in `results`.
 
     folder: path from the page to `results`, for links.
     """

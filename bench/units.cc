@@ -66,8 +66,8 @@ void StepScalarChains(int64_t steps) {
   }
 }
 
-// Number of AMX tiles that hold sums. There are six, because a unit starts an instruction every 16 cycles, and the sum
-// takes about 50 cycles. Tiles 6 and 7 are operands.
+// Number of AMX tiles that hold sums. A unit starts an instruction every 16 cycles, and the sum takes about 50 cycles,
+// so at least four tiles are needed. Tiles 6 and 7 are operands.
 constexpr int kTotals = 6;
 
 struct alignas(64) TileShape {

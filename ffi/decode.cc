@@ -295,7 +295,7 @@ void AdviseHugePages(void* data, size_t bytes) {
   constexpr size_t kHugePage = 2 << 20;
   const size_t before = -reinterpret_cast<uintptr_t>(data) % kHugePage;
   if (bytes < before + kHugePage) return;
-  // Ignores an error of madvise, because it only costs speed.
+  // Ignores an error of madvise: without huge pages, a call is only slower.
   madvise(static_cast<char*>(data) + before, (bytes - before) / kHugePage * kHugePage, MADV_HUGEPAGE);
 }
 

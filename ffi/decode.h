@@ -41,8 +41,8 @@ struct NamedSlots {
   SlotIndices ragged, operands, results;
 };
 
-// Sets the fields of a message of proto/config.proto. InvalidArgument for an unknown attribute, a wrong type or an
-// unknown enum value.
+// Sets the fields of `config`, a message of proto/config.proto, from the attributes of a call. Returns InvalidArgument
+// for an unknown attribute, a wrong type or an unknown enum value.
 absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
 
 // Sets `options`. InvalidArgument if `isa` is neither AUTO nor the name of an ISA of AllIsas, or `threads` is not in
@@ -70,12 +70,13 @@ class BufferReader {
   void ReadResult(absl::string_view word, Array& array);
   // Checks that the next operand, a dims array that the attribute `ragged` does not name, has the shape [0].
   void SkipOperand(absl::string_view word);
-  // Returns the workspace, which is the last result, or the first error. InvalidArgument:
+  // Returns the workspace, the last result of a call. Returns the first error instead if this or an earlier buffer was
+  // wrong. InvalidArgument:
   //
   // - The call has too few operands or results, or not as many optional ones as its attribute names.
   // - A buffer has an element type that is no DType.
   // - A dims array that the attribute `ragged` does not name has another shape than [0].
-  // - The workspace is no vector of int64.
+  // - The workspace is not a vector of int64.
   absl::StatusOr<absl::Span<int64_t>> ReadWorkspace();
 
  private:

@@ -334,9 +334,9 @@ class OneDnn {
   using Types = std::array<DType, 4>;
   using Key = std::tuple<Mode, Types, bool, int64_t, int64_t, int64_t, int64_t, int>;
 
-  // Appends the primitive of each group to `matmuls`. Prepares those that are not in matmuls_ yet. Each number of
-  // threads needs its own primitives, because a primitive always uses the OpenMP number of threads that was set when it
-  // was made.
+  // Appends the primitive of each group to `matmuls`. Makes the primitives that matmuls_ does not have yet. Each number
+  // of threads needs its own primitives, because a primitive always uses the OpenMP number of threads that was set when
+  // it was made.
   absl::Status Prepare(const GemmSeries& series, int library_threads, std::vector<Matmul*>& matmuls) {
     for (size_t group = 0; group < series.rows.size(); ++group) {
       const Types types = {series.lhs_dtype, series.rhs_dtype, series.out_dtype, series.rhs_scale_dtype};

@@ -36,7 +36,7 @@ struct Arithmetic {
   const char* bf16_sums;  // Name of the rule in options called bf16_sums. Null: not a rule for bf16 with bf16.
 };
 
-// The rules, in the order of kArithmetics.
+// Numbers of the rules. The number of a rule is the index of its row in kArithmetics.
 enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
 
 // Chains of 256 steps bound the error by 256 + K/256 roundings, a single chain by K. Chains of 128 steps have 0.72
@@ -72,7 +72,7 @@ struct Splitting {
   struct {
     uint8_t lhs, rhs;
   } order[6];
-  double error;  // Largest relative error of one f32 product.
+  double error;  // Largest relative error of one f32 product that is computed by bf16 products.
 };
 
 // A method of multiplying f32 operands. The value is the index of its row in kSplittings.

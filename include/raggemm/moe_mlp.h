@@ -84,9 +84,9 @@ struct MoeMlpProblem {
   // [M], a format of sizes. The rows of a token are added in the order of these numbers, and rows with the same number
   // in ascending order. MoeMlpBackward checks the numbers, but always adds in ascending order.
   std::optional<Array> row_slots;
-  // `up` has u, as [M,I], or u and v as [M,2I] if merged. `gate` has v, as [M,I]. Both are f32. MoeMlp writes them if
-  // they are given, with 0 in rows of no processed group. MoeMlpBackward reads them. If they are not given,
-  // MoeMlpBackward computes u and v again, with the same bits.
+  // `up` has u (see the top of this file) as [M,I], or u and v as [M,2I] if merged. `gate` has v as [M,I]. Both are
+  // f32. MoeMlp writes them if they are given, with 0 in rows of no processed group. MoeMlpBackward reads them if they
+  // are given. Otherwise it computes u and v again, with the same bits.
   std::optional<Array> up, gate;
 
   bool up_is_trans = false;
@@ -129,7 +129,8 @@ inline constexpr size_t kMlpInputs = [] {
   return slot;
 }();
 
-// The numbers that decide the size of a workspace. The default values suffice for every call without row_slots.
+// The numbers that decide the size of a workspace. Fields with a default value need not be set for calls without
+// row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
   // Number of bytes of the widest element type of x and of the weights that are not quantized. Has an effect on

@@ -46,17 +46,18 @@ enum class Types : uint8_t {
   kUpToCompute,  // Matrix types that are no wider than the compute type. If the compute type is s32, only s32.
   kSizes,        // Formats of sizes (Role::kSizes).
   kScales,       // Formats of scales (IsScale).
-  kOfLhs,        // Type of lhs. lhs must then be a quantized integer.
+  kOfLhs,        // Type of lhs, which must be a quantized integer. For lhs_zero.
   kOfRhs         // Type of rhs. rhs must then be a quantized integer.
 };
 
-// Axes along which the values of an optional operand differ, as bits of a set. Sets with kByRow or kByColumn mean:
+// Axes along which the values of an optional operand differ, as bits of a set. kByRow and kByColumn decide the shape:
 //
-//     kByRow | kByColumn  an array with the layout of out (c, gate)
-//     kByRow              one value for each row of out (row_index)
-//     kByColumn           N values for each group, if all groups have the same N (bias)
+//     kByRow and kByColumn  an array with the layout of out (c, gate)
+//     only kByRow           one value for each row of out (row_index)
+//     only kByColumn        N values for each group (bias). All groups have the same N.
+//     neither               one value for each group, or for each replica (alpha, beta, group_offset)
 //
-// With ragged K, no values differ by replica, because the replicas of a problem have one common result.
+// With ragged K, values do not differ by replica, because the replicas of a problem have one common result.
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }

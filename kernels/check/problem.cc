@@ -118,7 +118,7 @@ absl::StatusOr<Collapsed> Collapse(absl::string_view name, const BufferDescripto
   return result;
 }
 
-// The extents of op(operand), for one segment, group or problem.
+// Extents of op(operand) for one segment, group or problem, the part that Operand::repeat names.
 struct Extents {
   int64_t rows, cols;
 };

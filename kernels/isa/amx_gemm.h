@@ -39,7 +39,7 @@ using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>
 template <class V>
 inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));
 
-// Packs the next `slices` slices of a panel (PackAhead). The last slice may consist of padding only.
+// Packs the next `slices` slices of the panel that `ahead` describes. The last slice may consist of padding only.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
   const int64_t steps = slices * ahead.slice;
   PackArgs args = ahead.left;

@@ -57,8 +57,8 @@ struct Avx2F32 {
     return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_srli_epi32(outside, 1)), x);
   }
 
-  // Transposes 8x8 elements with half of the shuffles that Low and High would need. 8 rows by a transposed bf16 rhs run
-  // at 63 instead of 58 GFLOP/s (Zen 3, two cores).
+  // Transposes 8x8 elements. The general transpose by Low and High (pack.h) needs twice as many shuffles: with it, 8
+  // rows by a transposed bf16 rhs run at 58 instead of 63 GFLOP/s (Zen 3, two cores).
   static void TransposeBlock(Vec (&r)[8]) {
     Vec t[8], u[8];
     RAGGEMM_UNROLL for (int i = 0; i < 8; i += 2) {

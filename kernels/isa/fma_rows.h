@@ -75,8 +75,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Storing kernels (kDirectAndStore) run only on the first of several register tiles. RegisterTiles gives it more
-      // than kTallest / 2 rows.
+      // Storing kernels (kDirectAndStore) run only on the first of several register tiles. RegisterTiles gives this
+      // tile more than kTallest / 2 rows, so kernels with fewer rows are not needed.
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {

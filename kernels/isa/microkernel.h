@@ -41,7 +41,7 @@ inline constexpr int64_t kLineBytes = 64;
 struct Prefetch {
   const char* line;
   int64_t count;     // Number of cache lines that this kernel or packer prefetches.
-  int64_t run_left;  // Lines from `line` to the end of its run.
+  int64_t run_left;  // Number of cache lines from `line` to the end of the current run.
   int64_t run;
   int64_t skip;  // Bytes from the start of the last line of a run to the start of the first line of the next run.
   // True: a streaming GEMV loads the lines into L1 instead of prefetching them into L2, and computes only kNearSteps
@@ -149,8 +149,8 @@ struct PackAhead {
   Pack* pack;
   PackArgs left;               // Arguments of the packer for the part of the panel that is not packed yet.
   int64_t slice;               // Steps of k in a slice.
-  int64_t src_step, dst_step;  // Bytes from the start of a slice to the start of the next one, in src and in dst.
-  int64_t count;               // Number of slices that this kernel call packs.
+  int64_t src_step, dst_step;  // Bytes from one slice to the next, in src and in dst.
+  int64_t count;               // Number of slices that one kernel call packs.
 };
 
 // Arguments of an epilogue, which computes for each element
@@ -375,8 +375,8 @@ struct FormatKernels {
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
   Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
-  Pack* pack_bias;                    // Converts a bias of this format to T.
-  Epilogue* epilogue;                 // Epilogue that stores results in this format.
+  Pack* pack_bias;                    // Packer that converts a bias of this FormatKernels' format to T.
+  Epilogue* epilogue;                 // Epilogue for results in the format of this FormatKernels.
   // Functions of the expert MLP. widen and row_dot read elements of this format, the other three write them, and all
   // other values are f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32.
   Activate* activate[kActivationCount];  // Indexed by Activation.

@@ -17,10 +17,9 @@ namespace {
 // Bit patterns of f32 magnitudes. kLargestOfFinitePart is the largest magnitude that rounds to a finite bf16.
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFinitePart = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
-// The bf16 parts of some rows or columns of f32 numbers. Array 0 has the first parts, for the product of two first
-// parts. Arrays 1, 2, ... have the first parts, second parts and so on, for all other products. Arrays 1, 2, ... have
-// zeros for NaNs and for numbers whose first part is infinite, because an infinity times small parts of both signs
-// would add up to a NaN.
+// The bf16 parts of some rows or columns of f32 numbers. Array 0 has the first parts, and is only for the product of
+// two first parts. Array i = 1, 2, ... has the i-th parts, for all other products. It has zeros for NaNs and for
+// numbers whose first part is infinite, because an infinity times small parts of both signs would add up to a NaN.
 template <int64_t kParts, int64_t kElements>
 struct Bf16Parts {
   static constexpr int64_t kArrays = kParts + 1;

@@ -115,8 +115,8 @@ class MlpBackward {
     });
   }
 
-  // Computes the gradients of row weights that multiply the output: for each row, the dot product of a and a_gradient,
-  // plus the dot product of b_down and out_gradient if the call has b_down.
+  // Computes the gradients of row weights that multiply the output. The gradient for a row is the dot product of the
+  // row's a (moe_mlp.h) and a_gradient. If the call has b_down, the dot product of b_down and out_gradient is added.
   absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
     const int64_t count = rows.count();
     if (problem_.b_down) {
@@ -221,7 +221,7 @@ class MlpBackward {
   const MoeMlpGradients& gradients_;
   const MlpBuffers& b_;
   const int64_t chunk_rows_;
-  const ChunkRows x_, a_, weighted_;  // weighted_: rows of out_gradient, times the row weights on the output.
+  const ChunkRows x_, a_, weighted_;  // Gathered x, a, and rows of out_gradient times the row weights on the output.
   const ChunkRows up_, gate_;         // Gradients of u and v.
 };
 

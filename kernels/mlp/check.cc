@@ -21,7 +21,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the name of MoeMlpProblem::out in messages. This array has the gradient of out in calls for gradients.
+// Returns the name of MoeMlpProblem::out in messages. In calls for gradients, this array has the gradient of out.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
 // The arrays of a call. The first `results` arrays are results, all others inputs.
@@ -46,7 +46,7 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   } else {
     for (const MlpGradientSlot& slot : kMlpGradientSlots) add(slot.name, gradients->*slot.gradient);
     arrays.results = arrays.all.size();
-    add_outputs();  // A call for gradients reads up, gate and the gradient of out.
+    add_outputs();  // Inputs of calls for gradients: up, gate and the gradient of out.
   }
   arrays.all.insert(arrays.all.end(), {{"x", &problem.x},
                                        {"row_tokens", &problem.row_tokens},
@@ -59,8 +59,8 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   return arrays;
 }
 
-// Calls `function`, CheckArrays or FillWithNaN, for each result. Also passes the arrays that must not overlap the
-// result: all later results and all inputs. If the call has no results, calls `function` once, for an empty result.
+// Calls `function` (CheckArrays or FillWithNaN) for each result, with the arrays that must not overlap the result: all
+// later results and all inputs. If the call has no results, calls `function` once, for an empty result.
 absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& function,
                            absl::Span<const int64_t> workspace) {
   const absl::Span<const NamedArray> all = arrays.all;

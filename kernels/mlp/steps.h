@@ -40,8 +40,8 @@ struct MlpPart {
 
 struct MlpPiece {
   RowRange rows;
-  float* up;    // Rows of u (moe_mlp.h), or of u and v if w_up holds the gate. In MoeMlpProblem::up or the workspace.
-  float* gate;  // Rows of v (moe_mlp.h), in MoeMlpProblem::gate or the workspace. Unused without w_gate.
+  float* up;    // u (moe_mlp.h) of `rows`, or u and v if w_up holds the gate. In MoeMlpProblem::up or the workspace.
+  float* gate;  // Rows of v if there is a w_gate. In MoeMlpProblem::gate or the workspace.
 };
 
 // Sets buffers.chunk_sizes, the group sizes of the next products, to the number of rows that each group has in `rows`.

@@ -62,7 +62,8 @@ void TakePass(const MoeMlpExtents& extents, Cursor& cursor, MlpPassBuffers& pass
 
 void TakeWeightSums(const MoeMlpExtents& extents, Cursor& cursor, MlpWeightSums& sums) {
   const int64_t hidden = extents.hidden, inner = extents.intermediate;
-  sums.up = cursor.Take<float>(hidden, 2 * inner);  // Sums for w_up and w_gate, or for a w_up that holds the gate.
+  // Sums for w_up, then for w_gate. If w_up holds the gate, all are for w_up.
+  sums.up = cursor.Take<float>(hidden, 2 * inner);
   sums.gate = sums.up == nullptr ? nullptr : sums.up + hidden * inner;
   sums.down = cursor.Take<float>(hidden, inner);
   sums.b_up = cursor.Take<float>(2, inner);

@@ -27,7 +27,7 @@ inline constexpr int64_t kPassRows = 8192;
 struct MlpWeightSums {
   float* up = nullptr;    // Sums for w_up's gradient: [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
   float* gate = nullptr;  // Sums for w_gate: [H,I]. Transposed if w_gate is.
-  float* down = nullptr;  // Sums for w_down: [I,H]. Transposed if w_down is.
+  float* down = nullptr;  // Sums for the gradient of w_down: [I,H]. Transposed if w_down is.
   float *b_up = nullptr, *b_gate = nullptr, *b_down = nullptr;
 };
 
@@ -64,7 +64,7 @@ struct MlpBuffers {
   // [piece,H] Forward calls: d, in the memory of `x`. Calls for gradients: gradients of the gathered rows of x, in the
   // memory of `up`.
   float* d;
-  // Arrays for one piece in forward calls, and for one chunk in calls for gradients.
+  // x and a have the rows of one piece in forward calls, and those of one chunk in calls for gradients.
   char* x;  // [rows,H] Gathered rows of x.
   char* a;  // [rows,I]
 
@@ -82,9 +82,8 @@ struct MlpBuffers {
   MlpWeightSums weight_sums;
 };
 
-// Returns the largest number of rows in a chunk: kChunkRows, or M if M is smaller. Returns M, too, if chunks of
-// kChunkRows rows would need f32 sums (MlpWeightSums), and one chunk of M rows needs no more memory than such a chunk
-// and the sums.
+// Returns the largest number of rows in a chunk: M if M is at most kChunkRows, otherwise kChunkRows. But if chunks of
+// kChunkRows rows need f32 sums (MlpWeightSums), returns M if a single chunk of M rows takes no more memory.
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
 // Returns the length of a workspace in int64 elements, or -1 if it would be too large or an extent is negative.

@@ -66,7 +66,7 @@ struct TileTask {
 // the tile.
 struct Block {
   GroupGemm gemm;         // With ragged K, gemm.replica is the replica that has this block's steps of k.
-  int64_t first_replica;  // gemm.replica of the tile's first block.
+  int64_t first_replica;  // Value of gemm.replica in the tile's first block.
   Matrix lhs, rhs;
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
@@ -95,7 +95,8 @@ class NextTile {
     Block first;
     bool has_block;
   };
-  // Returns null if there is no next tile, or if its contraction is empty.
+  // Returns the next tile and its first block. Null if there is no next tile, or if the next tile has no block, because
+  // its contraction is empty.
   const Found* Get() {
     if (tile_ + 1 >= schedule_.work.gemm_tiles) return nullptr;
     if (!found_) found_.emplace(schedule_, tile_ + 1);

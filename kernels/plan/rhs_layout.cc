@@ -30,9 +30,9 @@ constexpr int64_t kStreamAhead = 48 << 10;
 //     2 rows, no VDPBF16PS     0.80  0.83
 constexpr int64_t kNear = 12 << 10;
 
-// Returns the number of panels of a block, as if all were as wide as the first one. Returns 1 for a GEMV, even if it
-// leaves columns for a second panel. If 2 were returned, half of the prefetches would come after the GEMV: one row of
-// int4 with 2848 columns took 4 times as long (Zen 4).
+// Returns the number of panels of a block, to spread prefetches over them. Counts all panels as wide as the first one.
+// A GEMV counts as one panel, even if it leaves columns for a second panel. If it counted as 2, half of the prefetches
+// would come after the GEMV: one row of int4 with 2848 columns took 4 times as long (Zen 4).
 int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
   const Panel panel = NextPanel(context, task, block.cols);
   return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
@@ -62,8 +62,9 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   return blocks;
 }
 
-// Prefetches for a GEMV the lines that are kStreamAhead bytes ahead of the block. Near prefetches (Prefetch::near)
-// begin only 1 KiB after the first kNearSteps - 1 steps of the block, and do not continue in the next tile.
+// Returns the lines that a GEMV prefetches: those kStreamAhead bytes ahead of the block. Near prefetches
+// (Prefetch::near) are less far ahead: they begin 1 KiB after the first kNearSteps - 1 steps of the block, and do not
+// continue in the next tile.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -89,7 +90,8 @@ PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, 
   return target;
 }
 
-// Prefetches the next block, in the order of the tile plan. A GEMV uses PrefetchStream instead.
+// Returns the lines of the next block to prefetch, in TilePlan::prefetch_order. For a GEMV, returns those of
+// PrefetchStream.
 PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                             NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kGemv) return PrefetchStream(context, task, block, next_tile);

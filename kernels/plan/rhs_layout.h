@@ -64,9 +64,9 @@ inline constexpr int64_t kWholeKc = int64_t{1} << 30;
 inline constexpr RowsShape kRowsShapes[] = {
     {"small", 1. / 4, kMaxCols, kWholeKc, 0},
     {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},
-    {"medium", 1. / 2, 1024, 32, 0.05},  // Blocks of 64 steps touch more pages, and are slower (last table above).
+    {"medium", 1. / 2, 1024, 32, 0.05},  // 64 instead of 32 steps touch more pages: slower (last table above).
     {"broad", 2. / 3, 1024, kWholeKc, 0.6},
-    {"deep", 1. / 2, 192, kWholeKc, 1},  // With limits of 64 to 192 columns, speeds differ by 2 %. 384 is 7 % slower.
+    {"deep", 1. / 2, 192, kWholeKc, 1},  // Limits of 64 to 192 columns differ by 2 % in speed. 384 is 7 % slower.
 };
 
 // A layout of rhs.

@@ -42,7 +42,7 @@ inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<siz
 // A panel of rhs: the columns of a block that one kernel call multiplies.
 struct Panel {
   int64_t cols;   // Columns that exist.
-  int64_t width;  // Columns that the kernel computes, at least `cols`. In a packed panel, also the row stride.
+  int64_t width;  // Columns that the kernel computes: `cols` and padding. In a packed panel, also the row stride.
   const RhsModeRow* mode;
 };
 

@@ -38,7 +38,7 @@ constexpr int64_t kTilesPerStreamingThread = 2;
 // kShareOfRowsStreaming * CostOfElement. It never does if it is transposed, or with ragged K.
 constexpr double kShareOfRowsStreaming = 0.7;
 
-// Number of f32 fmas that pay for another thread. They take 5 us at 50 GFLOP/s.
+// Number of f32 fmas that a call must have for each thread beyond the first one. They take 5 us at 50 GFLOP/s.
 constexpr int64_t kCostPerThread = 1 << 17;
 
 // Returns the size of the largest tile, m x n.
@@ -77,12 +77,13 @@ Blocking BlockingFor(const TileContext& context) {
   return {m, cols};
 }
 
-// Halves the columns or the rows of the largest tile. Returns false if that is a single register tile already.
+// Halves the columns or the rows of the largest tile. Returns false if the largest tile is a single register tile
+// already.
 bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
   if (n_panels == 1 && m_tiles == 1) return false;
-  if (n_panels > 4 || m_tiles == 1) {  // Fewer rows would read rhs more often.
+  if (n_panels > 4 || m_tiles == 1) {  // Fewer rows per tile would read rhs more often.
     schedule.tile.blocking.n = (n_panels + 1) / 2 * kernels.cols;
   } else {
     schedule.tile.blocking.m = (m_tiles + 1) / 2 * kernels.rows;

@@ -41,7 +41,7 @@ inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->pro
 // times k if f32 operands are split.
 int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
-// The division of results into tiles.
+// Size of the largest tile of out, and the plans of tiles by their number of rows.
 struct Blocking {
   // Rows and columns of a full tile. Tiles with fewer than m rows may have more than n columns, up to kMaxCols.
   int64_t m = 0, n = 0;

@@ -23,7 +23,7 @@ struct PackSource {
 // Dequantizes and packs at most kKc steps of k, for at most kMaxRows rows of lhs or columns of rhs. Sets src and
 // src_stride of `args`.
 void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
-// Packs rows of lhs that row_index selects. Sets src and src_stride of `args`.
+// Packs the rows of lhs that row_index selects, by `pack`. Sets src and src_stride of `args`.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {

@@ -164,7 +164,7 @@ void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* t
                   .prefetch = nullptr});
 }
 
-// Works row by row, so that a row stays in L1 until it is activated.
+// Applies the epilogue and then the activation row by row, so that the activation finds the row in L1.
 void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   const DType out = context_.call.out.dtype;
   const bool is_total = epilogue.alpha == nullptr && epilogue.c == nullptr && epilogue.bias == nullptr;

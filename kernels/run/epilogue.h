@@ -25,8 +25,9 @@ class TileResult {
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Sets args.out, where a kernel stores its results. Kernels store to out itself if `last` is true, the register tile
-  // has no missing rows or columns, and no epilogue is needed. Otherwise they store to scratch.
+  // Sets args.out, where a kernel stores its results. Kernels store to out itself if `last` is true (the block ends the
+  // contraction), the register tile has no missing rows or columns, and no epilogue is needed. Otherwise they store to
+  // scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
   // Copies TileContext::earlier_totals to the scratch buffer from which the kernel of the register tile continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
@@ -60,7 +61,7 @@ class TileResult {
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
   bool plain_;        // True if no epilogue is needed, so kernels may store totals directly to out.
-  bool nontemporal_;  // True if kernels store to out past the caches.
+  bool nontemporal_;  // True if kernels store to out with nontemporal stores, which bypass the caches.
 };
 
 }  // namespace raggemm

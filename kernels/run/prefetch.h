@@ -1,5 +1,6 @@
 // Prefetches the elements of lhs and rhs that a thread will probably need next into L2, even if they belong to another
-// tile or group. The caller calls StartBlock before each block, and For before each packer and kernel.
+// tile or group. The caller calls Prefetcher::StartBlock before each block, and Prefetcher::For before each packer and
+// kernel.
 #ifndef RAGGEMM_KERNELS_RUN_PREFETCH_H_
 #define RAGGEMM_KERNELS_RUN_PREFETCH_H_
 
@@ -73,9 +74,10 @@ class Prefetcher {
   // prefetched.
   PrefetchTarget rhs_;
   Prefetch at_{};
-  // A column of runs has a run of adjacent cache lines from each row of rhs. The current column is divided into
-  // column_parts_ parts, of which parts_left_ are not prefetched yet. A part has lines_per_part_ lines. lines_over_
-  // lines do not fit into equal parts, and due_ spreads these lines evenly.
+  // Progress in the current column of runs. A column of runs is one run of adjacent cache lines from each row of rhs.
+  // The column is prefetched in column_parts_ parts of lines_per_part_ lines each, of which parts_left_ are still to
+  // come. lines_over_ is the number of lines that equal parts leave over. due_ spreads these lines evenly over the
+  // parts.
   int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;
 
   struct {

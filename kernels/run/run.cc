@@ -91,7 +91,8 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
-  // Returns what the kernel of register tile i packs ahead, or null.
+  // Returns the slices of the next panel that the kernel of register tile i packs while it multiplies. Null if this
+  // kernel packs nothing.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
     ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;

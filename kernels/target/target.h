@@ -51,8 +51,8 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  // `control` holds the register MXCSR of x86. fenv_t has a field for MXCSR at offset 28, but saving it there made int4
-  // with 64 rows take 1.09 times as long (Zen 5).
+  // `control` holds the register MXCSR on x86. fenv_t also has a field for MXCSR, at offset 28, but saving MXCSR there
+  // made int4 with 64 rows take 1.09 times as long (Zen 5).
   union {
     unsigned control;
     std::fenv_t environment;

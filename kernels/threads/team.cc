@@ -97,8 +97,8 @@ void Team::For(int64_t count, TileBody body) {
 }
 
 // Claims and runs tiles until all ranges are empty. Reads body_ only after a claim: body_ then belongs to the loop of
-// the claimed tile, because the caller waits for claimed tiles. A claim beyond the end of a loop may be compared with
-// the Range::end of a later loop. So a claim counts only if its loop number equals the loop number of Range::end.
+// the claimed tile, because the caller waits for claimed tiles. A late claim beyond the end of an old loop may be
+// compared with Range::end of a newer loop. So a claim counts only if its loop number equals that of Range::end.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {

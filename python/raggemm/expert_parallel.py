@@ -195,10 +195,10 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
 def _sum_local_experts(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
 ) -> tuple[jax.Array, np.dtype]:
-    """Sums for each token the weighted results of this device's experts.
+    """Computes this device's experts, and for each token the weighted sum of their results.
 
     Returns:
-      (sums in float32 or float64, dtype of the results of `experts`).
+      (sums in float32 or float64, dtype that `experts` returned).
     """
     local = _experts_per_device(routing.num_experts, axis_name)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local

@@ -173,7 +173,7 @@ def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedSca
 
 
 def swizzled() -> te.GroupedScaledTensor1x:
-    """Returns an MXFP8 tensor with swizzled scales. Each row is in a group, because other rows get NaN as scales."""
+    """Returns an MXFP8 tensor with swizzled scales. Each row is in a group: the others would get NaN as scales."""
     tensor = te_tensor("MXFP8_1D_SCALING", int(COUNTS.sum()), 64, COUNTS)
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 

@@ -53,7 +53,8 @@ class Form:
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
         """Returns random lhs, rhs and group sizes. Sizes may sum to less than the extent of the ragged axis.
 
-        sizes_per_batch: True gives group_sizes all axes that it may have, False gives it the group axis only.
+        sizes_per_batch: True gives each index of the batch and outer axes its own group sizes. False gives all the same
+        sizes.
         """
         rng = np.random.default_rng(3)
         lhs, rhs, _, ragged = self.letters

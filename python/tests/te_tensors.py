@@ -9,8 +9,8 @@ import numpy as np
 from quantized_formats import codes, nearest
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-# {scaling mode: (type of the elements, type of the scales, shape of a block that shares a scale)}. Without a block
-# shape, each group has one scale, or none if there is no type of scales.
+# {scaling mode: (type of the elements, type of the scales, shape of a block that shares a scale)}. The type of the
+# scales is None if the mode has no scales. The shape is None if a whole group shares one scale.
 MODES = {
     "NO_SCALING": (ml_dtypes.bfloat16, None, None),
     "DELAYED_TENSOR_SCALING": (E4M3, np.float32, None),

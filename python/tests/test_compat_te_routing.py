@@ -115,7 +115,7 @@ combine = jax.jit(te.token_combine)
 @given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
 def test_dispatch_and_combine(case, align, with_probs):
     routing_map, probs, x = case
-    count = 40  # Enough for all T * 5 pairs of token and expert. A constant, so that all examples share a program.
+    count = 40  # Enough rows for all T * 5 pairs of token and expert. A constant, so that all examples share a program.
     got = dispatch(x, routing_map, count, probs if with_probs else None, align_size=align)
     rows, row_probs, row_id_map, pad_offsets, sizes = got
     length = count if align is None else (count + 5 * (align - 1)) // align * align

@@ -190,7 +190,7 @@ RUNTIME = [
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
      r"group_offset: value 1 .*must be in \[0, 0\]"),
-    (  # One offset of the batch is wrong.
+    (
         lambda: jax.vmap(lambda w, o: uniform(RHS, w, group_offset=o))(np.ones((3, 2, 3, 5)), sizes(0, 0, 1)),
         r"group_offset: value 1 .*must be in \[0, 0\]",
     ),

@@ -22,7 +22,7 @@ import moe_lm  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# The first, the last and a middle expert have no rows.
+# A layer for quick tests. Its first, last and a middle expert have no rows.
 TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, sizes=(0, 5, 13, 0, 1, 0))
 
 
@@ -66,7 +66,7 @@ def test_moe_lm(monkeypatch, capsys):
     assert f"after 2 steps: {loss!r}" in capsys.readouterr().out
 
 
-# Tests of tiny checkpoints. `./dev test --checkpoints` compares results with mlx-lm.
+# The tests below run tiny checkpoints. `./dev test --checkpoints` compares their results with mlx-lm.
 
 
 def logits_of(folder, parts=(12,)):

@@ -44,7 +44,7 @@ def resident_mib():
 
 
 def resident_while_calling():
-    """Makes CALLS calls from eight threads. Returns the MiB of resident memory after each tenth of them."""
+    """Makes CALLS calls from eight threads, in ten batches. Returns the MiB of resident memory after each batch."""
     made = cases()
 
     def call(i):

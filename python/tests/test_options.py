@@ -178,7 +178,6 @@ def test_partitioned_calls_have_the_options_of_their_lowering(axis):
 
 
 def test_errors_are_logged_by_default_with_several_devices(capfd):
-    """on_error="log" is the default with several devices, as in these tests."""
     assert attributes(fresh_gmm().lower(*OPERANDS)) == {"on_error": "log"}
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
         jax.block_until_ready(fresh_gmm()(*WRONG))

@@ -68,9 +68,10 @@ def test_gradient_of_logits(name):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """Tests tied scores and tied sums of scores. Logits are not negative.
+    """Tests tied scores and tied sums of scores.
 
-    With negative logits, tied sums could differ in float32: the sigmoids of x and -x add up to 1.
+    Logits are not negative. With negative logits, rounding could break the tie of two sums, because the sigmoids of x
+    and -x add up to 1.
     """
     oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)

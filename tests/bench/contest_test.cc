@@ -46,8 +46,8 @@ Peer PeerOf(const char* name, decltype(Peer::run) run) {
   return peer;
 }
 
-// Returns a case for which the contest makes many sets of operands, because a call reads or writes only 4 to 6 MiB of
-// weights or gradients.
+// Returns a case whose calls read only 4 MiB of weights or write only 6 MiB of gradients, so the contest makes many
+// sets of operands.
 Case SmallCase(Mode mode) {
   Case c;
   c.name = "small";

@@ -57,7 +57,7 @@ def write_tasks(files: pathlib.Path) -> list[str]:
 
 
 def make_image(root: debian.Root, image: pathlib.Path) -> None:
-    """Makes the boot CD. Programs and libraries of the build have the same paths on it as on this system."""
+    """Makes the CD that the emulated machine boots. Programs and libraries of the build keep their paths on it."""
     shutil.rmtree(image, ignore_errors=True)
     files, boot, module = image / "root", image / "cd/isolinux", image / "module"
     for folder in (files / "bin", boot, module, *(files / (BUILD / name).relative_to("/") for name in ("bin", "lib"))):

@@ -46,7 +46,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Replaces an aarch64 branch by an x86 jump to the same address: jmp, or jne if the branch is conditional."""
+    """Rewrites an aarch64 branch as an x86 jump to the same address: jmp, or jne if the branch is conditional."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"

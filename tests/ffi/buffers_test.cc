@@ -64,7 +64,7 @@ TEST(TypesTest, IntegersForFloatsAndFloatsForIntegersAreRefused) {
         b.dtype = is_size ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_S32;
         return Elements(b) > 0;
       },
-      {}, /*named=*/false);  // If the type of the gradient of x is wrong, the error names the workspace.
+      {}, /*named=*/false);  // A wrong type of the gradient of x gives an error that names the workspace.
 }
 
 TEST(ShapesTest, NegativeDimsAreRefused) {

@@ -74,7 +74,7 @@ class SpoiltCall {
   // Calls the stages INSTANTIATE and EXECUTE of the handlers, like XLA. Returns the first error.
   virtual host::Error Run(host::TaskRunner* pool) = 0;
 
-  // Returns success if the error has this code and all of these texts in its message, and the call wrote nothing.
+  // Returns success if `error` has the code `code` and its message has all of `texts`, and the call wrote nothing.
   testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
                                      XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };

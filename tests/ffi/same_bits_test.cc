@@ -205,7 +205,7 @@ int HostileThreadsOfTeam() {
 }
 
 TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
-  Cases();  // Makes the cases while this thread has its usual float mode.
+  Cases();  // Makes the cases while this thread has its usual float mode, because the mode changes below.
   const uint64_t usual = ThreadMode();
   std::atomic<int> changed = 0;
   auto pool = std::make_unique<HostileRunner>(4, changed);

@@ -84,7 +84,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
       Prefetcher prefetcher(schedule_, task, 0);
       prefetcher.StartBlock(block, &next);
       const int64_t size = SizeOf(schedule_.tile.call.rhs.dtype);
-      // Indices of cache lines, counted from the start of the matrix. The matrix may begin within a cache line of the
+      // `want` has the cache lines of the next block, `got` those that are prefetched. A line is numbered by its
+      // distance from the start of the matrix, in units of 64 bytes. The matrix may begin within a cache line of the
       // CPU.
       std::set<int64_t> want, got;
       for (int64_t k = 0; k < next.steps; ++k) {

@@ -259,8 +259,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// All rows form one chunk if this takes no more memory than several chunks with f32 buffers for the gradients of
-// weights.
+// Tests a call whose rows are one chunk, because several chunks would need f32 buffers for the gradients of weights,
+// and no less memory.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
   MlpSpec spec = {.tokens = 50, .hidden = 90, .intermediate = 80, .sizes = {2100}, .out = DType::kBF16};
   spec.x = spec.weights = DType::kBF16;
@@ -316,8 +316,8 @@ TEST_P(MoeMlpBackwardTest, ComputesEachGradientAlone) {
   }
 }
 
-// Checks relu at 0, and swiglu_oai at its limits 7 and -7, at the next floats on both sides of these numbers, and
-// beyond. x is 1, so the weights are the values of up and gate.
+// Checks relu at 0, and swiglu_oai at its limits 7 and -7, at the floats next to the limits, and beyond them. x is 1,
+// so up and gate have the values of the weights.
 TEST_P(MoeMlpBackwardTest, IsRightAtTheLimitsOfActivations) {
   const float below = std::nextafter(7.0F, 0.0F), above = std::nextafter(7.0F, 8.0F), least = 0x1p-149F;
   const float values[] = {0, -0.0F, least, -least, 1, -1, below, 7, above, 9, -below, -7, -above, -9};

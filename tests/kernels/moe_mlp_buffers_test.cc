@@ -52,7 +52,7 @@ std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool 
     regions.push_back({pass.d, 4 * in_pass * e.hidden});
   }
   if (!is_backward) return regions;
-  // In gradient calls, the array d of moe_mlp.h shares the memory of `up`.
+  // In gradient calls, MlpBuffers::d shares the memory of MlpBuffers::up, which is regions[4].
   regions[4].bytes = std::max(regions[4].bytes, 4 * rows * e.hidden);
   regions.push_back({b.a_gradient, 4 * rows * e.intermediate});
   regions.push_back({b.out_gradient, size * rows * e.hidden});

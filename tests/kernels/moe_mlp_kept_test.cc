@@ -49,7 +49,7 @@ RAGGEMM_FOR_EACH_ISA(MoeMlpKept);
 TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   const auto expect = [](const FloatTensor& kept, const FloatTensor& product) {
     std::vector<uint64_t> expected = BitsOfAll(product.array);
-    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // Rows after the last group are zeros.
+    expected.resize(static_cast<size_t>(ElementCount(kept.array)));  // Rows after the last group must be zeros.
     EXPECT_EQ(BitsOfAll(kept.array), expected);
   };
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves}) {

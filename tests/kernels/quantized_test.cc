@@ -140,7 +140,7 @@ TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
             if (!Sampled(16)) continue;
             const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
                                  spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
-            // Skips calls that fail because a group could begin within a byte.
+            // Skips calls that return an error: a group could begin within a byte.
             if (divides && IsSubByte(spec)) continue;
             ASSERT_TRUE(GivesExpectedBits(spec));
           }
@@ -216,7 +216,8 @@ TEST(QuantizedOnEveryIsa, BothOperands) {
   }
 }
 
-// With ragged K, replicas are summed. In some shapes of lhs_scale, each step of k has its own scale.
+// Tests gradients of weights: ragged K, which sums the replicas. With some shapes of lhs_scale, each step of k has its
+// own scale.
 TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   for (bool flipped : {false, true}) {
     ProblemSpec spec = OneGroup(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
@@ -255,7 +256,6 @@ TEST(QuantizedOnEveryIsa, TileEdges) {
   }
 }
 
-// Tests 3 rows and 230 rows of lhs, with ten, four and one scales along k.
 TEST(QuantizedOnEveryIsa, LargeTiles) {
   for (DType lhs : {DType::kBF16, DType::kU8}) {
     for (int64_t block : {64, 160, 640}) {

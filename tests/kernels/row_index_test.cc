@@ -173,7 +173,7 @@ TEST(RowIndex, IsNotReadForRowsInNoProcessedGroup) {
   ProblemSpec spec{.groups = 3, .m = 8, .n = 4, .k = 4, .sizes = {2, 3, 1}};
   spec.lhs_rows = 5;
   spec.group_offset = 1;
-  spec.local_groups = 1;  // Group 1, the only processed group, has rows 2 to 4.
+  spec.local_groups = 1;  // Only group 1 is processed. It has rows 2 to 4.
   TestProblem test(spec);
   for (int64_t i : {0, 1, 5, 6, 7}) EXPECT_EQ(ToInteger(*test.problem.row_index, i), -1);
   EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());

@@ -167,13 +167,14 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   }
 }
 
-// Products of less than half of the smallest denormal become zero. This loss is multiplied by alpha, and so is the
-// bound.
+// Tests alpha with products of less than half of the smallest denormal, which become zero. alpha multiplies this loss,
+// and must multiply the error bound, too.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
     TestProblem test(spec);
-    // The products, 0.6875 * 2^-150, are less than half of the smallest denormal, 2^-149.
+    // The products are 0.6875 * 2^-150, less than half of the smallest denormal, 2^-149. So each product rounds to
+    // zero.
     Fill(test.problem.lhs, 0.6875 * 0x1p-75);
     Fill(test.problem.rhs, 0x1p-75);
     StoreRounded(*test.problem.alpha, 0, alpha);
@@ -204,7 +205,8 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // The rule kTiles sums odd steps of k in a lane of their own. It would stay +0 and hide the sign.
+          // Not kTiles, because this rule sums odd steps of k in a separate lane, which would stay +0 and hide the
+          // sign.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

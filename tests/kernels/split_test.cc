@@ -159,8 +159,8 @@ TEST_F(SplitOnEveryIsa, IsWithinTheBound) {
   }
 }
 
-// The largest error among many single products is at most Splitting::error of the precision plus a few roundings. For
-// bf16_x3 it is at least a quarter of Splitting::error.
+// Tests the largest error among many single products (K = 1). It must be at most Splitting::error plus a few roundings.
+// For bf16_x3 it must also be at least a quarter of Splitting::error, so that this bound is not far too large.
 TEST_P(Split, HasTheProvenError) {
   Random random(TestSeed());
   for (Precision precision : kPrecisions) {

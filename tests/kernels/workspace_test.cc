@@ -45,9 +45,9 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
   return spec;
 }
 
-// The workspace ends at most 56 bytes before an unmapped page. A call must not write the last two elements per group,
-// which are spare. With all ragged, the size arrays differ, so the result would change if their copies in the workspace
-// overlapped.
+// The workspace ends 0 to 56 bytes before an unmapped page, so that a write beyond its end crashes. The last two
+// elements per group are spare, and a call must not write them. With all ragged, the arrays of sizes have different
+// values, so the result would change if their copies in the workspace overlapped.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {

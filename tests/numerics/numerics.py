@@ -272,7 +272,8 @@ def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
     runs: list[tuple[Callable, str, Any, int]] = []
     for k in SHORT_LENGTHS if short else LENGTHS:
         runs += [(check_floats, kind, types, k) for types in TYPES for kind in KINDS]
-    for k in SHORT_LENGTHS if short else (64, 2048):  # The other KINDS would give zeros or denormal scales.
+    # Quantized operands are only "even" or "cancelling". The other KINDS would give zeros or denormal scales.
+    for k in SHORT_LENGTHS if short else (64, 2048):
         runs += [(check_quantized, kind, how, k) for how in QUANTIZED for kind in ("even", "cancelling")]
     for seed, (function, kind, operands, k) in enumerate(runs):
         row, found = function(kind, operands, k, seed)

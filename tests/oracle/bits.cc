@@ -53,7 +53,7 @@ constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
 
-// Adds a * b[j] to chain j of n chains, and flushes denormal sums to zero. Products of bf16 are exact in float64.
+// Adds a * b[j] to chains[j] for all j < n. Sums that are denormal become zero. Products of bf16 are exact in float64.
 RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* chains) {
   constexpr int64_t kBlock = 64;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -145,9 +145,9 @@ float PartOf(float x, int index, bool in_last) {
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Splits the f32 elements of `rows`, which are k steps long, into bf16 parts. For each block of steps, the result has
-// one block for each of Products, with the parts that this product multiplies. Zeros fill each of these blocks up to a
-// multiple of `whole` steps.
+// Splits the f32 elements of `rows`, which have k steps each, into bf16 parts. For each block of steps, the result has
+// one part of each element for each pair of Products, in the order of Products. The parts for one pair are filled up
+// with zeros to a multiple of `whole` steps.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;

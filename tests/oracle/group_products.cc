@@ -205,7 +205,8 @@ int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));
 }
 
-// Returns the product of a group. It has one term, or with ragged K one term for each replica from at.replica on.
+// Returns the product of group `at`. With ragged K, it has one term for each replica from at.replica on. In the other
+// modes, it has one term.
 GroupProduct ProductOf(const GroupedGemmProblem& problem, const Operands& operands, GroupIndex at) {
   const Batch& batch = operands.batch;
   GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(at)}};

@@ -66,7 +66,7 @@ struct GroupProduct {
   std::vector<Term> terms;  // Products that are summed, in this order: one, or for ragged K one per replica.
   int64_t alpha = 0;        // Index of the group's value in alpha.
   int64_t beta = 0;         // Index of the group's value in beta.
-  int64_t bias = 0;         // Index of the first element of the group's bias.
+  int64_t bias = 0;         // Index of the first element of the group's bias in the array bias.
   // Indices of the group's scales and zero points in their arrays, if the arrays have one value per group.
   int64_t lhs_scale = 0, rhs_scale = 0, lhs_zero = 0, rhs_zero = 0;
 };

@@ -24,7 +24,7 @@ bool CpuLacksTilesOfBytes();
 // Returns true if the CPU has the ISA, or if this program is linked with software_units.cc, which replaces ISAs by
 // plain C++.
 bool HostHas(Isa isa);
-// Returns false in programs with software_units.cc, otherwise the same as CpuLacksTilesOfBytes.
+// Returns the result of CpuLacksTilesOfBytes, or false in programs that are linked with software_units.cc.
 bool HostLacksTilesOfBytes();
 // True in programs that are linked with software_units.cc.
 extern const bool kUnitsAreSoftware;

@@ -95,8 +95,8 @@ ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of scales or zero points of an operand of shape `stored`. `blocks` has the form of
-// ProblemSpec::lhs_scale. `rows` is the number of values if `blocks` is {1}.
+// Returns the shape of scales or zero points. `stored` is the shape of their operand. `blocks` has the form of
+// ProblemSpec::lhs_scale: {0} gives a single value, {1} gives `rows` values, and other blocks give one value per block.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
 // Rounds a value to the array's type and stores it, like StoreRounded of tests/oracle. Lets the CPU round to f32, the

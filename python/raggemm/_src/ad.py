@@ -353,7 +353,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
         if operand.side == ("rhs" if to_lhs else "lhs"):
             values = args.optional[operand.name]
             if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
-                # Ragged K sums over replicas, which have different scales. So each row or column gets its own scale.
+                # Ragged K sums over replicas, each with its own scales. So each row or column gets its own scale.
                 values = broadcast_scale(call, args, operand.side, values)
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:

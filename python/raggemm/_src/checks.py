@@ -190,7 +190,7 @@ def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # the only qtype of qwix whose elements are not numbers
+    if getattr(tensor, "qtype", None) == "nf4":  # nf4 is the only qtype of qwix whose elements are not numbers
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)

@@ -27,8 +27,8 @@ MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
     """Converts per-block scales or zero points to the canonical shape of OptionalOperand in call.py.
 
-    The custom call requires blocks of one size along each canonical axis. So this function repeats `values` along the
-    following axes of data, until there is one value per index:
+    The custom call requires blocks of one size along each canonical axis. So this function repeats `values` to one
+    value per index along some axes of data:
 
     - axes that merge to problems, or to the replicas of an operand that groups divide
     - axes that merge to groups, if one of them has several blocks

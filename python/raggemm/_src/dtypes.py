@@ -66,7 +66,7 @@ def addend_dtypes(compute: np.dtype) -> Iterable[np.dtype]:
 
 
 def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
-    """Returns "lhs", "rhs" or "result" for an unsupported dtype of a product, and the allowed dtypes. Else None.
+    """Finds an unsupported dtype of a product. Returns ("lhs", "rhs" or "result", the allowed dtypes), or None.
 
     narrow: True also allows arrays of quantized element types, as numbers without scales. The result of two integers
     must be int32, and any other result must be a float. Two operands of float8_e5m2 are not supported.

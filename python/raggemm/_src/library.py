@@ -115,7 +115,7 @@ def moe_mlp_workspace(target: str, *extents: int) -> int:
 
 
 def _text(function: str) -> str:
-    """Calls the function of the library with this name, which returns text. Returns a copy, and frees the text."""
+    """Calls the library function named `function`, which returns text. Copies the text and frees the original."""
     text = getattr(_library, function)()
     if not text:
         raise MemoryError(function)

@@ -144,7 +144,7 @@ class _MergedBatch:
     def split_batch(self, x: jax.Array, is_rows: bool = False) -> jax.Array:
         """Splits a result [B*n,...] of the merged call to [B,n,...].
 
-        is_rows: True if the result has an entry for each of the B*M rows.
+        is_rows: True for a result with an entry for each of the B*M rows. Puts the entries in the order of the batch.
         """
         x = x.at[self._order[1]].get(mode="clip") if is_rows else x
         return x.reshape(len(self.sizes), x.shape[0] // len(self.sizes), *x.shape[1:])

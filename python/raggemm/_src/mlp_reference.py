@@ -174,7 +174,7 @@ def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.
 
 
 def gather_input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, weights: jax.Array) -> jax.Array:
-    """Returns the inputs of the first products, float32 [M,H]. Ignored rows are 0."""
+    """Returns the inputs of the first products, float32 [M,H]. Rows with the token T, the number of tokens, are 0."""
     x = args["x"]
     rows = gather_rows(x.astype(jnp.float32), token)
     if call.weight_on != "INPUT":

@@ -65,7 +65,7 @@ class Operand:
 
     name: str
     data: jax.Array
-    axes: tuple[int, ...]  # contracted axes of `shape`, or of a matrix if both axes are ragged; adjacent and sorted
+    axes: tuple[int, ...]  # contracted axes of `shape`, or of a matrix if both its axes are ragged; adjacent and sorted
     first_dims: jax.Array | None = None
     last_dims: jax.Array | None = None
     sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: names such as lhs.first_dims
@@ -97,7 +97,7 @@ class Operand:
         return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
     def check_column_blocks(self) -> "Operand":
-        """Returns self. Rejects PackedWeights that are ragged or not contracted over axis 1, the axis K of [G,K,N]."""
+        """Returns self. Raises ValueError for PackedWeights that are ragged or not contracted over K of [G,K,N]."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
                 f"{self.name}: PackedWeights are rhs [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "

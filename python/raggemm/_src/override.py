@@ -178,7 +178,7 @@ def _raise_fault(fault: str | None) -> None:
 
 
 class _Override:
-    """The context that switches the override on, and the lowering rule."""
+    """The override of ragged_dot: the context that switches it on, and the rule that lowers it."""
 
     def __init__(self):
         primitive, expansion = versions.jax_ragged_dot()

@@ -68,7 +68,7 @@ def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def divide_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Returns x * (1 / scale). XLA rewrites most quotients like this, so all programs get the same bits."""
+    """Returns x * (1 / scale), into which XLA rewrites most quotients x / scale. So all programs get the same bits."""
     if scale.dtype == E8M0:
         return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
     return apply_blockwise(jnp.multiply, x, 1 / scale.astype(jnp.float32))
@@ -212,7 +212,8 @@ def magnitude_bits(x: jax.Array) -> jax.Array:
 def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.Array:
     """Rounds values to the nearest elements of spec.dtype. values: x divided by its scales, plus zero points if any.
 
-    Infinite elements of x stay infinite, or become NaN in float8_e4m3fn. In types without NaN, a NaN becomes 0.
+    An infinite element of x stays infinite in float8_e5m2, and becomes NaN in float8_e4m3fn. In types without NaN it
+    becomes the largest or the smallest number of the type, and NaN becomes 0.
     """
     values = jnp.clip(values, *spec.limits)
     values = jnp.where(jnp.isinf(x), x, values) if spec.has_nan else jnp.where(jnp.isnan(values), 0, values)

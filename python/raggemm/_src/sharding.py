@@ -61,9 +61,9 @@ def is_enabled() -> bool:
 
 
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Returns a name for each axis of lhs, rhs or out from the third one on, and the names that are not divided.
+    """Returns (names of the axes of lhs, rhs or out from the third one on, names of axes that must not be divided).
 
-    An axis with the name "" is not divided either. axes: names of the rows and the columns, such as ("m", "k").
+    An axis with the name "" must not be divided either. axes: names of the rows and the columns, such as ("m", "k").
     """
     if storage.first is not None and storage.last is not None:
         return [""], set()

@@ -49,9 +49,9 @@ def _check_qtype(name: str, qtype: Any) -> np.dtype | None:
 
 
 def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Rule:
-    """Returns the rule with np.dtypes as qtypes. Raises TypeError or ValueError if the rule is not supported.
+    """Checks a quantization rule. Returns it with np.dtypes as qtypes.
 
-    names: names of the three qtypes in error messages.
+    Raises TypeError or ValueError if the rule is not supported. names: names of the three qtypes in error messages.
     """
     act, weight, bwd = (_check_qtype(name, qtype) for name, qtype in zip(names, rule[:3], strict=True))
     for dtype, method in zip((act, weight, bwd), rule[3:6], strict=True):

@@ -132,8 +132,8 @@ def make_group_metadata(
     visits_per_group = jnp.where(is_empty, int(visit_empty_groups), tiles_per_group).astype(jnp.int32)
     group_ids = _repeat_indices(visits_per_group, length)
 
-    # A tile has one visit, and one more for each group that starts after the tile's first row, and for each empty group
-    # that is visited.
+    # Number of visits of each tile: one, plus one for each group that starts after the tile's first row. If
+    # visit_empty_groups is set, also plus one for each empty group that starts in the tile.
     is_extra_visit = jnp.where(is_empty, visit_empty_groups, starts % tm != 0)
     visits_per_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_extra_visit.astype(jnp.int32), mode="drop")
     m_tile_ids = _repeat_indices(visits_per_tile, length)

@@ -56,7 +56,7 @@ class Pair:
     file: str
     name: str
     ours: Callable
-    without: str = ""  # Parameters that only the other function has, separated by spaces.
+    without: str = ""  # Parameters that only the replaced function has, separated by spaces.
     more: str = ""  # Parameters that only `ours` has, separated by spaces.
     defaults: str = ""  # Parameters whose defaults differ, separated by spaces.
 

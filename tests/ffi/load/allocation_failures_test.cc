@@ -92,8 +92,8 @@ const XLA_FFI_Api* ApiWithMemory() {
   return &api;
 }
 
-// Runs `body`, and makes its allocation number `first` fail, or with kFromThenOn also all later ones. Returns false if
-// `body` made fewer allocations, so that none failed.
+// Runs `body`, and makes its allocation number `first` fail, counted from 1. With Fail::kFromThenOn, all later
+// allocations fail, too. Returns false if `body` made fewer allocations, so that none failed.
 bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   allocations = 0;
   first_to_fail = first;

@@ -87,8 +87,8 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
   }
 }
 
-// The child makes calls without a pool, because a thread that does not exist in the child may have locked the mutex of
-// the pool.
+// Tests forks while other threads make calls. The child makes calls without a pool: a thread that does not exist in the
+// child may have locked the mutex of the pool.
 TEST(Fork, DuringCallsOfOtherThreads) {
   const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);

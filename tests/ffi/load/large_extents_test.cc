@@ -14,7 +14,7 @@ namespace raggemm::test {
 namespace {
 
 constexpr int64_t kTwoTo31 = int64_t{1} << 31;
-constexpr DType kType = DType::kBF16;  // kTwoTo31 elements of this type are 2^32 bytes.
+constexpr DType kType = DType::kBF16;  // An element has two bytes, so kTwoTo31 elements have 2^32 bytes.
 
 // An array of zeros in virtual memory. A page takes physical memory only after it is written.
 class Sparse {
@@ -40,7 +40,7 @@ struct MatrixLayout {
   int64_t At(int64_t row, int64_t col) const { return start + row * row_step + col * col_step; }
 };
 
-// The product of one group: out += lhs x rhs, with out m x n, lhs m x k and rhs k x n.
+// Extents and layouts of the product of one group: out += lhs x rhs, with out m x n, lhs m x k and rhs k x n.
 struct Product {
   int64_t m, n, k;
   MatrixLayout lhs, rhs, out;

@@ -141,7 +141,10 @@ class _DispatchedRows(NamedTuple):
 
 
 def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRows:
-    """Assigns `count` rows to the tokens of each expert in is_routed [T,E], padded to a multiple of `align` rows."""
+    """Assigns rows 0 to count - 1 to the pairs of token and expert in is_routed [T,E], sorted by expert, then token.
+
+    Pads the rows of each expert to a multiple of `align`.
+    """
     tokens, experts = is_routed.shape
     routed = is_routed.sum(0, dtype=jnp.int32)
     sizes = -(-routed // align) * align
@@ -262,7 +265,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
         raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must both be [chunks]")
 
     def new_positions(sizes: jax.Array, order: jax.Array) -> jax.Array:
-        """Returns for each row its new position, if chunks of these sizes are rearranged in this order."""
+        """Returns the new position of each row if chunk order[i] moves to position i. sizes: rows of each chunk."""
         ends = jnp.cumsum(sizes[order])
         starts = jnp.zeros_like(sizes).at[order].set(ends - sizes[order])
         row = jnp.arange(len(inp), dtype=jnp.int32)
