@@ -405,7 +405,7 @@ struct KernelRow {
   FormatKernels formats[kDTypes];   // Indexed by DType.
   SplitPackers split[kPrecisions];  // Packers that split f32, by Precision. Null if the row has none.
   ScaleSums* add_scaled;            // Adds sums of type T, times their scales, to totals. Null if T is an integer.
-  ScaleSums* add_scaled_integers;   // Adds scaled sums of type s32 to totals. Null if T is an integer.
+  ScaleSums* add_scaled_integers;   // Adds s32 sums, times their scales, to totals of type T. Null if T is an integer.
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;

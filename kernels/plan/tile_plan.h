@@ -19,7 +19,7 @@ enum class RhsMode : uint8_t {
 struct TilePlan {
   // Order in which the cache lines of the next block are prefetched. Has an effect only if rhs is stored in rows.
   enum class Order : uint8_t {
-    kPanels,  // Panel by panel: touches many rows at a time, and reaches the highest memory bandwidth.
+    kPanels,  // Prefetches panel by panel. Touches many rows at a time, and reaches the highest memory bandwidth.
     kRows,    // Prefetches row by row. Touches few pages at a time, and delays arithmetic the least.
   };
   RhsMode mode;
