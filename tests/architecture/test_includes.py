@@ -5,8 +5,10 @@
                  tests/oracle --> include
             bench, most tests --> everything
 
-    in kernels:  mlp --> run --> plan --> check
-                                 plan --> threads --> target --> isa/microkernel.h
+In kernels:
+
+    mlp --> run --> plan --> check
+                    plan --> threads --> target --> isa/microkernel.h
 """
 
 import ast
