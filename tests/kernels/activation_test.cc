@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Returns the problem with each activation: once with a gate, and once without a gate unless the activation needs one.
+// Returns the problem with each activation: once with a gate, and once without unless the activation needs a gate.
 std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
   std::vector<ProblemSpec> all;
   for (int i = 0; i < kActivationCount; ++i) {
@@ -59,7 +59,7 @@ TEST(ActivationTest, IsRightInEveryModeStorageAndType) {
   }
 }
 
-// Rows of out that belong to no group are not activated: they become zero, or get the values of c if c is given.
+// Rows of out that belong to no group are not activated: they become zero, or c if c is given.
 TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (int bits = 0; bits < 16; ++bits) {

@@ -35,7 +35,7 @@ std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   return specs;
 }
 
-// The extents are close to the sizes of tiles, panels, blocks and accumulation chains, or to multiples of these sizes.
+// The extents are close to multiples of the sizes of tiles, panels, blocks and accumulation chains.
 TEST(ArithmeticsOnEveryIsa, EveryModeAndStorage) {
   for (RaggedMode mode : kAllModes) {
     for (int64_t k : {1, 2, 3, 5, 8, 31, 33, 64, 130, 257}) {
@@ -83,7 +83,7 @@ TEST(ArithmeticsOnEveryIsa, EachReplicaBeginsANewBlock) {
   }
 }
 
-// The number of threads changes the blocks and tiles of a call, but must not change the bits of its result.
+// The number of threads changes blocks and tiles, but must not change the bits of the result.
 TEST(ArithmeticsOnEveryIsa, EveryNumberOfThreads) {
   for (ProblemSpec spec : EveryArithmetic(300, 70, 300)) {
     spec.groups = 3;

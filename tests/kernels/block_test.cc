@@ -1,5 +1,4 @@
-// Tests which cache lines of rhs are prefetched for a tile. The division of a tile into blocks is covered by other
-// tests, which check results.
+// Tests which cache lines of rhs are prefetched for a tile. Tests of results cover the division of a tile into blocks.
 #include "kernels/plan/block.h"
 
 #include <cstdint>
@@ -28,8 +27,8 @@ class BlockTest : public testing::Test {
     schedule_ = MakeSchedule(problem_->problem, {.isa = Isa::kScalar, .cpu = cpu}, absl::MakeSpan(workspace_)).value();
   }
 
-  // Advances `prefetch` to its end, as a kernel does, and adds the indices of all prefetched cache lines to `lines`.
-  // The cache line at `data` has index 0.
+  // Advances `prefetch` to its end, as a kernel does, and adds the indices of the prefetched cache lines to `lines`,
+  // counted from `data`.
   static void AddLines(Prefetch& prefetch, const char* data, std::set<int64_t>& lines) {
     for (; prefetch.count > 0; --prefetch.count) {
       lines.insert((prefetch.line - data) / 64);
@@ -39,8 +38,7 @@ class BlockTest : public testing::Test {
     }
   }
 
-  // Adds to `lines` the indices of all cache lines that are prefetched during the work on `block`. The cache line at
-  // block.rhs.data has index 0.
+  // Adds to `lines` the indices of the cache lines that the work on `block` prefetches, counted from block.rhs.data.
   void PrefetchAll(Prefetcher& prefetcher, const TileTask& task, const Block& block, std::set<int64_t>& lines) {
     Panel panel;
     for (int64_t col = 0; col < block.cols; col += panel.cols) {
@@ -56,8 +54,7 @@ class BlockTest : public testing::Test {
   Schedule schedule_;
 };
 
-// The work on the panels of a block prefetches all cache lines of the next block, and no others. The order of the
-// prefetches depends on the number of rows.
+// The work on a block prefetches all cache lines of the next block, and no others.
 TEST_F(BlockTest, PrefetchesTheNextBlock) {
   // For this CPU, the cost model chooses both orders of prefetches: kPanels for one row, and kRows for many rows.
   Cpu cpu = HostCpu();
@@ -84,9 +81,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
       Prefetcher prefetcher(schedule_, task, 0);
       prefetcher.StartBlock(block, &next);
       const int64_t size = SizeOf(schedule_.tile.call.rhs.dtype);
-      // `want` has the cache lines of the next block, `got` those that are prefetched. A line is numbered by its
-      // distance from the start of the matrix, in units of 64 bytes. The matrix may begin within a cache line of the
-      // CPU.
+      // `want` has the cache lines of the next block, and `got` the prefetched ones. A line's number counts units of 64
+      // bytes from the start of the matrix, which may lie within a cache line of the CPU.
       std::set<int64_t> want, got;
       for (int64_t k = 0; k < next.steps; ++k) {
         for (int64_t col = 0; col < next.cols; ++col) {
@@ -122,7 +118,7 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
       PrefetchAll(prefetcher, task, block, got);
       block = next;
     }
-    // Unless k fills whole cache lines, the last line of `want` may also belong to later columns. So it is ignored.
+    // Unless k fills whole cache lines, the last line of `want` may also belong to later columns, and is ignored.
     if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
     EXPECT_EQ(got, want) << k;
   }

@@ -36,8 +36,7 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// Expects the specified bits by two plans: for the CPU of the host, and for a CPU whose L2 cache of one byte cannot
-// hold rhs.
+// Expects the specified bits with the CPU of the host, and with a CPU whose L2 cache of one byte cannot hold rhs.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);
@@ -153,8 +152,7 @@ class ColumnBlocks : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 
-// A tile of one row reads rhs in the order of memory. The prefetched cache lines follow each other without gaps, up to
-// the last line of rhs.
+// For a tile of one row, the prefetched cache lines follow each other without gaps, up to the last line of rhs.
 TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
   MakeScheduleOf({.groups = 1,
                   .m = 1,

@@ -30,7 +30,6 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// With ragged K, the three replicas are summed. Any group of a replica may be empty.
 TEST_F(EmptyGroups, SummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};
@@ -39,8 +38,7 @@ TEST_F(EmptyGroups, SummedReplicas) {
   }
 }
 
-// Tests problems without groups, rows, columns or steps of k. Elements of out are zero or c. In a group without steps
-// of k, bias is added.
+// Elements of out are zero or c. In a group without steps of k, bias is added.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
     for (int mask = 0; mask < 16; ++mask) {

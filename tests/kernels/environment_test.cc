@@ -76,7 +76,7 @@ TEST(DefaultThreadsTest, IsANumberOrAll) {
 
 // Returns the ISA that the library prefers for f32 on a CPU with all ISAs of this architecture.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
-// Returns the first ISA after scalar code in the enum Isa, or scalar code if there is no other ISA.
+// Returns the first ISA after scalar code in the enum Isa, or scalar code if there is no other.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }
 
 struct Variables {
@@ -97,7 +97,7 @@ std::string PlannedWith(const Variables& variables, Options options) {
     std::vector<int64_t> workspace(1000);
     const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!plan.ok()) return plan.status().ToString();
-    // Only the first plan of a process reads the environment variables, so this change has no effect.
+    // Only the first plan of a process reads environment variables, so this change has no effect.
     setenv("RAGGEMM_ISA", "nonsense", 1);
     const absl::StatusOr<Schedule> again = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";

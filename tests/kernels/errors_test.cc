@@ -12,8 +12,7 @@
 namespace raggemm::test {
 namespace {
 
-// Calls expect(value, error) for several values that are too large for an enum of `count` values. `error` is the
-// expected error.
+// Calls expect(value, expected error) for several values that are too large for an enum of `count` values.
 template <typename Expect>
 void ForEachBadValue(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {

@@ -1,5 +1,5 @@
 // Tests the results of calls that are planned for each measured CPU, and for CPUs without measured numbers. Any host
-// can run them: Options::cpu has the numbers of that CPU, but only instruction sets of the host.
+// can run them: Options::cpu has the CPU's numbers, but only instruction sets of the host.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,7 +30,7 @@ class EveryCpuTest : public testing::TestWithParam<Cpu> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, EveryCpuTest, testing::ValuesIn(EveryCpu()),
                          [](const testing::TestParamInfo<Cpu>& info) { return absl::StrCat(info.index); });
 
-// The options of the call name no ISA, so the plan chooses the ISA by the CPU.
+// The options name no ISA, so the plan chooses the ISA by the CPU.
 TEST_P(EveryCpuTest, GivesTheSpecifiedBits) {
   Random random(TestSeed());
   for (int i = 0; i < 60; ++i) {

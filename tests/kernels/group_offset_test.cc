@@ -1,4 +1,4 @@
-// Tests that a call that processes a part of the groups gives the bits of a call that processes all groups.
+// Tests that a call for a part of the groups gives the bits of a call for all groups.
 #include <cstdint>
 #include <cstring>
 #include <string>

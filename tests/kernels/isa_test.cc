@@ -51,8 +51,8 @@ TEST(IsaRows, DescribeTheirKernels) {
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      // In a packed panel of words, a word of rhs has elements of one column: 8 bytes for MMLA, which multiplies two
-      // rows by two columns at once, otherwise 4 bytes. In a panel without words, an element has the size of a sum.
+      // In a packed panel of words, a word of rhs has elements of one column: 8 bytes for MMLA, otherwise 4 bytes. In a
+      // panel without words, an element has the size of a sum.
       const int64_t word = row.row_step == 2 ? 8 : 4;
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
@@ -60,7 +60,7 @@ TEST(IsaRows, DescribeTheirKernels) {
       EXPECT_EQ(PackedBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  // Packed panels have whole words of two bf16 or four bytes. So five steps of k take the memory of 6 or 8 steps.
+  // Packed panels have whole words of two bf16 or four bytes, so five steps of k take the memory of 6 or 8.
   EXPECT_EQ(PackedBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);
   EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
@@ -179,11 +179,9 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
 }
 
 // Overwrites the functions of CodeOf with illegal instructions: those of the ISA `forced` if `poison_forced`, otherwise
-// those of all other ISAs. A call of such a function kills the process. Then computes a problem with the ISA `forced`,
-// and exits with 0 if the result is right.
+// those of all other ISAs. Then computes a problem with the ISA `forced`, and exits with 0 if the result is right.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
-  // The first call of HostCpu runs kernels of every ISA to measure them, so it must come before Poison overwrites
-  // functions.
+  // The first call of HostCpu measures kernels of every ISA, so it must come before Poison.
   HostCpu();
   for (const IsaRow& isa : IsaRows()) {
     if ((isa.isa == forced) != poison_forced) continue;

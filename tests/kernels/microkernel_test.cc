@@ -67,8 +67,7 @@ class Microkernels : public IsaTest {
     const std::string what = Named(tile, part);
     const int64_t k_padded = PaddedK(tile.row, part.k), elements = tile.height() * tile.nr;
     const bool same_format = random_.Coin(), flips = Flips(tile.row, same_format);
-    // The other 8-bit type, for an lhs whose format differs from the format of rhs. Panels that do not have bytes
-    // ignore it.
+    // The other 8-bit type, for an lhs whose format differs from the format of rhs. Panels without bytes ignore it.
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;
     const DType a_type = same_format ? tile.b_type : other;
     Values a = Panel(tile.row.lhs, a_type, part.k, k_padded, tile.height(), random_);
@@ -137,8 +136,7 @@ class Microkernels : public IsaTest {
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // Checks an epilogue with some of its operands. The bits of `operands` select alpha (1), c (2), beta (4) and bias
-  // (8).
+  // Checks an epilogue with the operands that the bits of `operands` select: alpha (1), c (2), beta (4) and bias (8).
   void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int operands) {
     const DType compute = ArithmeticOf(row).sum;
     const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);
@@ -172,8 +170,8 @@ class Microkernels : public IsaTest {
     ASSERT_TRUE(out.SurroundingsIntact());
   }
 
-  // Calls visit(row, dtype, mr) for every kernel row, every type of operands and every height of a register tile, until
-  // a check fails.
+  // Calls visit(row, dtype, mr) for every kernel row, type of operands and height of a register tile, until a check
+  // fails.
   template <typename Visit>
   void ForEachHeight(Visit visit) {
     for (const KernelRow& row : rows()) {
@@ -187,8 +185,8 @@ class Microkernels : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
-// Returns true if the kernel row `row` has kernels that read an rhs of this type in its stored layout. Kernel rows of
-// AMX have none, and neither have kernel rows that would widen the elements to f64.
+// Returns true if `row` has kernels that read an rhs of this type in its stored layout. Kernel rows of AMX, and kernel
+// rows that would widen the elements to f64, have none.
 bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   const bool widens_to_f64 = ArithmeticOf(row).sum == DType::kF64 && dtype != DType::kF64;
   return row.ahead_slice == 0 && !widens_to_f64;

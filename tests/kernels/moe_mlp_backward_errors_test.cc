@@ -87,8 +87,7 @@ std::vector<Operand> OperandsOf(const MoeMlpProblem& problem) {
 
 char* LastByte(const Array& array) { return static_cast<char*>(array.data) + BytesOf(array) - 1; }
 
-// Lets `result` point into the memory of `other`: to its last element, or to its first element if the elements of
-// `result` are larger.
+// Lets `result` point to the last element of `other`, or to the first one if the elements of `result` are larger.
 void MoveOnto(Array& result, const Array& other) {
   result.data = LastByte(other) + 1 - SizeOf(other.dtype);
   if (SizeOf(result.dtype) > SizeOf(other.dtype)) result.data = other.data;
@@ -111,7 +110,7 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
 }
 
 // Returns a small call. Each operand fits into a memory page and ends at an unmapped page, so a result that MoveOnto
-// moves to one operand overlaps no other operand.
+// moves to one operand overlaps no other.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }

@@ -85,16 +85,15 @@ class Oracle {
 
   double& At(Slot slot, int64_t i) { return gradients[slot][static_cast<size_t>(i)]; }
 
-  // Returns element j of row `row` of the product with `w`, which is w_up or w_gate, plus the bias of this element.
+  // Returns element j of row `row` of the product with `w`, which is w_up or w_gate, plus the element's bias.
   double FirstProduct(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t row, int64_t j) const {
     const int64_t token = mlp_.TokenOf(row);
     double sum = 0;
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
     return mlp_.InputWeight(row) * sum + (spec_.biases ? bias.At(g * mlp_.columns + j) : 0);
   }
-  // Adds what one result of the product with `w` contributes to the gradients of x, `w`, bias and input weight. The
-  // result is element j of row `row`, and `gradient` is its gradient. `slot` is kUp if `w` is w_up, or kGate if it is
-  // w_gate.
+  // Adds what element j of row `row` of the product with `w` contributes to the gradients of x, `w`, bias and input
+  // weight. `gradient` is the element's gradient. `slot` is kUp for w_up, or kGate for w_gate.
   void AddFirstGradients(Slot slot, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
     const int64_t token = mlp_.TokenOf(row);
     const double weight = mlp_.InputWeight(row);
@@ -237,8 +236,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// The rows are processed in chunks, and the rows of a group may lie in several chunks. The sums for its gradients then
-// continue from chunk to chunk: in the gradients themselves if these are f32, otherwise in f32 buffers.
+// The rows of a group may lie in several chunks. The sums for its gradients then continue from chunk to chunk: in the
+// gradients themselves if these are f32, otherwise in f32 buffers.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (DType weights : {DType::kF32, DType::kBF16}) {
     for (ArithmeticId rule : kBf16Rules) {
@@ -259,8 +258,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// Tests a call whose rows are one chunk, because several chunks would need f32 buffers for the gradients of weights,
-// and no less memory.
+// The rows are one chunk, because several chunks would need f32 buffers for the gradients of weights, and no less
+// memory.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
   MlpSpec spec = {.tokens = 50, .hidden = 90, .intermediate = 80, .sizes = {2100}, .out = DType::kBF16};
   spec.x = spec.weights = DType::kBF16;

@@ -102,7 +102,7 @@ TEST(MlpBuffersTest, DoNotOverlap) {
   }
 }
 
-// The workspace begins or ends at most seven elements from an unmapped page, so accesses outside of it are found.
+// The workspace begins or ends at most seven elements from an unmapped page.
 TEST(MlpBuffersTest, StayWithinTheWorkspace) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const std::vector<Isa> isas = HostIsas();

@@ -73,8 +73,7 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   }
 }
 
-// Tests that gradients are computed from the kept products. If a call gets the kept products of an MLP with other
-// operands, its gradients must differ from those of a call without kept products.
+// With the kept products of an MLP with other operands, gradients must differ from those without kept products.
 TEST_P(MoeMlpKept, IsReadByGradients) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kInterleaved}) {
     const MlpSpec spec = {.gate = gate};

@@ -58,7 +58,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// Rows are processed in pieces of at most 256 rows. A piece has whole groups, or a part of one larger group.
+// A call processes pieces of at most 256 rows: whole groups, or a part of one larger group.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {100, 157, 100, 600}, {0, 0, 0, 0}}) {
@@ -123,7 +123,6 @@ TEST_P(MoeMlpTest, AllocatesAWorkspaceIfNoneIsGiven) {
   EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
 }
 
-// Error bounds are so small that an error of 1e-2 would be found.
 TEST_P(MoeMlpTest, IsWithinBoundOfTheDefinition) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
     for (int i = 0; i < kActivationCount; ++i) {

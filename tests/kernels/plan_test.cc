@@ -37,8 +37,7 @@ ProblemSpec PlanSpec(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Tests that each tile is in the range of exactly one thread. Tiles that compute products come first, then tiles that
-// fill the elements of out that belong to no group.
+// Tiles that compute products come first, then tiles that fill the elements of out that belong to no group.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(PlanSpec(mode));
@@ -57,7 +56,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   }
 }
 
-// The cost of a thread's range exceeds an equal share by at most two tiles. Ranges consist of whole tiles.
+// The cost of a thread's range exceeds an equal share by at most two tiles.
 TEST_F(PlanTest, RangesHaveEqualCost) {
   const TestProblem test(PlanSpec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
@@ -111,7 +110,7 @@ TEST_F(PlanTest, PrintsThatOperandsArePacked) {
   }
 }
 
-// Returns an array at an address that has no memory, because planning does not read the array.
+// Returns an array at an address that has no memory.
 Array HugeArray(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
   return {reinterpret_cast<void*>(address), dtype, dims};
 }
@@ -131,8 +130,7 @@ TEST_F(PlanTest, TakesExtentsBeyond32Bits) {
   EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
 }
 
-// A call uses at most kMaxThreads threads of a larger pool, because its arrays for the state of threads have this
-// length.
+// A call's arrays for the state of its threads have kMaxThreads elements.
 TEST_F(PlanTest, UsesAtMostTheMaximumOfThreadsOfAPool) {
   int64_t sizes[] = {1 << 20};
   const int64_t groups[] = {1}, lhs[] = {1 << 20, 4096}, rhs[] = {1, 4096, 4096}, out[] = {1 << 20, 4096};

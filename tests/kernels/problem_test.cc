@@ -36,7 +36,6 @@ ProblemSpec ThreeGroupsOf(RaggedMode mode) {
   return StorageVariants(spec).front();
 }
 
-// Returns a spec of two problems with three groups each.
 ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
   ProblemSpec spec = ThreeGroupsOf(mode);
   spec.problems = 2;

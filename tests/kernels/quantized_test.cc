@@ -54,7 +54,7 @@ TEST_P(Quantized, LargeSumsDoNotWrapAround) {
 }
 
 // With 2^17 - 1 steps of k, products of s8 are still summed in s32. All products are positive and large, so a sum of
-// floats would round many times and differ from the integer sum.
+// floats would differ from the integer sum.
 TEST_P(Quantized, LongestSumsAreIntegers) {
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, (1 << 17) - 1));
   for (const Array& x : {static_cast<Array>(test.problem.lhs), static_cast<Array>(test.problem.rhs)}) {
@@ -191,8 +191,8 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// Each operand has scales that are constant along k, or one scale for every 64 steps of k. Such scales multiply sums.
-// lhs may also have one scale for every two steps, which multiplies elements.
+// Scales that are constant along k, or cover 64 steps of k, multiply sums. Scales of lhs that cover two steps multiply
+// elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
@@ -216,8 +216,7 @@ TEST(QuantizedOnEveryIsa, BothOperands) {
   }
 }
 
-// Tests gradients of weights: ragged K, which sums the replicas. With some shapes of lhs_scale, each step of k has its
-// own scale.
+// With some shapes of lhs_scale, each step of k has its own scale.
 TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   for (bool flipped : {false, true}) {
     ProblemSpec spec = OneGroup(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
@@ -235,7 +234,6 @@ TEST(QuantizedOnEveryIsa, GradientsOfWeights) {
   }
 }
 
-// Buffers end at an unmapped page, so reads after their end crash.
 TEST(QuantizedOnEveryIsa, TileEdges) {
   for (DType format : kAllQuantized) {
     const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
@@ -338,8 +336,8 @@ TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
 }
 
 // Scales are powers of two from 2^-127, which is denormal in f32, to 2^127, and NaN. Kernels have a fast path for
-// scales with which products are normal numbers. All products are positive, because the sum of infinities of both signs
-// would be NaN.
+// scales with which products are normal numbers. All products are positive, because infinities of both signs would sum
+// to NaN.
 TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};
@@ -394,8 +392,7 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
   EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
 }
 
-// Tests that a plan names the type to which a quantized operand is converted for its products: bf16, f32, s8 or u8.
-// grouped_gemm.h has the rule.
+// A quantized operand is converted to bf16, f32, s8 or u8 for its products, by the rule in grouped_gemm.h.
 TEST(QuantizedProblem, NamesTheTypesOfItsProductsInThePlan) {
   const auto expect = [](DType lhs, DType rhs, DType out, const std::string& lhs_text, const std::string& rhs_text) {
     ProblemSpec spec = OneGroup(lhs, rhs, 2, 4, 64);

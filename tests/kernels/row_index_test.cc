@@ -70,8 +70,7 @@ TEST(RowIndex, IsRightForQuantizedWeights) {
   ExpectRight(spec);
 }
 
-// The buffer for gathered rows holds kMaxRows rows of f32, or half as many rows of f64. The register tiles of every
-// kernel must fit into it.
+// The buffer for gathered rows holds kMaxRows rows of f32, or half as many rows of f64.
 TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
@@ -81,7 +80,7 @@ TEST(RowIndexBuffer, HasRoomForEveryKernel) {
   }
 }
 
-// lhs begins or ends at an unmapped page, so reads outside of lhs would crash.
+// lhs begins or ends at an unmapped page.
 TEST(RowIndex, ChangedAfterPlanningReadsNoOtherMemory) {
   for (const Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
     ProblemSpec spec{.groups = 2, .m = 40, .n = 30, .k = 50, .sizes = {22, 18}, .sizes_type = DType::kS64};

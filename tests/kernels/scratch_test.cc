@@ -35,8 +35,8 @@ void* Counted(void* memory) {
 
 }  // namespace
 
-// Replaces the global operators new and delete to count allocations. Other standard forms, such as new[], call the
-// forms replaced here. The replacements are not inlined, because GCC would then warn about free() of memory from new.
+// Replaces the global operators new and delete that all other forms call, to count allocations. The replacements are
+// not inlined, because GCC would then warn about free() of memory from new.
 #define RAGGEMM_NOINLINE __attribute__((noinline))
 RAGGEMM_NOINLINE void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
 RAGGEMM_NOINLINE void* operator new(size_t bytes, std::align_val_t alignment) {
@@ -65,12 +65,12 @@ struct Taken {
 
 int64_t MinorFaults() {
   rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);  // RUSAGE_SELF: page faults of all threads of this process.
+  getrusage(RUSAGE_SELF, &usage);
   return usage.ru_minflt;
 }
 
-// Returns the smallest number of page faults, and of allocations, among several warm calls. Linux may cause additional
-// page faults at any time, but page faults of the call itself occur in each call.
+// Returns the smallest numbers of page faults and allocations among several warm calls, because Linux may cause
+// additional page faults at any time.
 Taken TakenByWarm(absl::FunctionRef<void()> call) {
   constexpr int kCold = 3, kWarm = 5;
   for (int i = 0; i < kCold; ++i) call();
@@ -143,7 +143,6 @@ class ScratchLeaseTest : public testing::Test {
   ScratchLease others_;
 };
 
-// If the kept pack buffers are too small, Acquire must allocate new ones.
 TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {

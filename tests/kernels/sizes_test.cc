@@ -61,7 +61,7 @@ TEST_F(Sizes, ImpossibleValuesAreErrors) {
         ExpectParts(ErrorOf(overflowing), {"group 1", std::to_string(most)});
         if (mode == RaggedMode::kAllRagged) continue;
         const TestProblem test(spec);
-        SetAll(test, 3, 11);  // The sum 3 + 7 + 0 + 11 of the group sizes exceeds the extent 20.
+        SetAll(test, 3, 11);  // The sum 3 + 7 + 0 + 11 exceeds the extent 20.
         ExpectParts(ErrorOf(test), {"_", "group 3", "11", "20"});
       }
     }
@@ -107,8 +107,7 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
   ExpectParts(ErrorOf(TestProblem(spec)), {"replica"});
 }
 
-// In the mode all ragged, a group's matrix has a size along each axis. Each size fits into int64, but their product
-// overflows or is larger than the buffer.
+// Each size of a group fits into int64, but their product overflows or is larger than the buffer.
 TEST_F(Sizes, AllRaggedBlocksMustFitIntoTheBuffer) {
   for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {

@@ -32,7 +32,7 @@ class SpecialValues : public IsaTest {
  protected:
   void Run(const TestProblem& test) { ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus()); }
 
-  // Computes a problem of one group. All elements of its lhs are `lhs`, and all elements of its rhs are `rhs`.
+  // Computes a problem of one group. All elements of lhs are `lhs`, and all elements of rhs are `rhs`.
   void RunFilled(ProblemSpec spec, double lhs, double rhs, std::vector<double>* out) {
     spec.sizes = {spec.m};
     TestProblem test(spec);
@@ -112,8 +112,7 @@ TEST_P(SpecialValues, BetaZeroNeverReadsC) {
   }
 }
 
-// A NaN in lhs makes results NaN, whatever its sign and payload. If a NaN with a payload of all ones were rounded like
-// a number, the carry would turn it into a zero.
+// If a NaN with a payload of all ones were rounded like a number, the carry would turn it into a zero.
 TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   for (DType out : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (uint32_t bits : {0x7fffffffU, 0xffffffffU, 0x7fc00000U, 0xffc00001U, 0x7f800001U, 0xffbfffffU}) {
@@ -167,14 +166,12 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   }
 }
 
-// Tests alpha with products of less than half of the smallest denormal, which become zero. alpha multiplies this loss,
-// and must multiply the error bound, too.
+// alpha multiplies the loss of products that round to zero, and must multiply the error bound, too.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
     TestProblem test(spec);
-    // The products are 0.6875 * 2^-150, less than half of the smallest denormal, 2^-149. So each product rounds to
-    // zero.
+    // The products are 0.6875 * 2^-150, less than half of the smallest denormal, 2^-149, and round to zero.
     Fill(test.problem.lhs, 0.6875 * 0x1p-75);
     Fill(test.problem.rhs, 0x1p-75);
     StoreRounded(*test.problem.alpha, 0, alpha);
@@ -194,8 +191,8 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// Tests that zeros of a quantized rhs keep their sign. The first product of each sum underflows to -0. Adding products
-// that are -0 keeps this sign, and adding a +0 changes it. So the sign of a result shows the signs of zeros in rhs.
+// The first product of each sum underflows to -0. Adding products that are -0 keeps this sign, and adding a +0 changes
+// it. So the sign of a result shows the signs of zeros in rhs.
 TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
@@ -205,8 +202,7 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // Not kTiles, because this rule sums odd steps of k in a separate lane, which would stay +0 and hide the
-          // sign.
+          // kTiles would sum odd steps of k in a separate lane, which would stay +0 and hide the sign.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

@@ -1,5 +1,5 @@
-// Tests products of f32 that is split into bf16 parts, on every ISA of the host. Results must have the bits that the
-// oracle computes, which splits numbers by its own code, and be within the error bound of the float64 reference.
+// Tests products of f32 that is split into bf16 parts, on every ISA of the host. Results must have the bits of the
+// oracle, which splits numbers by its own code, and be within the error bound of the float64 reference.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -121,8 +121,8 @@ TEST_F(SplitOnEveryIsa, AnyBits) {
   ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
-// Products with an infinity or a NaN are infinite or NaN, as in f32. Operands of magnitude 0x1.ffp127 or more count as
-// infinite. The product of the largest smaller operand with 0.5 is finite.
+// Operands of magnitude 0x1.ffp127 or more count as infinite. The product of the largest smaller operand with 0.5 is
+// finite.
 TEST_P(Split, KeepsInfinitiesAndNaN) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (ArithmeticId rule : kSplittingRules) {
@@ -159,8 +159,8 @@ TEST_F(SplitOnEveryIsa, IsWithinTheBound) {
   }
 }
 
-// Tests the largest error among many single products (K = 1). It must be at most Splitting::error plus a few roundings.
-// For bf16_x3 it must also be at least a quarter of Splitting::error, so that this bound is not far too large.
+// The largest error of many single products (K = 1) must be at most Splitting::error plus a few roundings. For bf16_x3
+// it must also be at least a quarter of Splitting::error, so that this bound is not far too large.
 TEST_P(Split, HasTheProvenError) {
   Random random(TestSeed());
   for (Precision precision : kPrecisions) {

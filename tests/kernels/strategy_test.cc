@@ -23,7 +23,7 @@ TEST(StrategyTest, PrintsItsCosts) {
   ProblemSpec spec{.groups = 1, .m = 1, .n = 2048, .k = 1024, .sizes = {1}, .rhs = DType::kBF16};
   const TestProblem test(spec);
   std::vector<int64_t> workspace(1000);
-  // The first measured CPU, if there is one. The constants of the cost model were chosen for measured CPUs.
+  // The constants of the cost model were chosen for measured CPUs.
   Cpu cpu = MeasuredCpus().empty() ? Cpu() : MeasuredCpus().front();
   cpu.isas = CpuUpTo(AllIsas().front()).isas;
   const Schedule plan = MakeSchedule(test.problem, {.cpu = cpu}, absl::MakeSpan(workspace)).value();

@@ -24,7 +24,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a problem of four groups of very different sizes, which has many tiles of different sizes.
+// Returns a problem with many tiles of different sizes.
 ProblemSpec LoopSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 150, .n = 170, .k = 160, .sizes = {3, 70, 0, 50}, .c = true};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {100, 40, 3, 90};
@@ -39,7 +39,7 @@ struct LoopCase {
   TestProblem test;
   std::vector<double> expected;
 };
-// Returns a problem of each ragged mode with its expected result. Makes all of them at the first call.
+// Returns a problem of each ragged mode with its expected result.
 std::deque<LoopCase>& Cases() {
   static auto* cases = [] {
     auto* made = new std::deque<LoopCase>;
@@ -97,8 +97,8 @@ class InterruptedPool : public InlinePool {
   std::function<void()> before_;
 };
 
-// Tests tasks of one call that a pool runs late, during the next call. They must compute no tile of the next call. A
-// team serves no other call until all tasks of its call have ended.
+// The pool runs tasks of one call late, during the next call. A team serves no other call until all tasks of its call
+// have ended.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
@@ -126,8 +126,8 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   EXPECT_EQ(tiles, plan.work.tiles());
 }
 
-// Tests that a team computes each tile of each loop once, for 0 to 499 tiles. If the calling thread throws an
-// exception, the exception reaches the caller and no thread hangs.
+// Tests loops of 0 to 499 tiles. If the calling thread throws an exception, the exception reaches the caller and no
+// thread hangs.
 TEST(Teams, ComputeEveryTileOfEveryLoop) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

@@ -17,7 +17,7 @@
 
 namespace raggemm::test {
 
-// A buffer of random elements of one type. Kernels use data(). operator[] converts an element to double.
+// A buffer of random elements of one type.
 class Values {
  public:
   Values(DType dtype, int64_t count, Random& random) : tensor_(dtype, {count}) {
@@ -52,7 +52,7 @@ inline std::vector<DType> TypesOf(const KernelRow& row) {
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Returns a * b + c, rounded once to the compute type, or modulo 2^32 if the compute type is s32.
+// Returns a * b + c, rounded once to the compute type, or modulo 2^32 for s32.
 inline double Fma(DType compute, double a, double b, double c) {
   if (compute == DType::kS32) {
     const auto sum = static_cast<int64_t>(a) * static_cast<int64_t>(b) + static_cast<int64_t>(c);
@@ -74,8 +74,7 @@ inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t 
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Returns the number of steps of k in a packed panel that holds k steps. If the panel has words, zeros fill it up to a
-// multiple of KernelRow::k_step.
+// Returns the number of steps of k in a packed panel of k steps, including the zeros that fill up its words.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -109,8 +108,8 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Returns the type of the elements in packed panels of a matrix: the type of the matrix (s8 or u8) if panels have 8-bit
-// integers, else layout.element.
+// Returns the type of elements in packed panels: the type of the matrix (s8 or u8) if panels have 8-bit integers, else
+// layout.element.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
