@@ -25,8 +25,7 @@ testing::AssertionResult WithSpec(const ProblemSpec& spec, testing::AssertionRes
   return result ? result : result << ", " << Describe(spec);
 }
 
-// Returns the instruction sets of the host that have their own kernels for a problem. Returns all instruction sets of
-// the host if none has its own kernels.
+// Returns the ISAs on which GivesExpectedBits computes a problem.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
   const std::vector<Isa> all = HostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());
@@ -39,12 +38,12 @@ std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
 
 }  // namespace
 
-// Computes the expected values once for all ISAs, because computing them takes longer than all calls together.
+// Computes the expected values once, because computing them takes longer than all calls together.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, absl::Span<const int64_t> threads) {
   const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
   if (!expected.ok()) return testing::AssertionFailure() << expected.status();
   const Array& out = test.problem.out;
-  // Bytes of the first result that passed the check. Later results with the same bytes pass, too.
+  // Bytes of the first result that passed. Later results with the same bytes pass, too.
   std::vector<char> right;
   for (Isa isa : IsasFor(test.problem)) {
     for (int64_t count : threads) {

@@ -13,12 +13,12 @@
 
 namespace raggemm::test {
 
-// Computes a problem with each number of threads in `threads`, on the ISAs of the host that have their own kernels for
-// the problem, or on all if none has. Succeeds if every element of out has the bits that tests/oracle computes, and if
-// neither the bytes around a buffer nor the float mode of the calling thread have changed.
+// Computes a problem with each number of threads, on the ISAs of the host that have their own kernels for the problem,
+// or on all if none has. Succeeds if every element of out has the bits that tests/oracle computes, and if neither the
+// bytes around a buffer nor the float mode of the calling thread have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
-// Makes the problem of a spec, and calls GivesExpectedBits(TestProblem&) with its default arguments.
+// Makes the problem of a spec, and calls GivesExpectedBits with its default arguments.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
 // Computes a problem on the same ISAs as GivesExpectedBits. Succeeds if every element of out is within its error bound.
@@ -26,13 +26,13 @@ testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
 void ExpectRight(const ProblemSpec& spec);
 
-// Checks results of a spec's problem like GivesExpectedBits(spec), but with 1, 2, 3 and 8 OpenMP threads.
+// Makes the problem of a spec, and calls GivesExpectedBits with 1, 2, 3 and 8 OpenMP threads.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
-// Computes a problem and returns the error message of the call, or "" if the call succeeds. If the call fails, expects
-// the code InvalidArgument and an unchanged out. `spoil` makes the problem of a spec invalid.
+// Computes a problem and returns the error message, or "" if the call succeeds. If the call fails, expects the code
+// InvalidArgument and an unchanged out. `spoil` makes the problem of a spec invalid.
 std::string ErrorOf(const TestProblem& test);
 std::string ErrorOf(
     const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});

@@ -55,7 +55,7 @@ Names NamesOf(Cliff) {
   return kNames;
 }
 
-// Returns the names of ISAs in the order of the numbers of Isa, which is the reverse of the order of AllIsas.
+// Returns the names of ISAs in the order of Isa, which is the reverse of the order of AllIsas.
 Names NamesOf(Isa) {
   static const std::vector<absl::string_view> names = [] {
     std::vector<absl::string_view> all;

@@ -19,7 +19,6 @@ inline constexpr uint64_t kUsualMode = 0;
 inline constexpr uint64_t kFlushes = 1 << 24;
 inline constexpr uint64_t kRoundsToZero = 3 << 22;
 #endif
-// Float mode of a host that flushes denormals and rounds toward zero.
 inline constexpr uint64_t kHostileMode = kUsualMode | kFlushes | kRoundsToZero;
 
 }  // namespace raggemm::test

@@ -1,5 +1,5 @@
-// Buffers that detect accesses outside of them. Accesses beyond one end hit an unmapped page and crash. Writes beyond
-// the other end are found afterwards by SurroundingsIntact.
+// Buffers that detect accesses outside of them. Accesses beyond one end hit an unmapped page and crash.
+// SurroundingsIntact finds writes beyond the other end.
 #ifndef RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 #define RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 
@@ -8,7 +8,7 @@
 
 namespace raggemm::test {
 
-// The side of a buffer on which the unmapped page lies: behind its end, or before its start.
+// The side of a buffer on which the unmapped page lies.
 enum class Cliff : uint8_t { kBehind, kBefore };
 
 // A buffer next to an unmapped page. data() is null if the buffer has no bytes.

@@ -1,4 +1,4 @@
-// Sets kUnitsAreSoftware to false, in programs that are not linked with software_units.cc.
+// Sets kUnitsAreSoftware to false, in programs without software_units.cc.
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

@@ -1,5 +1,4 @@
-// Defines CpuHas and CpuLacksTilesOfBytes for architectures that have no kernels of their own, but only the plain C++
-// code, "scalar".
+// Defines CpuHas and CpuLacksTilesOfBytes for architectures that have no ISA but scalar code.
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

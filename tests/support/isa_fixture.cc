@@ -9,8 +9,8 @@
 namespace raggemm::test {
 namespace {
 
-// Returns true for scalar code in a program with software units. These do not replace scalar code, so programs without
-// software units already test it.
+// Returns true for scalar code in a program with software units. Programs without software units already test the same
+// scalar code.
 bool RunsInOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
 
 }  // namespace
@@ -33,8 +33,8 @@ bool HostHas(Isa isa) { return kUnitsAreSoftware || CpuHas(NameOf(isa)); }
 
 bool HostLacksTilesOfBytes() { return !kUnitsAreSoftware && CpuLacksTilesOfBytes(); }
 
-// Asks the CPU only once, because this is slow: in a virtual machine the hypervisor handles each CPUID instruction, and
-// the flags of AMX are read from a file.
+// Asks the CPU only once, because this is slow: a hypervisor handles each CPUID instruction, and the flags of AMX are
+// in a file.
 std::vector<Isa> HostIsas() {
   static const auto& isas = *new std::vector<Isa>([] {
     const auto counts = [](Isa isa) { return HostHas(isa) && !RunsInOtherProgram(isa); };

@@ -12,21 +12,21 @@
 namespace raggemm::test {
 
 inline std::string IsaName(Isa isa) { return std::string(NameOf(isa)); }
-// Returns the ISA with this name. Aborts if this architecture has no such ISA.
+// Returns the ISA with this name. Aborts if this architecture lacks the ISA.
 Isa Named(absl::string_view isa);
-// Returns a CPU that has this ISA and all ISAs after it in AllIsas. The speeds of its kernels are not measured, so
-// plans for it do not depend on the load of the host.
+// Returns a CPU with this ISA and all ISAs after it in AllIsas. The speeds of kernels are not measured, so plans do not
+// depend on the load of the host.
 Cpu CpuUpTo(Isa isa);
-// Returns true if the CPU has the ISA with this name. Does not use the library to find out: host_x86.cc,
-// host_aarch64.cc and host_generic.cc each define this function.
+// Returns true if the CPU has the ISA with this name. host_x86.cc, host_aarch64.cc and host_generic.cc define this
+// function without the library.
 bool CpuHas(absl::string_view isa);
 bool CpuLacksTilesOfBytes();
 // Returns true if the CPU has the ISA, or if this program is linked with software_units.cc, which replaces ISAs by
 // plain C++.
 bool HostHas(Isa isa);
-// Returns the result of CpuLacksTilesOfBytes, or false in programs that are linked with software_units.cc.
+// Returns the result of CpuLacksTilesOfBytes, or false in programs with software_units.cc.
 bool HostLacksTilesOfBytes();
-// True in programs that are linked with software_units.cc.
+// True in programs with software_units.cc.
 extern const bool kUnitsAreSoftware;
 std::vector<Isa> HostIsas();
 
@@ -35,7 +35,7 @@ class IsaTest : public testing::TestWithParam<Isa> {
   static Options With(Isa isa) { return {.executor = Executor::kSerial, .isa = isa}; }
 };
 
-// Runs each test of `fixture`, a class derived from IsaTest, once for each ISA of HostIsas.
+// Runs each test of `fixture`, derived from IsaTest, once for each ISA of HostIsas.
 #define RAGGEMM_FOR_EACH_ISA(fixture)                                   \
   INSTANTIATE_TEST_SUITE_P(Isa, fixture, testing::ValuesIn(HostIsas()), \
                            [](const testing::TestParamInfo<Isa>& info) { return IsaName(info.param); })

@@ -150,8 +150,8 @@ class Sequence {
     return ones;
   }
 
-  // Returns the bits of the gradients of weights or biases. The gradient of a group is `rows`^T x `by`, computed from
-  // the group's rows of both matrices. If `is_trans`, it is `by`^T x `rows` instead.
+  // Returns the bits of the gradients of weights or biases. A group's gradient is computed from the group's rows of
+  // both matrices: `rows`^T x `by`, or `by`^T x `rows` if `is_trans`.
   std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
                                          const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};

@@ -42,8 +42,8 @@ Near Activated(Activation activation, Near gate, const Near* up) {
                  kEpsilon * std::abs(a) + kSmallest};
 }
 
-// Computes the activated values, `a` of moe_mlp.h, of each row into `rounded`, rounded to the type that a call uses.
-// Returns the most by which each value may differ from the value in a call.
+// Computes the activated values, `a` of moe_mlp.h, into `rounded`, rounded to its type. Returns the most by which each
+// value may differ from the value in a call.
 std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
   const MlpSpec& spec = mlp.spec;
   const Format& format = FormatOf(spec.type_of_a());
@@ -70,8 +70,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// Adds to the error bounds of `product` the errors that come from lhs. `errors` has the largest error of each element
-// of lhs.
+// Adds to the error bounds of `product` what `errors`, the largest error of each element of lhs, contributes.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {
@@ -85,8 +84,8 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
           const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
           error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
         }
-        // The bounds of `product` were computed with the lhs of this reference. The lhs of the call may be larger by
-        // its error, which would increase the bounds a little. 1e-3 allows for this increase.
+        // The bounds of `product` were computed with the lhs of this reference. 1e-3 allows for the lhs of the call,
+        // which may be larger by its error.
         product.bound[group.out.At(i, j)] += error * (1 + 1e-3);
       }
     }

@@ -25,12 +25,12 @@ int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>&
   return sum;
 }
 
-// Returns the shape [count * a, b] of matrices [a, b] on top of each other, or [count * b, a] if flipped.
+// Returns the shape of matrices [a, b], or [b, a] if flipped, on top of each other.
 std::vector<int64_t> Stack(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count * b, a} : std::vector<int64_t>{count * a, b};
 }
 
-// Returns the shape [count, a, b] of matrices with a group axis, or [count, b, a] if flipped.
+// Returns the shape of matrices [a, b], or [b, a] if flipped, with a group axis.
 std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count, b, a} : std::vector<int64_t>{count, a, b};
 }
@@ -109,7 +109,7 @@ uint64_t TestSeed() {
 bool Sampled(int64_t one_in) {
   static const bool is_full = std::getenv("RAGGEMM_FULL_TESTS") != nullptr;
   static Random random(TestSeed());
-  // Programs with software units test half as many cases, because the same tests also run without software units.
+  // Half as many cases are enough with software units, because the same tests also run without them.
   return is_full || random.Below(kUnitsAreSoftware ? 2 * one_in : one_in) == 0;
 }
 
@@ -162,7 +162,7 @@ TestProblem::TestProblem(const ProblemSpec& spec, Contents contents)
   if (contents_ != Contents::kNone) ClearOut();
 }
 
-// Adds the arrays of group sizes. Each operand gets arrays of its own, even if the sizes are equal.
+// Adds the arrays of group sizes, separate ones for each operand.
 void TestProblem::SetRaggedDims(const ProblemSpec& spec) {
   const bool batched = spec.problems * spec.replicas != 1;
   const std::vector<int64_t> shape =
@@ -226,7 +226,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 
-// Adds a random row_index. Rows that belong to no processed group get the index -1, which is out of range.
+// Adds a random row_index. Rows that belong to no processed group get the invalid index -1.
 Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   std::vector<int64_t> index;
   const int64_t first = spec.group_offset.value_or(0), end = first + spec.local_groups.value_or(spec.groups);
@@ -242,7 +242,7 @@ Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   return AddIntegers(spec.sizes_type, {static_cast<int64_t>(index.size())}, index);
 }
 
-// Adds random zero points, or scales whose magnitudes differ so much that a wrong scale shows in results.
+// Makes the magnitudes of scales differ so much that a wrong scale shows in results.
 Array TestProblem::AddQuantParams(DType dtype, std::vector<int64_t> dims) {
   if (IsQuantized(dtype) && FormatOf(dtype).IsInteger()) return AddRandom(dtype, std::move(dims));
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();

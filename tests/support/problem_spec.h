@@ -17,12 +17,12 @@ namespace raggemm::test {
 // few tests of the expert MLP use other seeds, and print them.
 uint64_t TestSeed();
 
-// Returns true for one of `one_in` calls on average, so that a loop over a large grid of cases tests a random sample.
-// In programs with software units, returns true half as often. Always returns true if the environment variable
-// RAGGEMM_FULL_TESTS is set. TestSeed() determines the sample.
+// Returns true for one of `one_in` calls on average, or half as often in programs with software units, so that a loop
+// over many cases tests a random sample. Always returns true if the environment variable RAGGEMM_FULL_TESTS is set.
+// TestSeed() determines the sample.
 bool Sampled(int64_t one_in);
 
-// A random number generator (SplitMix64) that is fast and gives the same numbers on every machine.
+// A fast random number generator (SplitMix64) that gives the same numbers on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -40,18 +40,17 @@ class Random {
 
 enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 
-// A description of a problem by a few numbers, from which TestProblem makes the operands. Fields that do not apply to
-// the mode are ignored.
+// A description of a problem, from which TestProblem makes the operands. Fields that do not apply to the mode are
+// ignored.
 struct ProblemSpec {
   RaggedMode mode = RaggedMode::kRaggedM;
   int64_t problems = 1, replicas = 1, groups = 1;
-  // Extents of each replica. The extent of the ragged axis may exceed the sum of the group sizes. With all ragged, m, n
-  // and k are not used.
+  // Extents of each replica. The extent of the ragged axis may exceed the sum of the group sizes. The mode all ragged
+  // does not use m, n and k.
   int64_t m = 1, n = 1, k = 1;
   std::vector<int64_t> sizes = {};  // Group sizes, [problems, replicas, groups]. With all ragged: sizes along M.
-  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and along K. Only used with all ragged.
-  // True if the operand is stored with its axes swapped: lhs as [K,M] instead of [M,K], with ragged K as [M,K] instead
-  // of [K,M], and rhs as [N,K] instead of [K,N].
+  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and K, for all ragged only.
+  // True if the operand is stored with its axes swapped: lhs as [K,M], or as [M,K] with ragged K, and rhs as [N,K].
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // Ragged N only. True: lhs is [G,M,K], a matrix for each group. False: [M,K].
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
@@ -59,9 +58,8 @@ struct ProblemSpec {
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // Type of group sizes, group_offset and row_index.
   bool c = false, bias = false, alpha = false, beta = false;
-  // Number of values in alpha and beta: one for the call (kScalar), one for each processed group, or one for each
-  // processed group of each replica (kPerReplica). bias has as many rows, but with kScalar one for each processed
-  // group.
+  // Number of values in alpha and beta: one for the call (kScalar), for each processed group, or for each processed
+  // group of each replica (kPerReplica). bias has as many rows, but with kScalar one for each processed group.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
@@ -82,10 +80,10 @@ struct ProblemSpec {
   std::optional<DType> gate = std::nullopt;
   // Number of stored rows of lhs in each replica, from which a row_index selects. Unset: no row_index.
   std::optional<int64_t> lhs_rows = std::nullopt;
-  int64_t slack = 0;         // Elements of out after the last group. Only used with RaggedMode::kAllRagged.
+  int64_t slack = 0;         // Elements of out after the last group, for all ragged only.
   int64_t gap_elements = 0;  // Elements between each buffer and its unmapped page.
   Cliff cliff = Cliff::kBehind;
-  // True: about an eighth of the elements are special values, such as 0, 1, infinities, NaN, very small numbers, and
+  // True: about an eighth of the elements are special values, such as 0, infinities, NaN, very small numbers, and
   // limits of integers.
   bool special_values = false;
   uint64_t seed = TestSeed();
@@ -95,12 +93,12 @@ ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of scales or zero points. `stored` is the shape of their operand. `blocks` has the form of
-// ProblemSpec::lhs_scale: {0} gives a single value, {1} gives `rows` values, and other blocks give one value per block.
+// Returns the shape of scales or zero points of an operand of the shape `stored`. `blocks` has the form of
+// ProblemSpec::lhs_scale. {1} gives `rows` values.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
-// Rounds a value to the array's type and stores it, like StoreRounded of tests/oracle. Lets the CPU round to f32, the
-// most frequent type, which takes a tenth of the time of StoreRounded.
+// Rounds a value to the array's type and stores it. Lets the CPU round to f32, the most frequent type, which takes a
+// tenth of the time of StoreRounded of tests/oracle.
 void StoreNearest(const Array& array, int64_t index, double value);
 
 class Tensor {
@@ -119,8 +117,8 @@ class Tensor {
 // A problem that owns its buffers. Tests may change `problem` and add tensors.
 class TestProblem {
  public:
-  // kNone: only group sizes and indices are filled. The memory of other operands and out is not written, so that large
-  // operands cost no time.
+  // kNone: only group sizes and indices are filled. The memory of other operands is not written, so that large operands
+  // cost no time.
   enum class Contents : uint8_t { kRandom, kNone };
   explicit TestProblem(const ProblemSpec& spec, Contents contents = Contents::kRandom);
   TestProblem(TestProblem&&) = default;
@@ -128,14 +126,13 @@ class TestProblem {
   GroupedGemmProblem problem;
 
   // Adds an array of random values: in [-1, 1] for floats, in [-8, 8] for quantized floats, and any value for integers.
-  // With ProblemSpec::special_values, an eighth of the values are special.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
   // Adds random zero points if dtype is a quantized integer, otherwise random scales.
   Array AddQuantParams(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
   // Sets every byte of out to 0xFF, a NaN in every float type.
   void ClearOut();
-  // Copies c to out, and makes c point to out, so that both are the same memory.
+  // Copies c to out, and makes c point to out.
   void AliasOutWithC();
   bool SurroundingsIntact() const;
 

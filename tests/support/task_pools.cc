@@ -7,8 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a list of tasks that is never destroyed. If the tasks were destroyed, a leak checker would report what they
-// point to.
+// Returns a list of tasks that is never destroyed. Otherwise a leak checker would report what the tasks point to.
 std::vector<std::function<void()>>& KeptForEver() {
   static auto* kept = new std::vector<std::function<void()>>;
   return *kept;

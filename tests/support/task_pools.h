@@ -1,4 +1,4 @@
-// Thread pools that run tasks in different ways, like the pools of runtimes that may call the library.
+// Thread pools that run tasks in different ways, like the pools of runtimes that call the library.
 #ifndef RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
 #define RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
 
@@ -44,7 +44,7 @@ class InlinePool : public TaskPool {
   const int threads_;
 };
 
-// A pool that runs no task until RunAll is called, possibly long after the call that scheduled the tasks.
+// A pool that runs no task until RunAll is called.
 class KeepingPool : public TaskPool {
  public:
   explicit KeepingPool(int threads) : threads_(threads) {}

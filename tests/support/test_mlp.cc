@@ -78,7 +78,7 @@ void FloatTensor::FillWithRandom(std::mt19937& random, double scale) {
   }
 }
 
-// Fills the tensor with scales from 2^-9 to 2^-3, which are so small that products stay within f16.
+// Fills the tensor with scales from 2^-9 to 2^-3, so small that products stay within f16.
 void FloatTensor::FillWithScales(std::mt19937& random) {
   std::uniform_real_distribution<double> uniform(1, 2);
   for (int64_t i = 0; i < ElementCount(array); ++i) {

@@ -1,5 +1,5 @@
-// Makes expert MLPs for tests, with random operands in guarded buffers. Computes the expected bits of their results by
-// separate products.
+// Makes expert MLPs for tests, with random operands in guarded buffers. Computes the expected bits by separate
+// products.
 #ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 
@@ -19,15 +19,15 @@
 
 namespace raggemm::test {
 
-// Storage of the gate's weights. kNone: the MLP has no gate. kSeparate: w_gate has the weights. kHalves: the first half
-// of the columns of w_up has the weights. kInterleaved: the even columns of w_up have the weights.
+// Storage of the gate's weights: w_gate (kSeparate), the first half of the columns of w_up (kHalves), or the even
+// columns of w_up (kInterleaved). kNone: the MLP has no gate.
 enum class Gate : uint8_t { kNone, kSeparate, kHalves, kInterleaved };
 
 struct MlpSpec {
   int64_t tokens = 9, hidden = 40, intermediate = 24;
   std::vector<int64_t> sizes = {3, 0, 7, 2};
-  std::optional<int64_t> local = std::nullopt;  // Number of groups that have weights. By default all have weights.
-  int64_t offset = 0;                           // Index of the first group that has weights.
+  std::optional<int64_t> local = std::nullopt;  // Number of groups with weights, by default all.
+  int64_t offset = 0;                           // Index of the first group with weights.
   int64_t behind = 2;                           // Number of rows after the last group. Their token indices are invalid.
   DType x = DType::kF32, weights = DType::kF32, out = DType::kF32;
   std::optional<DType> down = std::nullopt;  // Type of w_down, if it differs from `weights`.
@@ -95,18 +95,17 @@ class TestMlp {
   void AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
-// Returns the gathered rows of x: the token of each row of the groups. With weight_on = kInput, each row is multiplied
-// by its weight.
+// Returns the gathered rows of x: the token of each row, multiplied by the row's weight if weight_on is kInput.
 FloatTensor Gathered(const TestMlp& mlp);
 
 enum class Part : uint8_t { kUp, kGate, kDown };
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
-// The results of the products with w_up and w_gate, before the activation.
+// The results of the first products, before the activation.
 struct FirstProducts {
   // Products with w_up and w_gate, plus biases, in f32 [rows, columns]. `gate` is unused without w_gate.
   FloatTensor up, gate;
-  // Returns {gate, up} for element (row, column) of the activated rows. If the MLP has no gate, returns {up, 0}.
+  // Returns {gate, up} for element (row, column) of the activated rows, or {up, 0} if the MLP has no gate.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);
@@ -117,11 +116,11 @@ void Compute(const GroupedGemmProblem& gemm);
 // Returns the expected bits of out. Computes separate steps in scalar code on one thread: gather, products with w_up
 // and w_gate, activation, product with w_down, and sums of the rows of each token.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
-// Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to the type `out`. If
-// `by_slot` is true, the rows of a token are added in the order of their row_slots, otherwise in the order of rows.
+// Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to the type `out`. Adds the
+// rows of a token in the order of rows, or in the order of their row_slots if `by_slot`.
 std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
                                  bool by_slot);
-// Returns the bits of an element. Returns Format::NaN for every NaN, because the sign and payload of a NaN are not
+// Returns the bits of an element, or Format::NaN for every NaN, because the sign and payload of a NaN are not
 // specified.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 

@@ -17,7 +17,7 @@ class TestMlpBackward {
 
   MoeMlpExtents Extents() const;
   void ClearGradients();  // Sets every byte of the gradients to 0x55, so that tests see what a call writes.
-  // Clears the gradients and runs the call. Expects that the call writes nothing after the end of its workspace.
+  // Clears the gradients and runs the call. Expects no write after the end of the workspace.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> Bits() const;
 

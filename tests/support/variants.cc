@@ -7,7 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// A way to store an operand: with its axes swapped or not (ProblemSpec::lhs_flipped), in one of the layouts.
+// A way to store an operand. ProblemSpec::lhs_flipped explains `flipped`.
 struct Storage {
   bool flipped;
   Layout layout;

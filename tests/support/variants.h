@@ -36,8 +36,8 @@ inline constexpr auto kAllQuantized = DTypesOf<Role::kQuantized>();
 inline constexpr DType kAllBytes[] = {DType::kS8, DType::kU8};
 inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 
-// Returns the same problem once for each way to store its operands that the mode permits: transposed or not, in each
-// layout, and with or without a group axis of lhs.
+// Returns the problem once for each way to store its operands that the mode permits: transposed or not, in each layout,
+// and with or without a group axis of lhs.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 
 // Returns a problem with three groups, one of them empty.
