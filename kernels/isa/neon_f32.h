@@ -12,8 +12,7 @@ namespace {
 struct NeonFlushing;
 
 struct NeonF32 {
-  // Traits for arithmetics that flush denormals after rounding. The float mode of Arm flushes before rounding, so these
-  // traits do not use it.
+  // Traits for arithmetics that flush denormals after rounding. Arm's float mode flushes before rounding.
   using Flushing = NeonFlushing;
   using Scalar = float;
   using Vec = float32x4_t;

@@ -11,8 +11,8 @@ namespace raggemm {
 namespace {
 
 // Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. The first operand of USMMLA
-// has unsigned bytes. So if rhs is unsigned and lhs is signed, rhs is the first operand of USMMLA, and the blocks of
-// sums are transposed.
+// is unsigned. So if rhs is unsigned and lhs is signed, rhs is the first operand, and the blocks of sums are
+// transposed.
 template <class E>
 struct NeonI8mm : NeonS32, NeonWords<E> {
   using Element = E;
