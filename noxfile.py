@@ -463,7 +463,7 @@ def download_headers(session: nox.Session, version: str) -> pathlib.Path:
 
 @form("headers")
 def headers(session: nox.Session) -> None:
-    """Compiles each public header alone, and compiles and runs the plugin with the headers of several jaxlib versions.
+    """Compiles each public header alone, and tests the plugin with the headers of several jaxlib versions.
 
     All versions share one build tree, because the kernels include no headers of XLA.
     """

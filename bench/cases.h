@@ -1,4 +1,4 @@
-// Cases of the benchmark. Some have equal groups, others have group sizes that were recorded from real layers.
+// Cases of the benchmark, with equal groups or with group sizes recorded from real layers.
 #ifndef RAGGEMM_BENCH_CASES_H_
 #define RAGGEMM_BENCH_CASES_H_
 
@@ -15,7 +15,7 @@
 
 namespace raggemm::bench {
 
-// The element types and scales of a quantized case. Quantized cases are forward products.
+// The element types and scales of a quantized case, a forward product.
 struct Quantization {
   absl::string_view name;  // Name in Case::Id(), like "int4".
   DType lhs, rhs, out;

@@ -34,7 +34,6 @@ std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
 // Returns our library as a contender that multiplies the bf16 operands in `wide` instead of the quantized ones of `c`.
-// Both have the same shapes, but different values.
 Contender WithBf16(const Case& c, const Memory& wide);
 
 // Returns a contender whose calls widen the bf16 operands of `c` and then run `widened`, a contender of MakeWidened.

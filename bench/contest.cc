@@ -24,8 +24,7 @@ using Clock = std::chrono::steady_clock;
 // Least seconds of a contender in a round, so that the wake-up of threads does not matter.
 constexpr double kSecondsPerTurn = 0.02;
 // Limits for slow contenders. A contender is timed in only two rounds if its calls take kFarBehind times as long as
-// those of our library, or in one round if they also take kLongCall seconds. Disturbances hardly ever cause such a
-// difference.
+// ours, or in one round if they also take kLongCall seconds. Disturbances hardly ever cause such a difference.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 

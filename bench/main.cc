@@ -35,8 +35,7 @@ namespace raggemm::bench {
 namespace {
 
 // The time limit of a run, for each Selection: `run` seconds, plus `each_case` seconds for each case. It excludes the
-// loading of peers, and the least number of rounds may take longer. The default run takes 25 minutes, the quick run
-// two.
+// loading of peers. The least number of rounds may take longer.
 struct Length {
   const char* name;
   double run, each_case;

@@ -272,9 +272,8 @@ def write_report(report: dict, folder: pathlib.Path, name: str, every_case: bool
 
 
 def file_name(machine: dict) -> str:
-    """Returns a file name for the CPU: 'intel-xeon-processor-family-6-model-207' for 'Intel(R) Xeon(R) Processor
-    (family 6, model 207)'. If a unit that multiplies floats is faster than f32 fma, adds the name of the unit: a
-    virtual machine may hide the unit, so that one CPU has two reports."""
+    """Returns a file name for the CPU, like 'intel-xeon-processor-family-6-model-207'. If a unit that multiplies floats
+    is faster than f32 fma, adds its name: a virtual machine may hide the unit, so that one CPU has two reports."""
     rates = rates_of(machine["limits"][-1])
     fastest = max((name for name in rates if name not in UNITS_OF_BYTES), key=lambda name: rates[name] or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"

@@ -1,8 +1,8 @@
 // oneDNN, as several peers: its sgemm, and its matmul primitive on plain row-major operands. The primitive is prepared
 // once for each shape. Version 3 also multiplies quantized operands: bf16 by weights with scales, and bytes by bytes.
 //
-// This file is built once for each version whose headers are found. The headers of version 3 are those of 3.2, but the
-// library is newer. So this file declares the functions of 3.4 that it calls.
+// This file is built once for each version whose headers are found. The headers of version 3 are those of 3.2, so this
+// file declares the functions of 3.4 that it calls.
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 

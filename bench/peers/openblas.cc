@@ -1,7 +1,7 @@
 // OpenBLAS, twice: Debian's, and the newer one in SciPy's wheels.
 //
-// Debian's is the OpenMP build, which shares its threads with the OpenMP code of raggemm and of other peers. SciPy's is
-// a pthread build, whose own threads spin beside those of OpenMP.
+// Debian's is the OpenMP build, which shares its threads with raggemm and other peers. SciPy's is a pthread build,
+// whose own threads spin beside those of OpenMP.
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"

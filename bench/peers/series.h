@@ -11,8 +11,8 @@
 
 namespace raggemm::bench {
 
-// A product C [m,n] = A [m,k] x B [k,n] of row-major matrices, as in BLAS. If A is transposed, it is stored as [k,m].
-// If B is transposed, it is stored as [n,k].
+// A product C [m,n] = A [m,k] x B [k,n] of row-major matrices, as in BLAS. A transposed A is stored as [k,m], and a
+// transposed B as [n,k].
 struct Product {
   bool a_transposed, b_transposed;
   int64_t m, n, k;

@@ -242,9 +242,9 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   static constexpr char kOne = 127;
 
   // Returns true if the products of all elements with these scales are normal numbers or zeros. Code c is the scale
-  // 2^(c - 127). With codes below 2, products may be denormal, because the smallest element is 0.5. The elements in the
-  // lookup table are multiplied by 2^kBias, and SubtractExponents can only lower their exponents. So codes above 127 +
-  // kBias are too large for it.
+  // 2^(c - 127). With codes below 2, products may be denormal, because the smallest element is 0.5, and 0.5 * 2^-125 is
+  // the smallest normal number. The elements in the lookup table are multiplied by 2^kBias, and SubtractExponents can
+  // only lower their exponents. So codes above 127 + kBias are too large for it.
   static bool AreNormal(Words codes) {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
@@ -373,8 +373,8 @@ constexpr void AddGemvs(FormatKernels& kernels) {
   }
 }
 
-// Adds rhs packers for each quantized format of four bits or more. With kAll, kernel rows also get lhs packers,
-// streaming GEMVs, and kernels that store the panel.
+// Adds rhs packers for each quantized format of four bits or more. With kAll, also adds lhs packers, streaming GEMVs
+// and storing kernels.
 template <class V, bool kAll, int kIndex = 0>
 constexpr void AddQuantized(KernelRow& row) {
   if constexpr (kIndex < kQuantizedFormats) {

@@ -39,11 +39,11 @@ struct Codes {
   }
 };
 
-// Loads n elements of kBits bits from src, beginning with element `first`, and puts each into one word. Words after the
-// first n are unspecified.
+// Loads n elements of kBits bits from src, from element `first` on, each into one word. Words after the first n are
+// unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
-  static_assert(8 % kBits == 0);  // So no element crosses the end of a byte.
+  static_assert(8 % kBits == 0);  // No element may cross the end of a byte.
   using C = Codes<V>;
   const uint8_t* bytes = src + first * kBits / 8;
   if constexpr (C::kWidth == 1) {

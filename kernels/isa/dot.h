@@ -17,7 +17,7 @@
 namespace raggemm {
 namespace {
 
-// The inner loop of dot kernels. `Next` adds kWidth steps of k. `Last` adds fewer steps, at the end.
+// The inner loop of dot kernels. `Next` adds kWidth steps of k. `Last` adds the last steps if fewer are left.
 template <class V, int kMr>
 struct FmaDotSteps {
   using T = typename V::Scalar;

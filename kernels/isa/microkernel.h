@@ -50,8 +50,8 @@ struct Prefetch {
 };
 inline constexpr int kNearSteps = 4;
 
-// Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` successive steps of k in one column of
-// rhs, or in one row of lhs.
+// Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` steps of k in one column of rhs or row
+// of lhs.
 struct BlockScales {
   const uint8_t* first;  // Scale of the first step of the first row or column. Null: all scales are 1.
   int64_t k_step;        // Bytes to the next scale along k.
@@ -122,8 +122,8 @@ using Microkernel = void(const MicrokernelArgs&);
 // words store the word of step kk at dst[kk / k_group * dst_stride + j]. Packers::rows finds src(kk, j) at src[kk *
 // src_stride + j], Packers::transposed at src[j * src_stride + kk].
 //
-// Packers store whole vectors, so the end of a row may overwrite the start of the next row of dst. So they write the
-// rows in order. Packers that write column by column begin with the last vector of columns. The last row ends with
+// Packers store whole vectors, so the end of a row may overwrite the start of the next row of dst. They therefore write
+// the rows in order. Packers that write column by column begin with the last vector of columns. The last row ends with
 // zeros up to a whole vector, and dst has room for them. In panels of words or lines, the steps from k up to k_padded
 // are zero.
 struct PackArgs {
@@ -167,7 +167,7 @@ struct EpilogueArgs {
   int64_t total_stride;  // Row stride of `total`, in elements.
   void* out;             // The result, in the format that FormatKernels::epilogue is for.
   int64_t out_stride;    // Elements from row to row of `out` and `c`.
-  const void* c;         // The matrix c, in the format of `out`. May be the same memory as `out`.
+  const void* c;         // The matrix c, in the format of `out`. May be `out`.
   const void* alpha;     // One value of type T.
   const void* beta;      // One value of type T.
   const void* bias;      // One bias for each column, T [columns].
@@ -234,7 +234,7 @@ using ActivateGradient = void(const ActivationGradientArgs&);
 struct WidenArgs {
   int64_t count;
   const void* from;
-  float* to;  // The result. Its memory has room for `count` elements, rounded up to whole vectors.
+  float* to;  // Has room for `count` elements, rounded up to whole vectors.
 };
 using Widen = void(const WidenArgs&);
 
@@ -276,8 +276,7 @@ static_assert([] {
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block if f32 is split into bf16 parts. For each step, kernels compute three or six steps of bf16, one
-// for each product of two parts.
+// Steps of a KC block if f32 is split into bf16 parts. For each step, kernels compute three or six steps of bf16.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -346,8 +345,8 @@ struct DequantizeArgs {
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// Dequantizers by target type. The index is the source format, in the order of kQuantized. Float formats cannot become
-// bytes, so their entries of to_bytes are null.
+// Dequantizers by target type. The index is the source format, in the order of kQuantized. to_bytes is null for float
+// formats.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -359,12 +358,12 @@ struct Packers {
   Pack* transposed;
 };
 
-// The functions of a KernelRow for one element format. Null: the KernelRow lacks it.
+// The functions of a KernelRow for one element format. Null: the KernelRow lacks the function.
 struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
   // wide as a packed panel.
   DirectKernel direct[kMaxRows + 1][2];
-  // Streaming GEMVs of mr rows that read rhs in its stored layout. They compute any multiple of nr columns.
+  // Streaming GEMVs of mr rows, for any multiple of nr columns of rhs in its stored layout.
   DirectKernel gemv[kMaxRows + 1];
   // Dot kernels (dot.h) of mr rows, for a transposed rhs.
   DirectKernel dot[kMaxRows + 1];

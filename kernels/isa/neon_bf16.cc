@@ -1,4 +1,4 @@
-// Kernels for BFMMLA of ARMv8.6, which adds four products of bf16 to each sum of two rows and two columns.
+// Kernels for BFMMLA of ARMv8.6, which multiplies bf16 (mmla_gemm.h).
 #include <arm_neon.h>
 
 #include "kernels/isa/dequantize.h"

@@ -1,5 +1,4 @@
-// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6. One instruction multiplies two rows by two columns of bytes, over
-// eight steps of k, and adds the products to four sums.
+// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6, which multiply bytes (mmla_gemm.h).
 #include <arm_neon.h>
 
 #include "kernels/isa/epilogue.h"

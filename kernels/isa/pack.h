@@ -97,8 +97,8 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
 }
 
 // Tells packers and register tiles how to read stored elements of type E. Source points to them, and kGemvSteps is the
-// number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Here it changes nothing, because
-// only quantized elements (dequantize.h) have them.
+// number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Here Scales changes nothing, because
+// only quantized elements (dequantize.h) have block scales.
 template <class V, class E>
 struct Elements {
   using Source = const E*;

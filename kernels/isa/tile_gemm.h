@@ -128,7 +128,7 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
 }
 
 // The inner loop of kernels whose panels have elements of the type of the sums. `Next` adds kGroup steps of k, the
-// number that the arithmetic adds at once. `Last` adds fewer steps, at the end.
+// number that the arithmetic adds at once. `Last` adds the last steps if fewer are left.
 template <class V, class E, int kMr, int kNv, bool kStores, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;

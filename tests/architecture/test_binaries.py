@@ -114,7 +114,7 @@ def test_isa_object_leaks_nothing(build, isa):
         re.sub(r"^_ZN7raggemm\d+k(?i:" + isa.replace("_", "") + r")(\w+)E$", r"\1", name) for name in exported
     )
     assert tables in (["Kernels"], ["Dequantizers", "Kernels"])
-    # Of weak symbols with one name, the linker would keep that of one ISA for all ISAs.
+    # The linker would keep a weak symbol of one ISA for all ISAs.
     assert [name for kind, name in symbols if kind in "uvVwW"] == []
     assert {name for kind, name in symbols if kind == "U"} <= RUNTIME | (SCALAR_RUNTIME if isa == "scalar" else set())
     sections = _run("readelf", "-SW", _isa_object(build, isa))

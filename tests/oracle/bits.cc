@@ -47,7 +47,7 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
   }
 }
 
-// Smallest magnitude of sums that are computed without FlushingAdd. Flushing does not change them.
+// Smallest magnitude of sums that are computed without FlushingAdd. Flushing does not change such sums.
 constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }

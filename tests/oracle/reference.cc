@@ -234,8 +234,8 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
   return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
 }
 
-// Finds the group of an element of out fast, even among a million groups: sorts the groups by their first element, and
-// takes the last one that begins at or before a position. Letters name the groups of elements:
+// Finds the group of an element of out fast, even among a million groups: sorts the groups that have elements by the
+// first one, and takes the last one that begins at or before a position. Letters name the groups of elements:
 //
 //   ragged rows, or a matrix for each group       ragged columns
 //     aaaa     position of the element              aabc    position of the element of the first row

@@ -158,8 +158,8 @@ TEST_F(ReferenceTest, Uniform) {
 
 TEST_F(ReferenceTest, AllRagged) {
   problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // A 1x1 and a 2x2 matrix.
-  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix.
-  problem_.out = Out({5});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix. Element 4 belongs to no group.
+  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // A 1x2 and a 2x1 matrix.
+  problem_.out = Out({5});                      // A 1x2 and a 2x1 matrix. Element 4 belongs to no group.
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 2});
   problem_.lhs.last_dims = problem_.rhs.first_dims = Sizes({1, 2});
   problem_.rhs.last_dims = problem_.out.last_dims = Sizes({2, 1});

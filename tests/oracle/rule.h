@@ -1,5 +1,5 @@
 // Decides the numeric rule of a call and the types that it multiplies, by the text of raggemm/problem.h and
-// raggemm/grouped_gemm.h, without code of the library.
+// raggemm/grouped_gemm.h.
 #ifndef RAGGEMM_TESTS_ORACLE_RULE_H_
 #define RAGGEMM_TESTS_ORACLE_RULE_H_
 

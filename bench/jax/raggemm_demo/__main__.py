@@ -217,7 +217,7 @@ def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
 
 def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
     """Yields the table's rows for the layers of a model, which share their weights. If effort is LONG, also prints
-    raggemm's times on all recorded rows of layers that the table shows with fewer rows."""
+    raggemm's times on all recorded rows of reduced layers."""
     weights, plain = random_weights(layers[0]), None
     if format is not None:
         quantize = jax.jit(FORMATS[format].quantized)

@@ -35,7 +35,7 @@ def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
 
     got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))
     distance = lengths(got - reference)
-    # If an entry of the reference is zero, such as the gradient of an expert without rows, only exact zeros agree.
+    # If an entry of the reference is zero, only exact zeros agree.
     return jnp.where(distance == 0, 0, 256 * distance / lengths(reference))
 
 
@@ -43,8 +43,7 @@ def disagreement(got: jax.Array, reference: jax.Array) -> float:
     """Returns the largest distance between an entry of got and the same entry of the reference.
 
     Entries are indices of the first axis: rows, or matrices of experts. A scalar is one entry. The unit is 1/256 of the
-    norm of the reference entry. Correct results may differ by this much, because the block rounds values to bfloat16,
-    with a relative error of up to 1/256.
+    norm of the reference entry. Correct results may differ by this much, because the block rounds values to bfloat16.
     """
     ratio = np.asarray(_disagreements(got, reference))
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))
