@@ -31,10 +31,10 @@ EXECUTORS = ("pool", "openmp", "serial")
 CASES = ",".join(str(ROOT / f"proto/cases/{name}.textproto") for name in ("edge", "formats"))
 PYTEST = (str(PYTHON), "-m", "pytest", "-n", "2", "--dist=loadfile")
 REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
-# Version of the newest jax. requirements.txt pins it for Python 3.12 or later, such as that of Debian 13.
+# requirements.txt pins the newest jax for Python 3.12 or later, such as that of Debian 13.
 NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
 VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
-# Versions of jaxlib. Their headers together have each version of XLA's FFI API from 0.2 to 0.5.
+# Versions of jaxlib, whose headers have each version of XLA's FFI API from 0.2 to 0.5.
 HEADERS = ("0.8.1", "0.9.2", "0.11.1", NEWEST)
 FORMS = ("default", "full", "wheel", "origins", "checkpoints", "soak", "amx", "aarch64", "debian-13", "headers")
 FORMS += ("lint", "docs", "checksums")
@@ -44,7 +44,7 @@ nox.options.error_on_external_run = False
 
 
 class Steps:
-    """The steps of a session. After a step that fails, the session runs the other steps, and fails at the end."""
+    """The steps of a session. After a step fails, the session runs the other steps, and fails at the end."""
 
     def __init__(self, session: nox.Session):
         self.session, self.rows, self.failed = session, [], []
@@ -105,7 +105,7 @@ def form(name: str, *decorators, **options):
 
 
 def isas(usable: bool = True) -> list[str]:
-    """Returns the library's instruction sets that this CPU supports, or lacks with usable=False, best first."""
+    """Returns the instruction sets that this CPU supports, or lacks with usable=False, best first."""
     script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]
@@ -176,7 +176,7 @@ def valgrind(session: nox.Session, steps: Steps) -> None:
 
 @form("full")
 def full(session: nox.Session) -> None:
-    """Runs the tests that the session "default" excludes, or only the named parts of these tests."""
+    """Runs the tests that the session "default" excludes, or only the named parts."""
     steps, parts = Steps(session), session.posargs or ["bench", "grids", "slow", "address", "thread", "valgrind"]
     if "bench" in parts:
         steps.run("bench", "ctest", "--preset", "release", "-L", "bench")
@@ -244,12 +244,10 @@ def lint(session: nox.Session) -> None:
     steps = Steps(session)
     home = {"PRE_COMMIT_HOME": str(ROOT / "build/pre-commit")}
     steps.run("pre-commit", str(PYTHON), "-m", "pre_commit", "run", "--all-files", env=home)
-    # The presets compile several sources as one (a unity build), which hides missing #includes. This build tree
-    # compiles each source alone.
+    # Compiles each source alone, because the presets' unity build hides missing #includes.
     tidy = ROOT / "build/tidy"
     session.run("cmake", "--preset", "release", "-B", str(tidy), "-DCMAKE_UNITY_BUILD=OFF", silent=True)
-    # clang-tidy reads the flags of g++ from the compile commands. It also needs the flags in `extra`, for GCC's headers
-    # and builtins.
+    # clang-tidy needs the flags in `extra` for GCC's headers and builtins.
     include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
     extra += ["-Dtarget_clones(...)=unused", f"-I{BUILD}/generated"]
@@ -311,7 +309,7 @@ def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
         toolchain = ["-C", f"cmake.define.CMAKE_TOOLCHAIN_FILE={source}/cmake/aarch64.cmake"]
         build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *toolchain, str(source)]
         session.run(*build, silent=True, external=True)
-        # Replaces the platform tag in the name of the wheel, which is that of the build machine.
+        # Replaces the platform tag of the build machine in the wheel's name.
         tags = [str(PYTHON), "-m", "wheel", "tags", "--remove", "--platform-tag=linux_aarch64"]
         session.run(*tags, str(next(out.glob("*.whl"))), external=True)
         repair(session, next(out.glob("*.whl")))
@@ -343,9 +341,8 @@ def debian_13(session: nox.Session) -> debian.Root:
 def wheel_tests(version: str, share: bool) -> list[str]:
     """Returns the Python test files for a version of jax.
 
-    With share=False, returns all files. With share=True, the oldest and the newest version run all files. The version
-    of .venv runs three files, because ./dev test runs all files with that version. Each other version runs half of the
-    files.
+    With share=True, only the oldest and the newest version run all files. The version of .venv runs three files,
+    because ./dev test runs all files with it. Each other version runs half of the files.
     """
     files = sorted(f"tests/{path.name}" for path in (ROOT / "python/tests").glob("test_*.py"))
     shares = {VERSIONS[1]: files[::2], VERSIONS[2]: files[1::2]}
@@ -355,7 +352,7 @@ def wheel_tests(version: str, share: bool) -> list[str]:
 
 @form("wheel", nox.parametrize("jax", [nox.param(version, id=version) for version in VERSIONS]))
 def wheel(session: nox.Session, jax: str) -> None:
-    """Tests the wheel with one version of jax: pip check, the tests, and with the newest version the demo.
+    """Tests the wheel with one version of jax: pip check, the tests, and the demo with the newest version.
 
     The tests run in a folder where only the wheel and the demo can be imported.
     """
@@ -410,7 +407,7 @@ def log_newer_origins(session: nox.Session, pip: list[str], run) -> None:
 def origins(session: nox.Session) -> None:
     """Tests the front ends against the libraries that they replace.
 
-    Imports raggemm from its sources, because these libraries need other versions of dependencies than .venv has.
+    Imports raggemm from its sources, because these libraries need other dependencies than .venv has.
     """
     steps, requirements = Steps(session), ROOT / "python/tests/origins/requirements.txt"
     session.install("--quiet", "--no-deps", "-r", str(requirements))
@@ -466,9 +463,9 @@ def download_headers(session: nox.Session, version: str) -> pathlib.Path:
 
 @form("headers")
 def headers(session: nox.Session) -> None:
-    """Compiles each public header alone, and compiles and runs the plugin with the headers of several jaxlib versions.
+    """Compiles each public header alone, and tests the plugin with the headers of several jaxlib versions.
 
-    All versions are built in one build tree, because the kernels include no headers of XLA.
+    All versions share one build tree, because the kernels include no headers of XLA.
     """
     steps = Steps(session)
     for header in sorted((ROOT / "include/raggemm").glob("*.h")):
@@ -489,7 +486,7 @@ def headers(session: nox.Session) -> None:
 
 @form("debian-13")
 def debian_13_sources(session: nox.Session) -> None:
-    """Builds and tests the sources in a Debian 13 chroot, with its g++.
+    """Builds and tests the sources in a Debian 13 chroot.
 
     Runs only some Python tests, because the session "wheel" tests the package with the same Python and jax.
     """

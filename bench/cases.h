@@ -1,4 +1,4 @@
-// Cases of the benchmark. Some have equal groups, others have group sizes that were recorded from real layers.
+// Cases of the benchmark, with equal groups or with group sizes recorded from real layers.
 #ifndef RAGGEMM_BENCH_CASES_H_
 #define RAGGEMM_BENCH_CASES_H_
 
@@ -15,18 +15,18 @@
 
 namespace raggemm::bench {
 
-// The element types and scales of a quantized case. Quantized cases are forward products.
+// The element types and scales of a quantized case, a forward product.
 struct Quantization {
   absl::string_view name;  // Name in Case::Id(), like "int4".
   DType lhs, rhs, out;
-  std::optional<DType> rhs_scale;  // Type of the scales of rhs. Not set: rhs has no scales.
-  // Number of steps of K that share a scale of a column of rhs. If it does not divide K, their greatest common divisor
-  // is used. 0: all steps of K share a scale.
+  std::optional<DType> rhs_scale;  // Not set: rhs has no scales.
+  // Steps of K that share a scale of a column of rhs, or their greatest common divisor with K. 0: all steps share a
+  // scale.
   int64_t block = 0;
   bool scales_rows = false;
 };
 
-// A case of the benchmark: types, mode, threads and shapes. GemmSeries in peer.h describes the matrices of each mode.
+// A case of the benchmark: types, mode, threads and shapes. GemmSeries (peer.h) describes the matrices of each mode.
 struct Case {
   std::string name;  // "2048x768/rows8" (K x N / rows of a group), or a recording's name.
   bool recorded = false;
@@ -35,19 +35,17 @@ struct Case {
   const Quantization* quantization = nullptr;  // Null: rhs is not quantized, and has the type `in`.
   int threads = 1;
   int64_t k = 0, n = 0;
-  std::vector<int64_t> sizes;  // Number of rows of each group.
+  std::vector<int64_t> sizes;  // Rows of each group.
 
   int64_t rows() const;
   int64_t active_groups() const;
   DType rhs() const { return quantization != nullptr ? quantization->rhs : in; }
   int64_t scales_of_group() const;
-  // Returns the name that filters match, like "forward/bf16-f32/2048x768/rows8/threads2", or "quantized/int4-f32/..."
-  // for a quantized case.
+  // Returns the name that filters match, like "forward/bf16-f32/2048x768/rows8/threads2" or "quantized/int4-f32/...".
   std::string Id() const;
 };
 
-// Returns the same case with wider operands that are not quantized: bf16 if `c` is quantized, otherwise f32. An s32
-// result becomes f32.
+// Returns the same case with wider operands: bf16 if `c` is quantized, otherwise f32. An s32 result becomes f32.
 Case Widened(Case c);
 
 absl::string_view NameOf(Mode mode);
@@ -55,15 +53,14 @@ absl::string_view NameOf(Mode mode);
 enum class Selection : uint8_t {
   kQuick,  // A sample of kDefault: one shape with a few row counts, two recordings.
   // Cases with 2 threads, of two shapes and of recorded group sizes. Operands are f32, bf16 or quantized. Results are
-  // f32, or s32 for products of integers. Forward cases that are not quantized have all row counts of the full
-  // selection, all other cases have some.
+  // f32, or s32 for products of integers. Only forward cases that are not quantized have all row counts.
   kDefault,
   kFull,
 };
 
 // Returns the cases of a selection whose Id() contains a match of the regular expression `filter`. Cases with the same
-// input type and quantization are adjacent. Quantized cases come first, because the time that they do not use is shared
-// by all later cases. Returns InvalidArgument if the filter is no regular expression or matches no case.
+// input type and quantization are adjacent. Quantized cases come first, because later cases share the time that they do
+// not use. Returns InvalidArgument if the filter is wrong or matches no case.
 absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
                                               const std::string& filter);
 

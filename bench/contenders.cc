@@ -16,7 +16,7 @@ SeriesOfSets AllSeries(const Case& c, const Memory& memory) {
   return series;
 }
 
-// Zeroes the gradients of groups without rows, because peers compute only the products of groups with rows.
+// Zeroes the gradients of groups without rows, which peers do not compute.
 void ZeroEmptyGradients(const Series& series, int threads) {
   for (const Series::Span& span : series.empty_gradients()) ZeroBytes(span.begin, span.bytes, threads);
 }

@@ -17,11 +17,11 @@ namespace raggemm::bench {
 struct Contender {
   std::string name;
   std::string threading;  // "own" or "outer" (PeerThreads) for a peer, "ours" for WithBf16, empty for our library.
-  // Makes one call on the operand set with the number `set`, which is below `sets`. If successive calls use successive
-  // sets, no call finds its weights (wgrad: gradients) in a cache.
+  // Makes one call on operand set number `set`, which is below `sets`. Calls on successive sets find no weights (wgrad:
+  // gradients) in a cache.
   std::function<absl::Status(int64_t set)> run;
   int64_t sets = 1;
-  // The array out of operand set 0. Null if it cannot be compared with that of our library.
+  // The array out of operand set 0. Null if it cannot be compared with our result.
   char* result = nullptr;
 };
 
@@ -29,12 +29,11 @@ struct Contender {
 // PeerThreads::kOwn. If the case has several threads, peers without one_call appear a second time, with kOuter.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
-// Returns the peers that support `wide_case`, as contenders. The operands in `wide` are already widened to f32, so
-// calls widen nothing.
+// Returns the peers that support `wide_case`. The operands in `wide` are already widened to f32, so calls widen
+// nothing.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
 // Returns our library as a contender that multiplies the bf16 operands in `wide` instead of the quantized ones of `c`.
-// Both have the same shapes, but different values.
 Contender WithBf16(const Case& c, const Memory& wide);
 
 // Returns a contender whose calls widen the bf16 operands of `c` and then run `widened`, a contender of MakeWidened.

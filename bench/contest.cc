@@ -21,11 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Least seconds for which a round calls one contender, so that the wake-up of sleeping threads does not matter.
+// Least seconds of a contender in a round, so that the wake-up of threads does not matter.
 constexpr double kSecondsPerTurn = 0.02;
 // Limits for slow contenders. A contender is timed in only two rounds if its calls take kFarBehind times as long as
-// those of our library, or in one round if they also take kLongCall seconds. Disturbances of the machine hardly ever
-// cause such a difference.
+// ours, or in one round if they also take kLongCall seconds. Disturbances hardly ever cause such a difference.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 
@@ -36,8 +35,7 @@ double Spread(const std::vector<double>& values) {
 }
 
 constexpr size_t kReferenceElements = 128;
-// Approximate number of elements of a large result that are compared with our result. Comparing all would take too
-// long.
+// Approximate number of elements of a large result that are compared with ours. Comparing all would take too long.
 constexpr int64_t kComparedElements = 1 << 18;
 
 absl::Status Wrong(int64_t element, double got, double want) {
@@ -46,15 +44,13 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// Checks the results of contenders on operand set 0 of a case. A sample of each result is compared with tests/oracle,
-// in float64. Keeps the first correct result, that of our library, and compares a larger sample of each later result
-// with it.
+// Checks the results of contenders on operand set 0. Compares a sample of each result with tests/oracle, in float64,
+// and a larger sample with the first correct result, that of our library.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
 
-  // Overwrites the old result, and runs the contender on operand set 0. Returns InternalError if the new result is
-  // wrong, or the error of the run.
+  // Runs the contender on operand set 0. Returns InternalError if the result is wrong, or the error of the run.
   absl::Status Run(const Contender& contender);
 
  private:
@@ -64,7 +60,7 @@ class ResultCheck {
 
   Case case_;
   std::vector<int64_t> dims_;
-  std::vector<int64_t> elements_;  // Indices of the elements of out whose expected values are in reference_.
+  std::vector<int64_t> elements_;  // Indices in out of the elements of reference_.
   Reference reference_;
   std::vector<char> first_;
 };
@@ -87,7 +83,7 @@ absl::StatusOr<ResultCheck> ResultCheck::For(const Case& c, const Operands& at) 
 
 absl::Status ResultCheck::Run(const Contender& contender) {
   const size_t bytes = static_cast<size_t>(SetBytesOf(case_).out);
-  std::memset(contender.result, 0xff, bytes);  // Marks elements as unwritten: NaN in every float type, -1 in s32.
+  std::memset(contender.result, 0xff, bytes);  // Unwritten elements are NaN in every float type, -1 in s32.
   if (absl::Status status = contender.run(0); !status.ok()) return status;
   const Array got{contender.result, case_.out, dims_};
   if (absl::Status status = CompareWithReference(got); !status.ok()) return status;
@@ -106,15 +102,13 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
 }
 
 // Compares about kComparedElements elements. Operands that are not quantized are in [-1,1], so a sum of `length`
-// products is at most `length`. This bounds the error of the new and of the first result. Quantized operands have the
-// same tolerance.
+// products is at most `length`. This bounds the errors of both results. Quantized operands have the same tolerance.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
   const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
   const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
-  // The distance between compared elements is odd, so that they are in all columns even if the number of columns is a
-  // power of two.
+  // The step is odd, so that it reaches all columns even if their number is a power of two.
   const int64_t step = dims_[0] / kComparedElements | 1;
   for (int64_t i = 0; i < dims_[0]; i += step) {
     const double value = ToDouble(got, i), want = ToDouble(first, i);
@@ -139,8 +133,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   const Clock::time_point start = Clock::now();
   absl::StatusOr<ResultCheck> check = ResultCheck::For(case_, memory_.SetOf(case_, 0));
   if (!check.ok()) return check.status();
-  // Checks results, which also warms contenders up: libraries generate kernels and allocate buffers in their first
-  // call.
+  // Checking also warms contenders up: libraries generate kernels and allocate buffers in their first call.
   for (Entrant& entrant : entrants_) {
     if (entrant.contender.result != nullptr) entrant.status = check->Run(entrant.contender);
   }
@@ -154,7 +147,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
         WaitUntilQuiet();
         limits.push_back(meter.Measure(case_.threads, case_.in, [this] { return NextMatrices(); }));
       }
-      // Each round begins with the next contender, so that no contender is always the first or the last.
+      // Each round begins with the next contender, so that none is always first or last.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
       if (!TooSlow(entrant)) TakeTurn(entrant);
     }
@@ -177,7 +170,7 @@ void Contest::ChooseWidened(ResultCheck& check) {
   for (const Entrant& candidate : widened_) {
     Entrant& chosen = entrants_.emplace_back(Entrant{WithWidening(candidate.contender, case_, memory_, *wide_)});
     chosen.status = check.Run(chosen.contender);
-    if (chosen.status.ok()) break;  // A candidate with wrong results stays in the report, with its error.
+    if (chosen.status.ok()) break;  // Wrong candidates stay in the report, with their errors.
   }
 }
 
@@ -195,8 +188,8 @@ void Contest::TakeTurn(Entrant& entrant) {
   entrant.seconds.push_back(seconds / calls);
 }
 
-// Returns the memory of the weights (wgrad: gradients) of the next operand sets, which has at least 64 MiB. Reading 64
-// MiB takes some milliseconds.
+// Returns the weights (wgrad: gradients) of the next operand sets: at least 64 MiB, which take some milliseconds to
+// read.
 Stretches Contest::NextMatrices() {
   constexpr int64_t kBytes = kBeyondCaches / 8;
   Stretches next;
@@ -207,7 +200,7 @@ Stretches Contest::NextMatrices() {
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  // A contender of a quantized case never stops early: the bf16 contender is expected to be slower than our library.
+  // In quantized cases the bf16 contender is expected to be slower.
   if (entrant.seconds.empty() || case_.quantization != nullptr) return false;
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);

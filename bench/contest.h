@@ -1,4 +1,4 @@
-// Measures one case: first checks the results of its contenders, then calls the contenders in turns and times them.
+// Measures one case: checks the results of its contenders, then times the contenders in turns.
 #ifndef RAGGEMM_BENCH_CONTEST_H_
 #define RAGGEMM_BENCH_CONTEST_H_
 
@@ -26,9 +26,9 @@ struct Rounds {
 
 class Contest {
  public:
-  // Prepares a contest between our library and `peers` on the operands of case `c` in `memory`. If `wide` is not null,
-  // adds contenders that multiply its wider operands of the same shapes. For a bf16 case with f32 results, `wide` has
-  // the same values in f32. For a quantized case, `wide` has other values, in bf16.
+  // Prepares a contest between our library and `peers` on the operands in `memory`. If `wide` is not null, adds
+  // contenders that multiply its wider operands of the same shapes. For a bf16 case with f32 results, `wide` has the
+  // same values in f32. For a quantized case, `wide` has other values, in bf16.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
   // Returns an error if a call of our library fails, or InternalError if its result is wrong. If a peer fails, the
@@ -38,8 +38,8 @@ class Contest {
  private:
   struct Entrant {
     Contender contender;
-    std::vector<double> seconds = {};  // Mean seconds of a call, for each round.
-    absl::Status status = {};          // First error of a call or check. After an error the contender is not timed.
+    std::vector<double> seconds = {};  // Mean seconds of a call in each round.
+    absl::Status status = {};          // First error of a call or check. The contender is then not timed.
   };
 
   void ChooseWidened(ResultCheck& check);
@@ -52,9 +52,9 @@ class Contest {
   const Case case_;
   const Memory& memory_;
   const Memory* wide_ = nullptr;
-  std::vector<Entrant> entrants_;  // Contenders that are timed. The first contender is our library.
+  std::vector<Entrant> entrants_;  // Contenders that are timed, our library first.
   // Peers whose calls multiply operands that are already widened. ChooseWidened adds the fastest one to entrants_, with
-  // calls that also widen the operands.
+  // widening.
   std::vector<Entrant> widened_;
   int64_t next_set_ = 0;
 };

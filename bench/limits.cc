@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
-// Number of turns of a unit in its first measurement on each number of threads. Ten turns usually find the highest
-// rate, so the first cases of a run get the same limit as the last ones.
+// Turns of a unit in its first measurement on each number of threads. Ten turns usually find the highest rate, so the
+// first cases get the same limit as the last ones.
 constexpr int kFirstTurns = 10;
 
 #define RAGGEMM_STORE_LINES(instructions)                           \
@@ -35,11 +35,11 @@ Store WidestStore() {
 }
 
 struct ReadPattern {
-  int streams;       // Number of streams that a thread reads in turns.
-  int64_t prefetch;  // Distance in bytes between a read and its prefetch. 0: only the hardware prefetches.
+  int streams;       // Streams that a thread reads in turns.
+  int64_t prefetch;  // Bytes between a read and its prefetch. 0: only the hardware prefetches.
 };
 
-// Reads 8 bytes of each cache line, which brings the whole line from memory.
+// Reads 8 bytes of each cache line.
 void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   const int64_t stream = bytes / pattern.streams / kLine * kLine;
   uint64_t sum = 0;
@@ -53,8 +53,7 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   asm volatile("" : : "r"(sum));  // Keeps the compiler from removing the loads.
 }
 
-// Reads the bytes from `from` up to `to` of the ranges in `memory`. Bytes are counted as if the ranges had no gaps
-// between them.
+// Reads bytes `from` to `to` of the ranges in `memory`, counted without the gaps between ranges.
 void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());
@@ -65,14 +64,14 @@ void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPatt
   }
 }
 
-// Returns the GB/s of the fastest pattern of reading memory. GB/s of two threads on Emerald Rapids:
+// Returns the GB/s of the fastest read pattern. GB/s of two threads on Emerald Rapids:
 //
 //     one stream                     20
 //     four streams                   30
 //     four streams with prefetch     32
 //
-// On Zen 3 prefetch is slower. Measures all patterns in each call. When the pattern was chosen only once per run, busy
-// processes once made the slowest pattern win, and decoding ran 20 % above the limit.
+// On Zen 3 prefetch is slower. Measures all patterns in each call. When the pattern was chosen once per run, busy
+// processes made the slowest pattern win, and decoding ran 20 % above the limit.
 double ReadGbps(int threads, absl::FunctionRef<Stretches()> next) {
   constexpr ReadPattern kPatterns[] = {{1, 0}, {4, 0}, {4, 1024}, {8, 1024}};
   double fastest = 0;

@@ -1,4 +1,4 @@
-// Limits of this machine, which bound the speed of a case. They are measured between the turns of the contenders.
+// Limits of this machine, measured between the turns of the contenders.
 #ifndef RAGGEMM_BENCH_LIMITS_H_
 #define RAGGEMM_BENCH_LIMITS_H_
 
@@ -17,12 +17,12 @@
 namespace raggemm::bench {
 
 struct Limits {
-  // Highest GFLOP/s of each unit, in the order of Units(). 0 if the CPU lacks the unit, or if the unit cannot multiply
-  // the measured type.
+  // Highest GFLOP/s of each unit, in the order of Units(). 0 if the CPU lacks the unit or the unit cannot multiply the
+  // measured type.
   std::array<double, kUnits> gflops = {};
   double read_gbps = 0;
-  double store_gbps = 0;  // Rate of non-temporal stores.
-  // Mean GFLOP/s of f32 fma over 10 ms. Not a limit, but a sign of a busy machine if it is low.
+  double store_gbps = 0;  // Non-temporal stores.
+  // Mean GFLOP/s of f32 fma over 10 ms. Low on a busy machine.
   double overall_fma_gflops = 0;
 };
 
@@ -35,11 +35,11 @@ int64_t BytesOf(const Stretches& memory);
 class LimitsMeter {
  public:
   LimitsMeter();
-  // Measures the units that multiply the type `in`, and the bandwidth of memory. Takes about 50 ms, but longer if a
-  // unit was not measured before. Calls `next` before each read pattern, to get memory that is in no cache.
+  // Measures the units that multiply the type `in`, and the bandwidth of memory. Takes about 50 ms, or longer if a unit
+  // was not measured before. Calls `next` before each read pattern, to get memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
-  // Returns limits with the rate of each unit raised to the fastest rate of any measurement on this number of threads.
-  // The speed of memory is not raised, because other guests of a host use a share of it for minutes.
+  // Raises the rate of each unit to the fastest rate of any measurement on this number of threads. The speed of memory
+  // is not raised, because other guests of a host use a share of it for minutes.
   Limits WithFastestUnits(Limits limits, int threads) const;
 
  private:
@@ -48,25 +48,25 @@ class LimitsMeter {
 
   Arena memory_;
   int64_t next_part_ = 0;
-  std::map<int, std::array<double, kUnits>> fastest_;  // Number of threads -> highest GFLOP/s of each Unit.
+  std::map<int, std::array<double, kUnits>> fastest_;  // Threads -> highest GFLOP/s of each unit.
 };
 
-// Return the upper quartile or the median of each limit over the samples. A busy machine only lowers the measured
-// limits, so the limits of a case are upper quartiles. All six samples of a long case may be low: once the quartile of
-// a unit was 159 GFLOP/s, the result of our library 206, and the rate of the unit in other cases 230 (Zen 4, two
-// threads). So LimitsMeter::WithFastestUnits raises the rates of units afterwards.
+// Return the upper quartile or the median of each limit. A busy machine only lowers limits, so those of a case are
+// upper quartiles. All six samples of a long case may be low: once the quartile of a unit was 159 GFLOP/s, our result
+// 206, and the unit's rate in other cases 230 (Zen 4, two threads). So LimitsMeter::WithFastestUnits raises the rates
+// of units afterwards.
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// The operations and bytes of a case that no implementation can avoid. Each operand and its scales are moved once. Only
-// weights of groups with rows are read. wgrad writes the gradients of all groups.
+// The operations and bytes that no implementation can avoid. Each operand and its scales are moved once. Only weights
+// of groups with rows are read. wgrad writes the gradients of all groups.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };
 Work WorkOf(const Case& c);
 
-// Returns the least seconds that the limits allow for the work. Arithmetic may overlap with memory transfers perfectly.
-// Reads and writes may not overlap with each other.
+// Returns the least seconds that the limits allow for the work. Arithmetic may overlap with memory transfers perfectly,
+// but reads may not overlap with writes.
 double SecondsAtBest(const Work& work, const Limits& limits);
 
 }  // namespace raggemm::bench

@@ -1,6 +1,6 @@
 // raggemm_bench [--quick|--full] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
-// compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 if one of our results is
-// wrong, or after any other error except those of peers.
+// compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 after an error, also if one
+// of our results is wrong, but not after errors of peers.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,9 +34,8 @@ ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/ro
 namespace raggemm::bench {
 namespace {
 
-// The time limit of a run, for each Selection: `run` seconds, plus `each_case` seconds for each case. The loading of
-// the peers is not counted, and cases may need longer for their least number of rounds. The default run takes 25
-// minutes and the quick run two.
+// The time limit of a run, for each Selection: `run` seconds, plus `each_case` seconds for each case. It excludes the
+// loading of peers. The least number of rounds may take longer.
 struct Length {
   const char* name;
   double run, each_case;
@@ -51,11 +50,11 @@ class Session {
 
   void PrintMachine() const;
 
-  // Runs case `c`, and writes the report of all cases so far to the disk. The cases of a session must be run in order.
+  // Runs case `c`, and writes the report of all cases so far. The cases of a session must be run in order.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
-  // Returns the first error of the session, for example InternalError if one of our results was wrong, or Unavailable
-  // if the report could not be written.
+  // Returns the first error, for example InternalError for a wrong result of ours, or Unavailable if the report could
+  // not be written.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -135,7 +134,7 @@ void Session::TakeMemoryFor(const Case& next) {
   memory_of_ = of;
 }
 
-// Gives the next case an equal share of the time that is left for the remaining cases.
+// Gives the next case an equal share of the remaining time.
 Rounds Session::RoundsForNext() const {
   constexpr int kLeast = 3, kMost = 9;
   const Length& length = LengthOf(selection_);
@@ -144,7 +143,7 @@ Rounds Session::RoundsForNext() const {
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
 }
 
-// Computes the rooflines of all cases again, because the last case may have measured a higher rate of a unit.
+// Computes all rooflines again, because the last case may have measured a higher rate of a unit.
 void Session::JudgeAgain() {
   for (size_t i = 0; i < work_.size(); ++i) {
     proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));

@@ -17,13 +17,11 @@ namespace raggemm::bench {
 namespace {
 
 constexpr int64_t kPage = 4096;
-// Size of the chunks that operands are divided into for threads: elements if they are widened, bytes if they are
-// zeroed.
+// Size of a thread's chunks: elements if operands are widened, bytes if they are zeroed.
 constexpr int64_t kChunk = 1 << 16;
 
-// Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices of a case start with
-// the same elements. Keeps the elements of each pair of types, because making them takes longer than filling a small
-// arena.
+// Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices start with the same
+// elements. Keeps the elements, because making them takes longer than filling a small arena.
 const std::vector<char>& Sequence(DType dtype, DType precision) {
   static auto& made = *new std::map<std::pair<DType, DType>, std::vector<char>>;
   std::vector<char>& sequence = made[{dtype, precision}];
@@ -49,14 +47,14 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void Widen(const ui
 
 void WidenMatrix(const void* from, const void* to, int64_t elements, int threads) {
   const auto* narrow = static_cast<const uint16_t*>(from);
-  // Casts const away, because a GemmSeries has const pointers to its operands.
+  // A GemmSeries has const pointers to its operands.
   auto* wide = static_cast<uint32_t*>(const_cast<void*>(to));
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));
 }
 
-// Writes zeros with non-temporal stores, as libraries do for gradients that are not read soon. Stores words of 8 bytes
-// (MOVNTI), because wider vectors need compiler flags that this file is compiled without.
+// Writes zeros with non-temporal stores, like libraries for gradients. Stores words of 8 bytes (MOVNTI), because wider
+// vectors need compiler flags.
 void ZeroChunk(char* begin, int64_t bytes) {
   constexpr int64_t kWord = sizeof(uint64_t);
   const int64_t before = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(begin) & (kWord - 1));

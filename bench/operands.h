@@ -1,5 +1,5 @@
-// The operands of a case, in several sets. Successive calls use successive sets, so that every call finds its weights
-// (wgrad: their gradients) in memory and not in a cache.
+// The operands of a case, in several sets. Successive calls use successive sets, so that no call finds its weights
+// (wgrad: their gradients) in a cache.
 #ifndef RAGGEMM_BENCH_OPERANDS_H_
 #define RAGGEMM_BENCH_OPERANDS_H_
 
@@ -17,13 +17,12 @@
 
 namespace raggemm::bench {
 
-// Number of bytes that exceeds the caches that two benchmark threads can reach. Some CPUs have more L3 cache, but each
-// core reaches only a part of it.
+// Bytes beyond the caches of two threads. Some CPUs have more L3 cache, but each core reaches only a part of it.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
-// Memory filled with random numbers of type `dtype`. A case always has the same numbers, because they do not depend on
-// the size of the arena. Quantized numbers reach up to the largest power of two of the format. All other numbers are
-// rounded to `precision`, and are in (0,1] if only scales can have the type, else in [-1,1].
+// Memory with random numbers of type `dtype`. They do not depend on the size of the arena, so a case always has the
+// same numbers. Quantized numbers reach up to the largest power of two of the format. All other numbers are rounded to
+// `precision`, and are in (0,1] if only scales can have the type, else in [-1,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -38,8 +37,8 @@ class Arena {
   std::unique_ptr<char, Free> memory_;
 };
 
-// Pointers to one set of operands. Each operand has the matrices of all groups, one after the other. Matrices of
-// weights and of their gradients include those of groups without rows.
+// Pointers to one set of operands. Each operand has the matrices of all groups, even those of groups without rows, one
+// after the other.
 struct Operands {
   char *lhs, *rhs, *out;
   char *lhs_scale = nullptr, *rhs_scale = nullptr;
@@ -50,16 +49,16 @@ struct SetBytes {
   int64_t lhs_scale = 0, rhs_scale = 0;
 };
 SetBytes SetBytesOf(const Case& c);
-// Returns the number of sets of operands. The weights of groups with rows (wgrad: all gradients) of all sets together
-// have at least kBeyondCaches bytes.
+// Returns the number of operand sets. The weights of groups with rows (wgrad: all gradients) of all sets have at least
+// kBeyondCaches bytes.
 int64_t SetsOf(const Case& c);
 
-// Returns the memory of those matrices of an operand set that are in no cache when a call on the set begins: the
-// weights of groups with rows, or for wgrad all gradients. Joins adjacent matrices.
+// Returns the matrices of an operand set that are in no cache when a call begins: the weights of groups with rows, or
+// for wgrad all gradients. Joins adjacent matrices.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// Memory with random operand sets, large enough for each of `cases`, which use it one at a time. All cases must have
-// the same Case::in and Case::quantization. lhs and rhs are rounded to `precision` (see Arena).
+// Memory with random operand sets for any one of `cases`, which must have the same Case::in and Case::quantization. lhs
+// and rhs are rounded to `precision` (see Arena).
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);
@@ -70,7 +69,7 @@ class Memory {
   std::unique_ptr<Arena> lhs_, rhs_, out_, lhs_scale_, rhs_scale_;
 };
 
-// The products of one set of operands, one product for each group with rows.
+// The products of one set of operands, one for each group with rows.
 class Series {
  public:
   Series(const Case& c, const Operands& at);
@@ -93,8 +92,7 @@ class Series {
   std::vector<Span> empty_gradients_;
 };
 
-// One call of our library, with the types, mode, K and N of a case. The group sizes are `sizes`, which may differ from
-// the sizes of the case.
+// One call of our library, with the types, mode, K and N of a case. `sizes` may differ from the sizes of the case.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);
@@ -109,8 +107,7 @@ class GroupedCall {
   GroupedGemmProblem problem_;
 };
 
-// Widens lhs and rhs of every product of `narrow` from bf16 to f32. The results are the operands of `wide`, a series of
-// the same shape.
+// Widens lhs and rhs of `narrow` from bf16 to f32. The results are the operands of `wide`, a series of the same shape.
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 
 void ZeroBytes(char* begin, int64_t bytes, int threads);

@@ -20,12 +20,10 @@ proto::Machine DescribeMachine(const std::vector<Peer>& peers);
 void SetLimits(const Limits& limits, int threads, proto::Limits& message);
 Limits LimitsOf(const proto::Limits& message);
 
-// Sets ours_gflops. If a peer was measured, also sets best_peer, best_peer_gflops and ratio (our speed divided by its
-// speed).
+// Sets ours_gflops. If a peer was measured, also sets best_peer, best_peer_gflops and ratio.
 void SetComparison(proto::CaseReport& report);
 
-// Sets the fields of `report` that compare our speed with the machine: limits, unit, roofline_gflops, roofline_share.
-// Call SetComparison before this function.
+// Sets limits, unit, roofline_gflops and roofline_share. Call SetComparison before this function.
 void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& report);
 
 // Writes a report as JSON, and creates its folder. Returns Unavailable if the file cannot be written.

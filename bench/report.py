@@ -23,8 +23,8 @@ F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# PLAIN_ROWS and QUANTIZED_ROWS map regimes of a report to rows of the tables in the pages. A cell of a table is a
-# geometric mean over all cases of its row.
+# PLAIN_ROWS and QUANTIZED_ROWS map regimes of a report to rows of the tables in the pages. A cell is a geometric mean
+# over all cases of its row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",
     "forward, 4 to 16 rows": "forward, 4 to 16",
@@ -55,7 +55,7 @@ BRIEF_HEADER = "| CPU |"
 
 # Limits for the warning about a busy machine.
 LEAST_OF_PROBE = 0.4  # Least ratio of a thread's fma rate to the probed rate. Two threads on one core reach 0.5.
-MOST_SPREAD = 0.3  # Largest ratio of the interquartile range of a rate to the median of the rate.
+MOST_SPREAD = 0.3  # Largest ratio of a rate's interquartile range to its median.
 
 METHOD = """\
 All contenders of a case take turns on the same operands in one process, after their results were compared with ours and
@@ -82,7 +82,7 @@ def regime_of(case) -> str:
 
 
 def frame_of(report: dict) -> pd.DataFrame:
-    """Returns a DataFrame with one row for each case of a report."""
+    """Returns one row for each case of a report."""
     cases = pd.DataFrame(report["cases"])
     optional = ("ratio", "best_peer", "best_peer_gflops", "quantization", "unit", "peers")
     cases = cases.reindex(columns=[*cases.columns, *(name for name in optional if name not in cases)])
@@ -113,7 +113,7 @@ def markdown(table: pd.DataFrame, digits: int = 2) -> str:
 
 
 def summary(cases: pd.DataFrame) -> pd.DataFrame:
-    """Returns a DataFrame with one row for each regime, pair of types and number of threads."""
+    """Returns one row for each regime, pair of types and number of threads."""
     found = cases.groupby(["regime", "types", "threads"], sort=False, as_index=False).agg(
         unit=("unit", lambda units: ", ".join(dict.fromkeys(units))),
         cases=("case", "size"),
@@ -132,8 +132,8 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns a dict from each peer's name to its faster entry: with the library's own threads, or with outer threads.
-    Failed entries count as 0. All peers that widen have the name "widen"."""
+    """Returns each peer's faster entry by name: with the library's own threads, or with outer threads. Failed entries
+    count as 0. All peers that widen have the name "widen"."""
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
@@ -177,7 +177,7 @@ def machine_section(machine: dict) -> str:
     )
     peers = [f"- {peer['name']}: {peer['description']}" for peer in machine.get("peers", [])]
     peers += [f"- {peer['name']}: absent, {peer['description']}" for peer in machine.get("absent", [])]
-    listed = re.sub(r"(?<!\S)/\S*/", "", "\n".join(peers))  # Keeps the names of libraries, but not their folders.
+    listed = re.sub(r"(?<!\S)/\S*/", "", "\n".join(peers))  # Drops the folders of libraries.
     run = f"{machine['compiler']}; {machine['date']}; {machine['selection']} run"
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}; {run}.\n\n{markdown(limits, 1)}\n\n"
@@ -192,7 +192,7 @@ def _spread(values: pd.Series) -> float:
 
 
 def warning(report: dict, cases: pd.DataFrame) -> str:
-    """Returns a paragraph if figures suggest that something else used the machine, else an empty text."""
+    """Returns a paragraph if something else seems to have used the machine, else an empty text."""
     machine, signs = report["machine"], []
     for limits in machine.get("limits", []):
         threads, fma, probed = limits["threads"], limits["overall_fma_gflops"], machine.get("probed_gflops")
@@ -272,9 +272,8 @@ def write_report(report: dict, folder: pathlib.Path, name: str, every_case: bool
 
 
 def file_name(machine: dict) -> str:
-    """Returns a file name for the CPU: 'intel-xeon-processor-family-6-model-207' for 'Intel(R) Xeon(R) Processor
-    (family 6, model 207)'. If a unit that multiplies floats is faster than f32 fma, adds the name of the unit: a
-    virtual machine may hide the unit, so that one CPU has two reports."""
+    """Returns a file name for the CPU, like 'intel-xeon-processor-family-6-model-207'. If a unit that multiplies floats
+    is faster than f32 fma, adds its name: a virtual machine may hide the unit, so that one CPU has two reports."""
     rates = rates_of(machine["limits"][-1])
     fastest = max((name for name in rates if name not in UNITS_OF_BYTES), key=lambda name: rates[name] or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"
@@ -294,8 +293,7 @@ def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
 
 
 def fields(recorded: pd.DataFrame, types: dict[str, str], rows: dict[str, str]) -> dict[tuple[str, str], str]:
-    """Returns a dict from (types, row) to the cell of a page's table: 'ratio to the best peer / share of the
-    roofline'."""
+    """Returns the cells of a page's table by (types, row): 'ratio to the best peer / share of the roofline'."""
     own = recorded.assign(row=recorded["regime"].map(rows), name=recorded["types"].map(types)).dropna(
         subset=["row", "name"]
     )

@@ -26,8 +26,7 @@ double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start, end;
   bool started = false;
-  // Takes the time when the last thread has arrived: the start when all threads are ready, and the end when all are
-  // done.
+  // Takes the time when the last thread has arrived, at the start and at the end.
   std::barrier together(threads, [&]() noexcept {
     (started ? end : start) = Clock::now();
     started = true;
@@ -76,8 +75,7 @@ double PiecesBefore(const std::vector<double>& times, double moment) {
 }
 
 void LimitSpinning(char** argv) {
-  // GOMP_SPINCOUNT is the number of loops for which waiting threads of OpenMP spin. A loop is one pause instruction, 20
-  // to 60 ns.
+  // GOMP_SPINCOUNT counts pause instructions of 20 to 60 ns.
   constexpr char kVariable[] = "GOMP_SPINCOUNT";
   if (std::getenv(kVariable) != nullptr) return;
   setenv(kVariable, "20000", 0);

@@ -8,34 +8,33 @@
 
 namespace raggemm::bench {
 
-// Runs body(thread) on each of `threads` threads. Returns the seconds from their common start to the end of the last
-// thread.
+// Runs body(thread) on `threads` threads. Returns the seconds from their common start to the end of the last one.
 double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
-// Rates of all threads together, in pieces of work per second.
+// Rates of all threads together, in pieces per second.
 struct PieceRates {
   double fastest;
   double overall;  // Mean rate from the common start to the end of the last thread.
 };
 
-// Runs body(thread) `pieces` times on each of `threads` threads at once. PieceRates::fastest is the highest rate during
-// `window` successive pieces of thread 0, so another process that takes a core for a moment does not lower it.
+// Runs body(thread) `pieces` times on each thread. PieceRates::fastest is the highest rate during `window` successive
+// pieces of thread 0, so another process that takes a core for a moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
-// Returns the number of pieces that a thread had finished at `moment`, including a fraction for the piece in
-// progress. `times` has the thread's start and the ends of its pieces.
+// Returns the pieces that a thread had finished at `moment`, including a fraction of the piece in progress. `times` has
+// the thread's start and the ends of its pieces.
 double PiecesBefore(const std::vector<double>& times, double moment);
 
-// Shortens the time that OpenMP's workers spin after a parallel region, from 18 ms to about a millisecond. Workers
-// still spin between the products of a series, so no contender becomes slower. Restarts the process, because the OpenMP
-// library reads the environment only when it is loaded. So main must call this function first. Does nothing if
-// GOMP_SPINCOUNT is already set.
+// Makes OpenMP's workers spin for about a millisecond after a parallel region, instead of 18 ms. They still spin
+// between the products of a series, so no contender becomes slower. Restarts the process, because OpenMP reads the
+// environment only when it is loaded, so main must call this function first. Does nothing if GOMP_SPINCOUNT is already
+// set.
 void LimitSpinning(char** argv);
 
 // Waits until no other thread of the process is running, for at most 100 ms.
 void WaitUntilQuiet();
 
-// Return a quantile or the median of the values, interpolated between the two nearest values, or 0 without values.
+// Return a quantile or the median, interpolated between the two nearest values, or 0 without values.
 double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);
 

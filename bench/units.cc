@@ -12,12 +12,12 @@ namespace {
 
 // Number of independent accumulation chains. Two execution units with a latency of six cycles need more than twelve:
 // with twelve chains, VDPBF16PS reached 118 instead of 128 flops per cycle (Zen 5). AVX2 has registers for only twelve
-// chains (kFewChains). They suffice, because the fma of AVX2 has a latency of at most five cycles.
+// chains (kFewChains), which suffice for its latency of at most five cycles.
 constexpr int kChains = 24, kFewChains = 12;
 #define RAGGEMM_FEW_CHAINS "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 #define RAGGEMM_CHAINS RAGGEMM_FEW_CHAINS ", 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
 
-// A measurement has kPieces pieces of about 50 us. Its highest rate is that of kWindow successive pieces.
+// A measurement has kPieces pieces of about 50 us. The highest rate is that of kWindow successive pieces.
 constexpr int kPieces = 200, kWindow = 20;
 
 // Operands of the chains as words of 32 bits: one f32, two bf16 or four bytes. A chain of f32 computes x = x * scale +
@@ -26,9 +26,9 @@ constexpr int kPieces = 200, kWindow = 20;
 constexpr uint32_t kScale = 0x3F7FBE77, kShift = 0x3F800000;
 constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 
-// Defines a function that runs a number of steps, each with one instruction for every chain. It is in assembly, because
-// this file is compiled without flags for instruction sets. Registers from 0 on hold the chains, and two more registers
-// hold the scale and the shift. The compiler itself uses no register above 15.
+// Defines a function that runs steps of one instruction for every chain, in assembly, because this file is compiled
+// without flags for instruction sets. Registers from 0 on hold the chains, and two more registers hold the scale and
+// the shift. The compiler itself uses no register above 15.
 #define RAGGEMM_STEP_CHAINS(instruction, registers, chains, scale_at, shift_at, scale, shift)                     \
   [](int64_t steps) {                                                                                             \
     asm volatile("vbroadcastss %1, %%" registers scale_at                                                         \
@@ -57,7 +57,7 @@ constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 #define RAGGEMM_STEP_ZMM(instruction, scale, shift) \
   RAGGEMM_STEP_CHAINS(instruction, "zmm", RAGGEMM_CHAINS, "30", "31", scale, shift)
 
-// Runs steps of a multiplication and an addition for each chain, on CPUs without an fma instruction.
+// Runs steps of a multiplication and an addition for each chain, on CPUs without fma.
 void StepScalarChains(int64_t steps) {
   float chains[kFewChains] = {};
   for (; steps > 0; --steps) {
@@ -66,8 +66,8 @@ void StepScalarChains(int64_t steps) {
   }
 }
 
-// Number of AMX tiles that hold sums. A unit starts an instruction every 16 cycles, and the sum takes about 50 cycles,
-// so at least four tiles are needed. Tiles 6 and 7 are operands.
+// AMX tiles with sums. A unit starts an instruction every 16 cycles, and the sum takes about 50 cycles, so at least
+// four are needed. Tiles 6 and 7 are operands.
 constexpr int kTotals = 6;
 
 struct alignas(64) TileShape {
@@ -101,7 +101,7 @@ static_assert(sizeof(TileShape) == 64);
         : "cc", "memory");                                         \
   }
 
-// Asks Linux for permission to use AMX tiles. Returns true if Linux permits them.
+// Asks Linux for permission to use AMX tiles.
 bool TilesPermitted() {
   constexpr int64_t kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -9,13 +9,13 @@
 
 namespace raggemm::bench {
 
-// An instruction that multiplies and adds. Sums are s32 for products of bytes, and f32 for all other types.
+// An instruction that multiplies and adds. Sums are s32 for bytes, else f32.
 struct Unit {
   const char* name;
-  DType in;                    // Type of the elements of both operands.
-  double flops;                // Number of multiplications and additions in one step of `run`.
-  int64_t steps;               // Number of steps that take about 10 ms.
-  void (*run)(int64_t steps);  // Runs `steps` steps. Null if the CPU lacks the unit or Linux forbids AMX.
+  DType in;                    // Type of both operands.
+  double flops;                // Multiplications and additions in one step of `run`.
+  int64_t steps;               // Steps that take about 10 ms.
+  void (*run)(int64_t steps);  // Null if the CPU lacks the unit or Linux forbids AMX.
 };
 
 // Units()[0] is f32 fma, or separate multiplications and additions on CPUs without fma.
@@ -23,12 +23,12 @@ inline constexpr int kUnits = 5;
 const std::array<Unit, kUnits>& Units();
 
 // Returns true if the CPU has the unit and the unit multiplies the type `in`. The first unit multiplies all types,
-// because they can be widened to f32.
+// after widening.
 bool Multiplies(const Unit& unit, DType in);
 
 struct UnitRates {
   double fastest;  // GFLOP/s in the best millisecond.
-  double overall;  // Mean GFLOP/s of the whole measurement, 10 ms. Other processes lower the mean.
+  double overall;  // Mean GFLOP/s over 10 ms. Other processes lower the mean.
 };
 
 UnitRates MeasureUnit(const Unit& unit, int threads);

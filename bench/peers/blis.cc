@@ -23,9 +23,8 @@ namespace raggemm::bench {
 namespace {
 
 // Initializes BLIS for this CPU. BLIS itself uses AVX-512 only on CPUs whose names say that they have two AVX-512
-// units. On all other CPUs it uses the kernels for AVX2. So on a CPU with AVX-512, this function sets BLIS_ARCH_TYPE to
-// the number of `core_type` while it calls `init`, unless the environment already has the variable. `arch_string`
-// returns the core type for a number.
+// units. So on a CPU with AVX-512, sets BLIS_ARCH_TYPE to the number of `core_type` while it calls `init`, unless the
+// environment already has the variable. `arch_string` returns the core type for a number.
 void Initialize(void (*init)(), const char* (*arch_string)(int), absl::string_view core_type) {
   constexpr char kVariable[] = "BLIS_ARCH_TYPE";
   const bool force = std::getenv(kVariable) == nullptr && HostCpu().Has("avx512");

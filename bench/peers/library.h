@@ -10,12 +10,11 @@ namespace raggemm::bench {
 
 class Library {
  public:
-  // Loads a library. Never unloads it, because its threads may live as long as the process. Returns NotFoundError with
-  // the reason if the library cannot be loaded or the path is empty.
+  // Loads a library for the life of the process, because its threads may live as long. Returns NotFoundError if the
+  // library cannot be loaded or the path is empty.
   static absl::StatusOr<Library> Load(const std::string& path);
 
-  // Sets `function` to the address of the symbol. If the symbol is missing, sets `function` to null, and status() is an
-  // error.
+  // Sets `function` to the address of the symbol, or to null if the symbol is missing. status() is then an error.
   template <typename Function>
   void Find(const std::string& symbol, Function*& function) {
     function = reinterpret_cast<Function*>(Address(symbol));

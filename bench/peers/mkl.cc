@@ -1,5 +1,4 @@
-// MKL as two peers. One peer calls MKL for each product, in f32, bf16 or f16. The other peer makes one call for all
-// products, in f32.
+// MKL as two peers: one calls MKL for each product, in f32, bf16 or f16, the other once for all products, in f32.
 //
 // MKL uses GNU's OpenMP, like everything else here. Intel's OpenMP would be a second team of threads, which spins for
 // 200 ms after each call. cblas_hgemm, f16 to f16, is left out, because it sums in f16. With K = 256, its error is 17
@@ -35,7 +34,7 @@ constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 //     MKL with VDPBF16PS       19    46   100   147   167   155
 //     oneDNN with VDPBF16PS    14    45   101
 //
-// A process cannot use MKL in both ways, because MKL reads MKL_ENABLE_INSTRUCTIONS only in its first call.
+// MKL reads MKL_ENABLE_INSTRUCTIONS only in its first call.
 void AvoidSlowDotInstruction() {
   const bool slow = __builtin_cpu_is("intel") && !__builtin_cpu_supports("amx-bf16");
   if (slow && HostCpu().Has("avx512")) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);
@@ -80,8 +79,7 @@ absl::StatusOr<std::vector<Peer>> LoadMkl() {
   if (set_interface_layer(kLp64) != kLp64 || set_threading_layer(kGnuThreading) != kGnuThreading) {
     return absl::NotFoundError(absl::StrCat(library->path(), " refuses 32-bit sizes or GNU's OpenMP"));
   }
-  // Computes a product of 1x1 matrices, because MKL loads its interface and threading layers and its kernels in the
-  // first product.
+  // Computes a product of 1x1 matrices, because MKL loads its layers and kernels in the first product.
   const float one = 1;
   float out = 0;
   cblas.f32(kRowMajor, kNoTrans, kNoTrans, 1, 1, 1, 1, &one, 1, &one, 1, 0, &out, 1);

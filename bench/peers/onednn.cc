@@ -1,8 +1,8 @@
 // oneDNN, as several peers: its sgemm, and its matmul primitive on plain row-major operands. The primitive is prepared
 // once for each shape. Version 3 also multiplies quantized operands: bf16 by weights with scales, and bytes by bytes.
 //
-// This file is built once for each version whose headers are found. The headers of version 3 are those of 3.2, but the
-// library is newer. So this file declares the functions of 3.4 that it calls.
+// This file is built once for each version whose headers are found. The headers of version 3 are those of 3.2, so this
+// file declares the functions of 3.4 that it calls.
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
@@ -29,8 +29,7 @@
 namespace raggemm::bench {
 namespace {
 
-// Looks up a function of the library by its name. The type of the function is that of the variable to which the Symbol
-// is assigned.
+// Looks up a function by its name. Its type is that of the variable to which the Symbol is assigned.
 struct Symbol {
   Library& library;
   const char* name;
@@ -110,7 +109,7 @@ struct Versioned {
     return matmul(desc, engine, a, b, nullptr, c, attributes);
   }
 
-  // Sets `attributes` for quantized operands. `row_scale` describes the scales of lhs, and is ignored if lhs has none.
+  // Sets `attributes` for quantized operands. `row_scale` describes the scales of lhs, if any.
   absl::Status Quantize(const GemmSeries& series, int rank, const dnnl_memory_desc_t& row_scale,
                         dnnl_primitive_attr_t attributes) const {
     absl::Status status;
@@ -164,12 +163,11 @@ class Matmul {
  public:
   Matmul(const Functions& f, dnnl_engine_t engine) : f_(f), engine_(engine) {}
 
-  // Creates the primitive. Returns UnimplementedError if oneDNN cannot compute the product, or only by its slow
-  // reference implementation.
+  // Creates the primitive. Returns UnimplementedError if oneDNN can compute the product only by its slow reference
+  // code, or not at all.
   absl::Status Prepare(const GemmSeries& series, const Product& p) {
-    // oneDNN supports only one scale for all of lhs. So scales of rows are applied afterwards: the result is multiplied
-    // by [m,1]. The fast kernels support this for results of shape [1,m,n]. For results of shape [m,n], only the
-    // reference implementation does (3.6.2).
+    // oneDNN supports only one scale for all of lhs, so the result is multiplied by the scales [m,1]. For results of
+    // shape [m,n] instead of [1,m,n], only the reference implementation does this (3.6.2).
     const int rank = series.lhs_scale.empty() ? 2 : 3;
     absl::Status status = Describe(DNNL_ARG_SRC, series.lhs_dtype, rank, {p.m, p.k, p.lda, p.a_transposed});
     status.Update(Describe(DNNL_ARG_WEIGHTS, series.rhs_dtype, rank, {p.k, p.n, p.ldb, p.b_transposed}));
@@ -184,8 +182,8 @@ class Matmul {
     if (!status.ok()) return status;
     dnnl_primitive_attr_t attributes;
     f_.attr_create(&attributes);
-    // Each thread passes its own scratch memory to the primitive. Scratch memory of the library would belong to the
-    // thread that creates the primitive, but several threads run the primitive.
+    // Each thread passes its own scratch memory. Scratch memory of the library would belong to the thread that creates
+    // the primitive.
     status = Checked(f_.attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "set_scratchpad_mode");
     if (IsQuantized(series.rhs_dtype)) {
       status.Update(f_.versioned.Quantize(series, rank, operands_[series.lhs_scale.empty() ? 0 : 3].desc, attributes));
@@ -227,12 +225,11 @@ class Matmul {
     dnnl_memory_desc_t desc;
   };
   struct Matrix {
-    int64_t rows, columns, step;  // `step`: number of elements from one stored row to the next.
+    int64_t rows, columns, step;  // `step`: elements from one stored row to the next.
     bool is_transposed = false;
   };
 
-  // Appends a description of `matrix` to operands_. The description has the shape [rows,columns], or [1,rows,columns]
-  // if `rank` is 3.
+  // Appends a description of `matrix` to operands_, of shape [rows,columns], or [1,rows,columns] if `rank` is 3.
   absl::Status Describe(int argument, DType dtype, int rank, const Matrix& matrix) {
     const int64_t dims[] = {1, matrix.rows, matrix.columns};
     const int64_t steps[] = {matrix.rows * matrix.columns, matrix.is_transposed ? 1 : matrix.step,
@@ -267,7 +264,7 @@ class Matmul {
 
   const Functions& f_;
   dnnl_engine_t engine_;
-  // The operands in this order: lhs, rhs, out, then the scales of lhs and of rhs if there are any, then scratch memory.
+  // lhs, rhs, out, then the scales of lhs and of rhs if there are any, then scratch memory.
   std::vector<Operand> operands_;
   dnnl_primitive_t primitive_ = nullptr;
   size_t scratch_bytes_ = 0;
@@ -334,9 +331,8 @@ class OneDnn {
   using Types = std::array<DType, 4>;
   using Key = std::tuple<Mode, Types, bool, int64_t, int64_t, int64_t, int64_t, int>;
 
-  // Appends the primitive of each group to `matmuls`. Makes the primitives that matmuls_ does not have yet. Each number
-  // of threads needs its own primitives, because a primitive always uses the OpenMP number of threads that was set when
-  // it was made.
+  // Appends the primitive of each group to `matmuls`, and makes those that matmuls_ lacks. A primitive always uses the
+  // OpenMP number of threads that was set when it was made.
   absl::Status Prepare(const GemmSeries& series, int library_threads, std::vector<Matmul*>& matmuls) {
     for (size_t group = 0; group < series.rows.size(); ++group) {
       const Types types = {series.lhs_dtype, series.rhs_dtype, series.out_dtype, series.rhs_scale_dtype};

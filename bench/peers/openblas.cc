@@ -1,7 +1,7 @@
 // OpenBLAS, twice: Debian's, and the newer one in SciPy's wheels.
 //
-// Debian's is the OpenMP build, which shares its threads with the OpenMP code of raggemm and of other peers. SciPy's is
-// a pthread build, whose own threads spin beside those of OpenMP.
+// Debian's is the OpenMP build, which shares its threads with raggemm and other peers. SciPy's is a pthread build,
+// whose own threads spin beside those of OpenMP.
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -15,20 +15,20 @@ namespace raggemm::bench {
 namespace {
 
 // Returns the core type that selects OpenBLAS's kernels for this CPU, or null to let OpenBLAS choose. OpenBLAS itself
-// chooses by the CPU's model number, and uses SSE kernels if the CPU is newer than the library. Core types newer than
-// SkylakeX have the same f32 kernels as SkylakeX, and were equally fast with 1 to 2048 rows on Emerald Rapids.
+// uses SSE kernels if the CPU is newer than the library. Core types newer than SkylakeX have the same f32 kernels as
+// SkylakeX, and were equally fast with 1 to 2048 rows on Emerald Rapids.
 const char* CoreType() {
   if (HostCpu().Has("avx512")) return "SkylakeX";
   if (HostCpu().Has("avx2")) return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
   return nullptr;
 }
 
-// Sets the environment variables that OpenBLAS reads. Keeps the values of variables that are already set.
+// Sets the environment variables that OpenBLAS reads, unless they are already set.
 void SetEnvironment() {
   if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
   // Idle threads of the pthread build spin for 2^21 clock ticks, about 1 ms, so that they stay awake from product to
-  // product. With the default of 117 ms they would disturb the next measurement, and calls would be no faster (4 to 512
-  // rows, K = 2048).
+  // product. The default of 117 ms would disturb the next measurement, and calls would be no faster (4 to 512 rows, K =
+  // 2048).
   setenv("OPENBLAS_THREAD_TIMEOUT", "21", 0);
 }
 

@@ -15,8 +15,8 @@ namespace raggemm::bench {
 
 enum class Mode : uint8_t { kForward, kForwardTransposed, kWgrad };
 
-// A series of matrix products, one for each group with rows, in the order of the groups. Matrices are row-major and
-// contiguous. m is the number of rows of a group:
+// A series of matrix products, one for each group with rows, in order. Matrices are row-major and contiguous. m is the
+// number of rows of a group:
 //
 //   kForward             out [m,n] = lhs [m,k] x rhs [k,n]
 //   kForwardTransposed   out [m,n] = lhs [m,k] x rhs [n,k]^T
@@ -25,7 +25,7 @@ struct GemmSeries {
   Mode mode = Mode::kForward;
   DType lhs_dtype = DType::kF32, rhs_dtype = DType::kF32, out_dtype = DType::kF32;
   int64_t k = 0, n = 0;
-  absl::Span<const int64_t> rows;  // Number of rows m of each group, at least 1.
+  absl::Span<const int64_t> rows;  // Rows m of each group, at least 1.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
   // Pointers to each group's scales: f32 [m] for the rows of lhs, and [k / block, n] for rhs. A span is empty if its
@@ -41,18 +41,18 @@ enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
   const char* name;
-  // True if one call of the library computes the whole series on its own threads.
+  // True if one call computes the whole series on the library's threads.
   bool one_call = false;
   bool quantized = false;
   // Returns true if the library has optimized code, not only a reference implementation, for the types and the mode of
   // the series. The answer depends on the shape only for quantized operands.
   std::function<bool(const GemmSeries& series)> supports;
-  // Computes a series. The first call for a shape may prepare kernels and descriptors and keep them. Successive calls
-  // may have different `threads` and `threading`. Restores OpenMP's number of threads. Callers must run only one peer
-  // at a time. Returns UnimplementedError for kOuter if `one_call` is set, and InternalError if the library fails or
-  // has fewer threads than asked for.
+  // Computes a series. The first call for a shape may prepare kernels and keep them. Calls may have different `threads`
+  // and `threading`. Restores OpenMP's number of threads. Callers must run only one peer at a time. Returns
+  // UnimplementedError for kOuter if `one_call` is set, and InternalError if the library fails or has fewer threads
+  // than asked for.
   std::function<absl::Status(const GemmSeries& series, PeerThreads threading, int threads)> run;
-  // Returns version, core type and path of the library in one line.
+  // Returns version, core type and path in one line.
   std::function<std::string()> describe;
 };
 

@@ -11,12 +11,12 @@
 
 namespace raggemm::bench {
 
-// A product C [m,n] = A [m,k] x B [k,n] of row-major matrices, as in BLAS. If A is transposed, it is stored as [k,m].
-// If B is transposed, it is stored as [n,k].
+// A product C [m,n] = A [m,k] x B [k,n] of row-major matrices, as in BLAS. A transposed A is stored as [k,m], and a
+// transposed B as [n,k].
 struct Product {
   bool a_transposed, b_transposed;
   int64_t m, n, k;
-  int64_t lda, ldb, ldc;  // Number of elements from one stored row to the next.
+  int64_t lda, ldb, ldc;  // Elements from one stored row to the next.
   const void *a, *b;
   void* c;
 };
@@ -38,8 +38,8 @@ class OpenMpThreads {
   const int before_;
 };
 
-// Calls multiply(group, thread) for every group. kOwn: in the calling thread, with `thread` 0. kOuter: from `threads`
-// OpenMP threads, each of which takes the largest group that is left. Ends at the first error.
+// Calls multiply(group, thread) for every group. kOwn: in the calling thread, with `thread` 0. kOuter: in `threads`
+// OpenMP threads, which take the largest group that is left. Ends at the first error.
 absl::Status ForEachGroup(const GemmSeries& series, PeerThreads threading, int threads,
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply);
 

@@ -83,7 +83,7 @@ struct Activations {
     } else if constexpr (kActivation == Activation::kGelu) {
       return V::Mul(x, NormalCdf(x));
     } else if constexpr (kActivation == Activation::kGeluTanh) {
-      // The constants of kGeluTanh (raggemm/activation.h) are sqrt(8 / pi) * 0.044715 and sqrt(8 / pi).
+      // The constants are sqrt(8 / pi) * 0.044715 and sqrt(8 / pi).
       return V::Mul(x, Sigmoid(V::Mul(x, V::Fma(V::Mul(x, x), Splat(0.0713548163F), Splat(1.59576912F)))));
     } else if constexpr (kActivation == Activation::kRelu) {
       return x <= Splat(0) ? Splat(0) : x;

@@ -1,5 +1,5 @@
-// Kernels for AMX, which multiply tiles of bf16 or of bytes. The instructions of AMX are in assembly, because GCC's
-// intrinsics do not accept a template argument as the number of a tile.
+// Kernels for AMX, which multiply tiles of bf16 or of bytes. The instructions are in assembly, because GCC's intrinsics
+// do not accept a template argument as a tile's number.
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
 
@@ -49,8 +49,8 @@ struct AmxTiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // Restores the tile configuration that SetUp saved, because other code of this thread may use tiles, too. If the
-  // saved configuration is empty, releases the tiles, so that context switches do not save them.
+  // Restores the tile configuration that SetUp saved, for other code of this thread. If the saved configuration is
+  // empty, releases the tiles, so that context switches do not save them.
   static void Restore(const void* saved) {
     const TileConfig& config = *static_cast<const TileConfig*>(saved);
     if (config.palette == 0) {

@@ -17,7 +17,7 @@
 //                                            the arithmetic `tiles`, or bytes of any signedness in s32
 //   SetUp(saved) Restore(saved)              KernelRow::set_up and KernelRow::restore
 //
-// The class V has the packers. Its traits are those of word_gemm.h. A vector of V is as long as a line.
+// The class V has the packers and the traits of word_gemm.h. A vector of V is as long as a line.
 #ifndef RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 
@@ -31,8 +31,7 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kLine = 64, kTileRows = 16;
-// Bytes of a row in a register tile of totals (32 sums), and of a row in a packed panel of rhs (32 words, one for each
-// column).
+// Bytes of a row of a register tile (32 sums) or of a packed panel of rhs (32 words).
 inline constexpr int64_t kPanelLine = 2 * kLine;
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
@@ -72,7 +71,7 @@ RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   }
 }
 
-// Adds the products of kTileSteps steps of k to the totals. kTileSteps is the number of elements in a line.
+// Adds the products of kTileSteps steps of k to the totals.
 template <class Tiles, class A, class B, int kRowTiles>
 RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   Tiles::template Load<6>(b, kPanelLine);
@@ -217,7 +216,7 @@ constexpr KernelRow MakeAmxRow() {
   return row;
 }
 
-// V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
+// V<int8_t> is for signed rhs, and V<uint8_t> for unsigned rhs.
 template <template <class> class V, class Tiles>
 constexpr KernelRow MakeAmxByteRow() {
   using Signed = V<int8_t>;

@@ -57,8 +57,8 @@ struct Avx2F32 {
     return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_srli_epi32(outside, 1)), x);
   }
 
-  // Transposes 8x8 elements. The general transpose by Low and High (pack.h) needs twice as many shuffles: with it, 8
-  // rows by a transposed bf16 rhs run at 58 instead of 63 GFLOP/s (Zen 3, two cores).
+  // Transposes 8x8 elements. The general transpose (pack.h) needs twice as many shuffles. 8 rows by a transposed bf16
+  // rhs then run at 58 instead of 63 GFLOP/s (Zen 3, two cores).
   static void TransposeBlock(Vec (&r)[8]) {
     Vec t[8], u[8];
     RAGGEMM_UNROLL for (int i = 0; i < 8; i += 2) {
@@ -77,8 +77,7 @@ struct Avx2F32 {
     }
   }
 
-  // Decodes 16 codes at once, into two vectors. GFLOP/s of kernels that decode 8 or 16 codes at once, for rhs of
-  // 2048x768 on two cores of Zen 3:
+  // Decodes 16 codes into two vectors. GFLOP/s with 8 or 16 codes at once, for rhs of 2048x768 on two cores of Zen 3:
   //
   //     format      8 codes: 1 row, 16 rows    16 codes: 1 row, 16 rows
   //     f8e4m3fn    11, 49                     21, 70
@@ -86,9 +85,8 @@ struct Avx2F32 {
   //     MXFP4       17, 59                     19, 64
   //     s4          25, 75                     24, 77
   //
-  // Floats of one byte are first converted to f16. The exponents of f16 are those of f8e5m2. The exponent bias of f16
-  // exceeds that of f8e4m3fn by 8, so these results are multiplied by 256. The conversion from f16 never flushes
-  // denormals.
+  // Floats of one byte are first converted to f16. The exponent bias of f16 is that of f8e5m2. It exceeds that of
+  // f8e4m3fn by 8, so these results are multiplied by 256. The conversion from f16 never flushes denormals.
   template <int kIndex>
   requires(kQuantized[kIndex].bits == 8 && !kQuantized[kIndex].is_integer) static void DecodeTwo(const uint8_t* p,
                                                                                                  Vec (&x)[2]) {
@@ -109,7 +107,7 @@ struct Avx2F32 {
       RAGGEMM_UNROLL for (Vec& v : x) v = _mm256_mul_ps(v, _mm256_set1_ps(256));
     }
   }
-  // Decodes 16 codes of four bits into two vectors. The tables have the two upper bytes of each code's f32.
+  // Decodes 16 codes of four bits. The tables have the two upper bytes of each code's f32.
   template <int kIndex>
   requires(kQuantized[kIndex].bits == 4) static void DecodeTwo(const uint8_t* p, Vec (&x)[2]) {
     alignas(16) static constexpr auto kTables = [] {
@@ -128,8 +126,8 @@ struct Avx2F32 {
     };
     int64_t packed;
     __builtin_memcpy(&packed, p, sizeof(packed));
-    // 128-bit lane l repeats four bytes of packed four-bit codes: two bytes with elements 4 * l to 4 * l + 3 of x[0],
-    // then two bytes with the same elements of x[1].
+    // 128-bit lane l repeats four bytes of packed four-bit codes: two with elements 4 * l to 4 * l + 3 of x[0], then
+    // two with the same elements of x[1].
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5,  //
                                            2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7);
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), order), low = _mm256_set1_epi8(15);
@@ -216,7 +214,7 @@ struct Avx2F64 {
   }
 };
 
-// Traits for bytes that are widened to s16. A word is a pair of s16.
+// Traits for bytes that are widened to words of two s16.
 template <class E>
 struct Avx2Bytes : Avx2S32 {
   using Source = const E*;

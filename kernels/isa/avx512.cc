@@ -54,7 +54,7 @@ struct Avx512F64 {
   }
 };
 
-// Traits for bytes that are widened to s16. A word is a pair of s16.
+// Traits for bytes that are widened to words of two s16.
 template <class E>
 struct Avx512Bytes : Avx512S32 {
   using Source = const E*;
@@ -68,7 +68,7 @@ struct Avx512Bytes : Avx512S32 {
     return _mm512_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // Both instructions are in one asm statement. With two statements, GCC 12 spills products to memory (avx2.cc).
+  // Uses one asm statement, because GCC 12 spills products to memory if there are two (avx2.cc).
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));

@@ -1,9 +1,9 @@
 // Converts quantized elements to pairs of bf16 by table lookup (AVX-512 with VBMI), for packers and streaming GEMVs.
 // The elements come from two rows, b of step k and c of step k + 1.
 //
-// Elements of 4 bits in packers: byte j of b and byte j of c form a 16-bit word, which has four codes. Each word is
-// copied to four 16-bit lanes, and the lanes are shifted right by 0, 8, 4 and 12 bits. The low four bits of a lane are
-// then a code, which selects one of 16 bf16.
+// Elements of 4 bits in packers: byte j of b and byte j of c form a 16-bit word of four codes. Each word is copied to
+// four 16-bit lanes, which are shifted right by 0, 8, 4 and 12 bits. The low four bits of a lane are then a code, which
+// selects one of 16 bf16.
 //
 // Elements of 4 bits in streaming GEMVs that compute kNv vectors of columns: sums may have any order of columns, so
 // shuffles are saved. The codes fill kNv / 4 vectors. Each 32-bit lane has four codes of row b in its low half and four
@@ -51,8 +51,8 @@ struct Avx512ByteCodes : V {
       tables.low[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 16);
       tables.high[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 24);
     }
-    // from_rows interleaves the codes of two rows: entry i says which code becomes byte i of the result. Entries below
-    // 64 mean codes of the first row, and entries from 64 on mean codes of the second row.
+    // from_rows interleaves the codes of two rows: entry i selects byte i of the result. Entries from 64 on select
+    // codes of the second row.
     for (int i = 0; i < 64; ++i) {
       tables.from_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
     }
@@ -73,7 +73,7 @@ struct Avx512ByteCodes : V {
       if constexpr (!kFormat.is_signed) low = _mm512_mask_sub_epi8(low, large, at, _mm512_set1_epi8(-128));
     }
     if constexpr (kFormat.is_signed) {
-      constexpr int kOrAnd = 0xf8;  // Truth table of the function a | (b & c).
+      constexpr int kOrAnd = 0xf8;  // Truth table of a | (b & c).
       high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kOrAnd);
     }
     return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
@@ -148,7 +148,7 @@ struct Avx512NibbleCodes : V {
     return tables;
   }();
 
-  // Loads 32 codes of four bits: the first n from p, and zeros for the others.
+  // Loads the first n of 32 codes from p, and zeros for the others.
   static __m128i LoadCodes(Source p, int64_t n) {
     if (n >= 32) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at));
     return _mm_maskz_loadu_epi8(static_cast<__mmask16>(n <= 0 ? 0 : (1U << n / 2) - 1), p.at);
@@ -161,8 +161,8 @@ struct Avx512NibbleCodes : V {
   }
 };
 
-// Traits for f4e2m1fn with block scales. Scales are powers of two, so they usually change only the exponents of
-// elements. If a product may not be a normal number, OneByOne multiplies each element by its scale.
+// Traits for f4e2m1fn with block scales. Scales are powers of two, so they usually change only exponents. If a product
+// may not be a normal number, OneByOne multiplies each element by its scale.
 template <class V, int kIndex>
 struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   using Base = Avx512NibbleCodes<V, kIndex>;
@@ -242,9 +242,9 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   static constexpr char kOne = 127;
 
   // Returns true if the products of all elements with these scales are normal numbers or zeros. Code c is the scale
-  // 2^(c - 127). With codes below 2, products may be denormal: the smallest element is 0.5, and 0.5 * 2^-125 is the
-  // smallest normal number. The elements in the lookup table are multiplied by 2^kBias, and SubtractExponents can only
-  // lower their exponents. So codes above 127 + kBias are too large for it.
+  // 2^(c - 127). With codes below 2, products may be denormal, because the smallest element is 0.5, and 0.5 * 2^-125 is
+  // the smallest normal number. The elements in the lookup table are multiplied by 2^kBias, and SubtractExponents can
+  // only lower their exponents. So codes above 127 + kBias are too large for it.
   static bool AreNormal(Words codes) {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
@@ -269,15 +269,14 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
     return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // Multiplies the 32 elements of `words` by their scales, one by one. codes[i * step] is the scale of elements 2 * i
-  // and 2 * i + 1.
+  // Multiplies the elements of `words` by their scales. codes[i * step] is the scale of elements 2 * i and 2 * i + 1.
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);
     for (int i = 0; i < 32; ++i) {
       const uint32_t code = codes[i / 2 * step];
       const auto biased = __builtin_bit_cast(float, static_cast<uint32_t>(values[i]) << 16);
-      // Computes the product in double. It is exact there, so only the conversion to f32 rounds.
+      // The product is exact in double, so only the conversion to f32 rounds.
       double value = code == 255 ? __builtin_nan("") : static_cast<double>(biased);
       value *= __builtin_bit_cast(double, static_cast<uint64_t>(1023 - 127 - Base::kBias + code) << 52);
       values[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
@@ -299,9 +298,9 @@ constexpr auto LaneScalesFor() {
   }
 }
 
-// The inner loop of a streaming GEMV whose sums have the columns out of order. It needs two shuffles for 64 codes, and
-// the loop in the order of columns (WordSteps) needs six. With one row of lhs and int4 rhs in L2, this loop reads 22
-// GB/s and WordSteps 16 GB/s (Zen 4, one core).
+// The inner loop of a streaming GEMV whose sums have the columns out of order. It needs two shuffles for 64 codes.
+// WordSteps, with columns in order, needs six. With one row of lhs and int4 rhs in L2, this loop reads 22 GB/s and
+// WordSteps 16 GB/s (Zen 4, one core).
 template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
@@ -356,8 +355,8 @@ constexpr auto QuantizedTraits() {
   }
 }
 
-// Adds streaming GEMVs of 1 to kMr rows. Each one keeps 8 to 24 vectors of sums in registers. Fewer independent sums
-// would not hide the latency of the products, and more would leave no registers for the look-up of codes.
+// Adds streaming GEMVs of 1 to kMr rows. Each one keeps 8 to 24 vectors of sums in registers. Fewer sums would not hide
+// the latency of products, and more would leave no registers for the look-up of codes.
 template <class V, int kMr>
 constexpr void AddGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
@@ -374,8 +373,8 @@ constexpr void AddGemvs(FormatKernels& kernels) {
   }
 }
 
-// Adds rhs packers for each quantized format of four bits or more. With kAll, kernel rows also get lhs packers,
-// streaming GEMVs, and kernels that store the panel.
+// Adds rhs packers for each quantized format of four bits or more. With kAll, also adds lhs packers, streaming GEMVs
+// and storing kernels.
 template <class V, bool kAll, int kIndex = 0>
 constexpr void AddQuantized(KernelRow& row) {
   if constexpr (kIndex < kQuantizedFormats) {
@@ -386,9 +385,8 @@ constexpr void AddQuantized(KernelRow& row) {
       if constexpr (kAll) {
         kernels.lhs = kernels.rhs;
         AddGemvs<Traits, kGemvRows>(kernels);
-        // The kernel of a tile's first register tile decodes rhs, multiplies it, and stores the packed panel for the
-        // next register tiles, all in one pass.
-        // GFLOP/s with rhs packed before and with one pass, for rhs of 2048x768 on two cores of Zen 4:
+        // The kernel of a tile's first register tile decodes, multiplies and packs rhs in one pass. GFLOP/s for rhs of
+        // 2048x768 on two cores of Zen 4:
         //
         //     format    16 rows: packed before, one pass    32 rows: packed before, one pass
         //     MXFP4     208, 287                            258, 314

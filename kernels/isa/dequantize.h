@@ -17,8 +17,7 @@
 namespace raggemm {
 namespace {
 
-// GCC vector types with as many 32-bit words as a vector of V has sums. Their shifts and conversions are written the
-// same for every width.
+// GCC vector types with as many 32-bit words as a vector of V has sums, so that the code is the same for every width.
 template <class V>
 struct Codes {
   static constexpr int kWidth = V::kWidth;
@@ -40,11 +39,11 @@ struct Codes {
   }
 };
 
-// Loads n elements of kBits bits from src, beginning with element `first`, and puts each into one word. Words after the
-// first n are unspecified.
+// Loads n elements of kBits bits from src, from element `first` on, each into one word. Words after the first n are
+// unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
-  static_assert(8 % kBits == 0);  // kBits divides 8, so no element crosses the end of a byte.
+  static_assert(8 % kBits == 0);  // No element may cross the end of a byte.
   using C = Codes<V>;
   const uint8_t* bytes = src + first * kBits / 8;
   if constexpr (C::kWidth == 1) {
@@ -82,8 +81,8 @@ struct CodePointer {
   const uint8_t* at;
 };
 
-// Computes 2^exponent times the absolute value of an element, and returns the bits of the result in f32. `magnitude` is
-// the absolute value of an integer, or the code of a float without its sign bit.
+// Returns the f32 bits of 2^exponent times the absolute value of an element. `magnitude` is the absolute value of an
+// integer, or the code of a float without its sign bit.
 constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
   if (magnitude >= format.first_nonfinite) {
     return format.is_ieee() && magnitude == format.first_nonfinite ? 0x7f800000 : 0x7fc00000;
@@ -98,8 +97,7 @@ constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitu
   return __builtin_bit_cast(uint32_t, value);
 }
 
-// Computes 2^exponent times the value of a 4-bit code, and returns the bits of the result in f32. Zeros keep their
-// sign.
+// Returns the f32 bits of 2^exponent times the value of a 4-bit code. Zeros keep their sign.
 constexpr uint32_t NibbleBits(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
   const bool minus = format.is_signed && code >= 8;
   const uint32_t magnitude = !minus ? code : format.is_integer ? 16 - code : code - 8;
@@ -112,8 +110,8 @@ RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words 
   using Floats = typename C::Floats;
   constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
-    // The table has one entry per lane. 16 lanes have room for the values of all four-bit codes. 8 lanes have only the
-    // values of codes 0 to 7, and bit 3 of a code then becomes the sign.
+    // The table has one entry per lane. 16 lanes have room for all codes. 8 lanes have only codes 0 to 7, and bit 3 of
+    // a code then becomes the sign.
     constexpr typename C::Words table = C::FromLanes([](int lane) { return NibbleBits(kQuantized[kIndex], lane); });
     const auto bits = reinterpret_cast<typename C::Words>(V::LookUp(table, codes));
     return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);

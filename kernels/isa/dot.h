@@ -1,7 +1,6 @@
 // Dot kernels: few rows of lhs by a transposed rhs, in which each column is contiguous along k. They read as many
-// columns at once as a vector has lanes, and transpose their elements in registers. rhs is not packed, and each column
-// is read from memory in one plain pass. In the picture, b has the vectors that are read, r the transposed vectors, and
-// digits and letters name elements of rhs:
+// columns at once as a vector has lanes, and transpose their elements in registers. Each column is read from memory in
+// one plain pass. In the picture, b has the vectors that are read, and r the transposed vectors:
 //
 //     b: 0 4 8 c   column 0            r: 0 1 2 3   step 0
 //        1 5 9 d   column 1               4 5 6 7   step 1
@@ -18,8 +17,7 @@
 namespace raggemm {
 namespace {
 
-// The inner loop of dot kernels. `Next` adds kWidth steps of k. `Last` adds the last steps if fewer than kWidth are
-// left.
+// The inner loop of dot kernels. `Next` adds kWidth steps of k. `Last` adds the last steps if fewer are left.
 template <class V, int kMr>
 struct FmaDotSteps {
   using T = typename V::Scalar;

@@ -36,7 +36,7 @@ void StoreEpilogue(const EpilogueArgs& args) {
 template <class V, class From>
 void AddScaled(const ScaledArgs& args) {
   using T = typename V::Scalar;
-  // Copies the arguments to local variables, so that the compiler keeps them in registers.
+  // Copies the arguments, so that the compiler keeps them in registers.
   const auto [rows, columns, sums, totals, stride, row_scales, column_scales, first] = args;
   for (int64_t j = 0; j < columns; j += V::kWidth) {
     const typename V::Vec column = V::Load(column_scales + j);

@@ -13,20 +13,20 @@
 namespace raggemm {
 namespace {
 
-// Number of rows of the tallest register tile. The arithmetic kTiles has half as many rows as others, because it keeps
-// two sums for each element.
+// Rows of the tallest register tile. The arithmetic kTiles has half as many, because it keeps two sums for each
+// element.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
-// Number of vectors in a row of the widest register tile with kMr rows. kTiles keeps two sums for each element, so its
-// tiles have the width for 2 * kMr rows. With AVX2, three rows of kPairs have two vectors instead of four. With four
-// vectors, registers spill, because GCC loads the elements of two steps first.
+// Vectors in a row of the widest register tile with kMr rows. Because of its two sums, kTiles has the width for 2 * kMr
+// rows. With AVX2, three rows of kPairs have two vectors instead of four. With four vectors, registers spill, because
+// GCC loads the elements of two steps first.
 template <class V, ArithmeticId kId, int kMr>
 inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
                                                                                                    : kMr];
 
-// The traits of the sums. V::Flushing if the arithmetic flushes denormals after rounding, but the CPU's float mode
-// cannot. Otherwise V.
+// The traits of the sums: V::Flushing if the arithmetic flushes denormals after rounding, but the CPU's float mode
+// cannot, else V.
 template <class V, ArithmeticId kId>
 struct SumTraits {
   using Type = V;
@@ -52,8 +52,8 @@ constexpr Microkernel* TileKernel() {
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
-// True if a transposed rhs of type E has dot kernels: only f32 with AVX-512. GFLOP/s of f32 products with packed panels
-// and with dot kernels, on two cores of Zen 4, which read 33 GB/s from memory:
+// True if a transposed rhs of type E has dot kernels: only f32 with AVX-512. GFLOP/s of f32 products on two cores of
+// Zen 4, which read 33 GB/s from memory:
 //
 //     rows, rhs, instruction set     packed panels    dot kernel
 //     1, 2048x768, AVX-512           14.0             14.7
@@ -75,8 +75,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Storing kernels (kDirectAndStore) run only on the first of several register tiles. RegisterTiles gives this
-      // tile more than kTallest / 2 rows, so kernels with fewer rows are not needed.
+      // Storing kernels (kDirectAndStore) run only on the first of several register tiles, to which RegisterTiles gives
+      // more than kTallest / 2 rows.
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {

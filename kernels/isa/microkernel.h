@@ -1,7 +1,7 @@
 // The contract between the tile runner (run.cc) and the code of one instruction set (isa/).
 //
 // T is the type of the sums: float, double or int32_t. Kernels read lhs as packed panels. They read rhs as packed
-// panels, or in its stored layout: row by row, or column by column if they are dot kernels (dot.h).
+// panels or in its stored layout: row by row, dot kernels (dot.h) column by column.
 //
 //     packed lhs, mr = 3         packed rhs, nr = 4         chain, total: mr x nr
 //     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3         row 0: 0 1 2 3
@@ -37,49 +37,48 @@ struct Float16 {
 inline constexpr int64_t kLineBytes = 64;
 
 // The cache lines that a kernel or a packer prefetches into L2, spread evenly over its work. The lines form runs of
-// equal length. The kernel or packer advances `line` and `run_left`, so that the next kernel or packer continues there.
+// equal length. The kernel or packer advances `line` and `run_left`, and the next one continues there.
 struct Prefetch {
   const char* line;
-  int64_t count;     // Number of cache lines that this kernel or packer prefetches.
-  int64_t run_left;  // Number of cache lines from `line` to the end of the current run.
+  int64_t count;     // Lines that this kernel or packer prefetches.
+  int64_t run_left;  // Lines from `line` to the end of the current run.
   int64_t run;
-  int64_t skip;  // Bytes from the start of the last line of a run to the start of the first line of the next run.
+  int64_t skip;  // Bytes from the last line of a run to the first line of the next run.
   // True: a streaming GEMV loads the lines into L1 instead of prefetching them into L2, and computes only kNearSteps
   // steps of k in each pass. All lines must be readable memory.
   bool near = false;
 };
 inline constexpr int kNearSteps = 4;
 
-// Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` successive steps of k in one column of
-// rhs, or in one row of lhs.
+// Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` steps of k in one column of rhs or row
+// of lhs.
 struct BlockScales {
   const uint8_t* first;  // Scale of the first step of the first row or column. Null: all scales are 1.
   int64_t k_step;        // Bytes to the next scale along k.
   int64_t column_step;   // Bytes to the scale of the next column.
-  int64_t steps;         // Number of steps of k that share a scale. A multiple of kScaleSteps.
-  // Number of steps of k that come before the first step and share its scale. A multiple of kScaleSteps.
+  int64_t steps;         // Steps of k that share a scale, a multiple of kScaleSteps.
+  // Steps of k before the first step that share its scale, a multiple of kScaleSteps.
   int64_t offset;
 };
 inline constexpr int64_t kScaleSteps = 32;
 
 enum class Begin : uint8_t {
-  kZero,    // The chains begin at +0.
-  kResume,  // The chains continue from the values in MicrokernelArgs::chain.
+  kZero,    // Chains begin at +0.
+  kResume,  // Chains continue from MicrokernelArgs::chain.
 };
 enum class End : uint8_t {
   kKeepChain,  // Stores the chains in MicrokernelArgs::chain, for the next call.
-  kStore,      // Stores the chains as results in MicrokernelArgs::out.
-  kAddTotal,   // Adds the chains to the totals, and stores the sums as results in MicrokernelArgs::out.
+  kStore,      // Stores the chains in MicrokernelArgs::out.
+  kAddTotal,   // Adds the chains to the totals, and stores the sums in MicrokernelArgs::out.
 };
 
 // The rhs of a kernel call: a packed panel, or elements in their stored layout.
 struct RhsView {
-  // Start of row 0. Row kk starts at data + kk * stride, in elements of the type that the kernel reads. For dot kernels
-  // (dot.h), the same holds for columns instead of rows.
+  // Row kk (for dot kernels: column kk) starts at data + kk * stride, in elements of the type that the kernel reads.
   const void* data;
-  // Stride of rhs in elements: between rows, or between columns for dot kernels. The panel's width if rhs is packed.
+  // Stride in elements. The panel's width if rhs is packed.
   int64_t stride;
-  BlockScales scales = {};  // Block scales of an rhs in its stored layout. Not used for a packed panel.
+  BlockScales scales = {};  // Only for an rhs in its stored layout.
 };
 
 struct OutView {
@@ -92,7 +91,7 @@ struct OutView {
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
-  // The next panel, which the kernel packs while it multiplies. Null: the kernel packs no panel.
+  // The next panel, which the kernel packs while it multiplies, or null.
   PackAhead* pack = nullptr;
 };
 
@@ -101,16 +100,16 @@ struct SideWork {
 // KernelRow::adds_totals, `chain` holds totals instead: kernels add each finished chain to them, and `end` is never
 // kAddTotal.
 struct MicrokernelArgs {
-  int64_t k;      // Number of steps of k. A multiple of KernelRow::k_step, except at the end of the panel.
+  int64_t k;      // Steps of k: a multiple of KernelRow::k_step, except at the end of the panel.
   const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind it is readable.
   RhsView b;
-  // Only for GEMV kernels: the number of columns to compute, which is also the row stride of `chain` and `total`.
+  // Only for GEMV kernels: columns to compute, and the row stride of `chain` and `total`.
   int64_t columns;
   void* panel;  // Memory for a packed panel of rhs, [k][nr], for kernels that store it.
-  // Unfinished chains that one call leaves for the next one (End::kKeepChain): elements of type T, [mr][nr], for GEMV
-  // kernels [mr][columns]. With other values of End, kernels may leave garbage here.
+  // Unfinished chains that one call leaves for the next one (End::kKeepChain): T [mr][nr], for GEMV kernels T
+  // [mr][columns]. With other values of End, kernels may leave garbage here.
   void* chain;
-  const void* total;  // Totals that End::kAddTotal adds: elements of type T, [mr][nr], for GEMV kernels [mr][columns].
+  const void* total;  // Totals that End::kAddTotal adds, with the shape of `chain`.
   OutView out;
   Begin begin;
   End end;
@@ -135,10 +134,10 @@ struct PackArgs {
   int64_t width;
   void* dst;
   int64_t dst_stride;  // Row stride of dst, in elements of the panel: values of the type of the sums, words or lines.
-  Prefetch* prefetch;  // Lines to prefetch. Only read by Packers::transposed.
-  // is_lhs is true if the packer packs lhs, and same_format if lhs and rhs have the same format. VPDPBUSD multiplies a
-  // signed by an unsigned byte, and SDOT two signed bytes. If the formats do not fit the instruction, the packer of lhs
-  // flips the top bit of each byte (word_gemm.h).
+  Prefetch* prefetch;  // Only read by Packers::transposed.
+  // same_format is true if lhs and rhs have the same format. If the formats do not fit the instruction (VPDPBUSD: a
+  // signed and an unsigned byte, SDOT: two signed bytes), the packer of lhs flips the top bit of each byte
+  // (word_gemm.h).
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Block scales of src. Only packers of f4e2m1fn apply them.
 };
@@ -147,10 +146,10 @@ using Pack = void(const PackArgs&);
 // The next panel of rhs, which a kernel packs in slices, spread evenly over its steps of k.
 struct PackAhead {
   Pack* pack;
-  PackArgs left;               // Arguments of the packer for the part of the panel that is not packed yet.
+  PackArgs left;               // Arguments for the part of the panel that is not packed yet.
   int64_t slice;               // Steps of k in a slice.
   int64_t src_step, dst_step;  // Bytes from one slice to the next, in src and in dst.
-  int64_t count;               // Number of slices that one kernel call packs.
+  int64_t count;               // Slices that one kernel call packs.
 };
 
 // Arguments of an epilogue, which computes for each element
@@ -168,7 +167,7 @@ struct EpilogueArgs {
   int64_t total_stride;  // Row stride of `total`, in elements.
   void* out;             // The result, in the format that FormatKernels::epilogue is for.
   int64_t out_stride;    // Elements from row to row of `out` and `c`.
-  const void* c;         // The matrix c, in the format of `out`. May be the same memory as `out`.
+  const void* c;         // The matrix c, in the format of `out`. May be `out`.
   const void* alpha;     // One value of type T.
   const void* beta;      // One value of type T.
   const void* bias;      // One bias for each column, T [columns].
@@ -180,7 +179,7 @@ using Epilogue = void(const EpilogueArgs&);
 //     totals[i][j] = fma(row_scales[i] * column_scales[j], sums[i][j], first ? +0 : totals[i][j])
 //
 // All operations are in T, on whole vectors of columns. `sums` have type T or s32. s32 sums are rounded to T first.
-// `sums` and `totals` may be the same array.
+// `sums` may be `totals`.
 struct ScaledArgs {
   int64_t rows;
   int64_t columns;
@@ -235,7 +234,7 @@ using ActivateGradient = void(const ActivationGradientArgs&);
 struct WidenArgs {
   int64_t count;
   const void* from;
-  float* to;  // The result. Its memory has room for `count` elements, rounded up to whole vectors.
+  float* to;  // Has room for `count` elements, rounded up to whole vectors.
 };
 using Widen = void(const WidenArgs&);
 
@@ -249,8 +248,7 @@ struct ScaleArgs {
 using Scale = void(const ScaleArgs&);
 
 // Arguments of a dot product of a and b, which is summed in 16 fma chains from +0. Chain j sums the products of all
-// elements i with i % 16 == j. Then the upper half of the sums is added to the lower half, four times: 16 sums become
-// 8, then 4, 2 and 1.
+// elements i with i % 16 == j. Then the upper half of the sums is added to the lower half, four times.
 struct DotArgs {
   int64_t count;
   const void* a;
@@ -258,12 +256,12 @@ struct DotArgs {
 };
 using Dot = float(const DotArgs&);
 
-inline constexpr int kGemvRows = 8;  // Largest number of rows in a streaming GEMV.
-inline constexpr int kDotRows = 4;   // Largest number of rows in a dot kernel (dot.h).
+inline constexpr int kGemvRows = 8;  // Most rows in a streaming GEMV.
+inline constexpr int kDotRows = 4;   // Most rows in a dot kernel (dot.h).
 inline constexpr int kMaxRows = 32;  // Rows of the tallest register tile of any instruction set.
 
-// Steps of a KC block, the steps of k that are packed at once. A panel of 256 x 32 f32 fills two thirds of a 48 KiB L1.
-// No chain crosses the end of a KC block.
+// Steps of k in a KC block, which is packed at once. A panel of 256 x 32 f32 fills two thirds of a 48 KiB L1. No chain
+// crosses the end of a KC block.
 inline constexpr int64_t kKc = 256;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -278,8 +276,7 @@ static_assert([] {
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block if f32 is split into bf16 parts. For each step, kernels compute three or six steps of bf16, one
-// for each product of two parts.
+// Steps of a KC block if f32 is split into bf16 parts. For each step, kernels compute three or six steps of bf16.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -293,7 +290,7 @@ static_assert([] {
 inline constexpr int kMatrixUnitState = 64;
 
 // The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
-// k_group is the number of steps of k in a word or a line. It is 1 if elements have the type of the sums.
+// k_group is the number of steps of k in a word or a line, or 1 if elements have the type of the sums.
 struct PackedLayout {
   DType element;
   int64_t k_group;
@@ -341,15 +338,15 @@ struct DequantizeArgs {
   int64_t first, src_step;
   int64_t lines, count;
   void* dst;
-  int64_t dst_step;  // Distance between two lines in dst, in elements.
+  int64_t dst_step;  // Elements from line to line in dst.
   // Zero points and scales of elements 0 to count - 1 of each line, or null. Dequantizers to bytes ignore both.
   const float* zeros;
   const float* scales;
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// Dequantizers by target type. The index is the source format, in the order of kQuantized. Float formats cannot become
-// bytes, so their entries of to_bytes are null.
+// Dequantizers by target type. The index is the source format, in the order of kQuantized. to_bytes is null for float
+// formats.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -366,17 +363,16 @@ struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
   // wide as a packed panel.
   DirectKernel direct[kMaxRows + 1][2];
-  // Streaming GEMVs of mr rows that read rhs in its stored layout. They compute any multiple of nr columns.
+  // Streaming GEMVs of mr rows, for any multiple of nr columns of rhs in its stored layout.
   DirectKernel gemv[kMaxRows + 1];
-  // Dot kernels (dot.h) of mr rows. rhs is transposed: each of its columns is contiguous along k, and columns are
-  // b.stride elements apart.
+  // Dot kernels (dot.h) of mr rows, for a transposed rhs.
   DirectKernel dot[kMaxRows + 1];
   // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
   Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
-  Pack* pack_bias;                    // Packer that converts a bias of this FormatKernels' format to T.
-  Epilogue* epilogue;                 // Epilogue for results in the format of this FormatKernels.
+  Pack* pack_bias;                    // Converts a bias of this format to T.
+  Epilogue* epilogue;                 // Epilogue for results in this format.
   // Functions of the expert MLP. widen and row_dot read elements of this format, the other three write them, and all
   // other values are f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32.
   Activate* activate[kActivationCount];  // Indexed by Activation.
@@ -403,15 +399,15 @@ struct KernelRow {
   int64_t vector;    // Number of sums in a vector.
   PackedLayout lhs, rhs;
   FormatKernels formats[kDTypes];   // Indexed by DType.
-  SplitPackers split[kPrecisions];  // Packers that split f32, by Precision. Null if the row has none.
-  ScaleSums* add_scaled;            // Adds sums of type T, times their scales, to totals. Null if T is an integer.
-  ScaleSums* add_scaled_integers;   // Adds s32 sums, times their scales, to totals of type T. Null if T is an integer.
+  SplitPackers split[kPrecisions];  // Indexed by Precision. Null if the row has none.
+  ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
+  ScaleSums* add_scaled_integers;   // Adds scaled s32 sums to totals. Null if T is an integer.
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
-  // Speed of kernels, relative to fma: the number of multiply-adds in each lane of a vector in the time of one fma.
+  // Speed of kernels: multiply-adds in each lane of a vector in the time of one fma.
   double products_per_fma;
-  // Number of steps of k in a slice of a panel that kernels pack (PackAhead::slice). 0: kernels pack no panel.
+  // Steps of k in a slice that kernels pack (PackAhead::slice). 0: kernels pack no panel.
   int64_t ahead_slice;
   // Functions that a thread calls before its first and after its last kernel, to configure a matrix unit. Null if
   // kernels need none. set_up saves the previous configuration in `saved`, and restore loads it.

@@ -13,8 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Loads the first `left` elements of a vector, and zeros for the others. If `left` is not positive, all elements are
-// zeros.
+// Loads the first `left` elements of a vector (none if `left` is negative), and zeros for the others.
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();

@@ -44,9 +44,9 @@ RAGGEMM_INLINE inline void Interleave(typename V::Words (&r)[V::kGroup]) {
   }
 }
 
-// The inner loop of MMLA kernels. Each call of `Next` adds kGroup steps of k, one word of each row and column. `Begin`
-// changes the layout of the sums from rows (left) to 2 x 2 blocks (right), and `End` changes it back. Each line below
-// is a vector, and (i, j) is the sum of row i and column j:
+// The inner loop of MMLA kernels. `Next` adds kGroup steps of k, one word of each row and column. `Begin` changes the
+// layout of the sums from rows (left) to 2 x 2 blocks (right), and `End` changes it back. Each line below is a vector,
+// and (i, j) is the sum of row i and column j:
 //
 //   (i, 0) (i, 1) (i, 2) (i, 3)            (i, 0) (i, 1) (i + 1, 0) (i + 1, 1)
 //   (i + 1, 0) ..              (i + 1, 3)  (i, 2) (i, 3) (i + 1, 2) (i + 1, 3)
@@ -134,7 +134,7 @@ void PackRowsToWords(const PackArgs& args) {
   }
 }
 
-// Packs an operand that is contiguous along k, so that the elements of a word are already adjacent.
+// Packs an operand that is contiguous along k, so elements of a word are already adjacent.
 template <class V>
 void PackTransposedToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;
@@ -143,8 +143,8 @@ void PackTransposedToWords(const PackArgs& args) {
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += 2) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
-    // Offset of the second line of a pair of lines (rows of lhs, columns of rhs). If the number of lines is odd, the
-    // last pair has the same line twice, and the sums of the second one are not used.
+    // Offset of the second line (row of lhs, column of rhs) of a pair. If the number of lines is odd, the last pair has
+    // the same line twice, and half of its sums are not used.
     const int64_t second = j + 1 < args.width ? args.src_stride : 0;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
       PrefetchDue(prefetch, prefetches, due);

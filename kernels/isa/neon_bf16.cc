@@ -1,4 +1,4 @@
-// Kernels for BFMMLA of ARMv8.6, which adds four products of bf16 to each sum of two rows and two columns.
+// Kernels for BFMMLA of ARMv8.6, which multiplies bf16 (mmla_gemm.h).
 #include <arm_neon.h>
 
 #include "kernels/isa/dequantize.h"
@@ -14,8 +14,8 @@ struct NeonBf16 : NeonFlushing, NeonWords<BFloat16> {
   static constexpr int kGroup = 4;
   static constexpr bool kHasSigns = false;
   static constexpr int kPanelVectors = 2;
-  // 10 rows have 20 vectors of sums. Neoverse V1 needs that many: it starts 4 products per cycle, and each takes 5
-  // cycles. llvm-mca 19 predicts that 97 % of the pipes are in use. With 8 rows it predicts 78 %.
+  // Neoverse V1 needs the 20 vectors of sums of 10 rows: it starts 4 products per cycle, and each takes 5 cycles.
+  // llvm-mca 19 predicts that 97 % of the pipes are in use, and 78 % with 8 rows.
   static constexpr int kRows = 10;
 
   static Words LowElements(Words a, Words b) { return Of16(vzip1q_u16(As16(a), As16(b))); }

@@ -12,8 +12,7 @@ namespace {
 struct NeonFlushing;
 
 struct NeonF32 {
-  // Traits for arithmetics that flush denormals after rounding. The float mode of Arm flushes before rounding, so these
-  // traits do not use it.
+  // Traits for arithmetics that flush denormals after rounding. Arm's float mode flushes before rounding.
   using Flushing = NeonFlushing;
   using Scalar = float;
   using Vec = float32x4_t;
@@ -77,8 +76,8 @@ struct NeonF32 {
   }
 };
 
-// Vector traits with the same results as FlushingTraits (scalar_traits.h). If an element of an fma result has the
-// smallest normal magnitude, FlushingTraits computes all elements of the vector again, one by one.
+// Vector traits with the results of FlushingTraits (scalar_traits.h), which computes all elements again if one has the
+// smallest normal magnitude.
 struct NeonFlushing : NeonF32 {
   static uint32x4_t Magnitude(Vec x) { return vreinterpretq_u32_f32(vabsq_f32(x)); }
   static Vec Flushed(Vec x) {

@@ -1,5 +1,4 @@
-// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6. One instruction multiplies two rows by two columns of bytes, over
-// eight steps of k, and adds the products to four sums.
+// Kernels for SMMLA, UMMLA and USMMLA of ARMv8.6, which multiply bytes (mmla_gemm.h).
 #include <arm_neon.h>
 
 #include "kernels/isa/epilogue.h"
@@ -11,8 +10,8 @@ namespace raggemm {
 namespace {
 
 // Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. The first operand of USMMLA
-// has unsigned bytes. So if rhs is unsigned and lhs is signed, rhs is the first operand of USMMLA, and the blocks of
-// sums are transposed.
+// is unsigned. So if rhs is unsigned and lhs is signed, rhs is the first operand, and the blocks of sums are
+// transposed.
 template <class E>
 struct NeonI8mm : NeonS32, NeonWords<E> {
   using Element = E;

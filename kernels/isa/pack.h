@@ -96,9 +96,9 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
   }
 }
 
-// Tells packers and register tiles how to read stored elements of type E. Source is the type of pointers to them, and
-// kGemvSteps the number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Only quantized
-// elements (dequantize.h) have block scales, so here Scales changes nothing.
+// Tells packers and register tiles how to read stored elements of type E. Source points to them, and kGemvSteps is the
+// number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Here Scales changes nothing, because
+// only quantized elements (dequantize.h) have block scales.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
@@ -131,9 +131,9 @@ void PackRows(const PackArgs& args) {
   }
 }
 
-// Interleaves kVectors vectors: first comes element 0 of each vector, then element 1 of each vector, and so on. It
-// takes log2(kVectors) perfect shuffles, and each one rotates the bits of an element's index by one bit. With as many
-// vectors as lanes, this transposes the block.
+// Interleaves kVectors vectors: first comes element 0 of each vector, then element 1, and so on. Each of log2(kVectors)
+// perfect shuffles rotates the bits of an element's index by one. With as many vectors as lanes, this transposes the
+// block.
 template <class V, int kVectors>
 RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   if constexpr (requires { V::TransposeBlock(r); }) return V::TransposeBlock(r);
@@ -148,8 +148,8 @@ RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   }
 }
 
-// Packs an operand that is contiguous along k. If the traits have LoadPairs, transposes each pair of elements as one
-// element. That halves the number of shuffles, which dominate the cost.
+// Packs an operand that is contiguous along k. If the traits have LoadPairs, transposes pairs of elements. That halves
+// the number of shuffles, which dominate the cost.
 template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;
@@ -165,7 +165,7 @@ void PackTransposed(const PackArgs& args) {
     scales.ReadOne(args.scales, k, column);
     return scales.Scaled(x, 0);
   };
-  // Packs the last columns first, because a store of a whole vector may overwrite the start of the next row of dst.
+  // Packs the last columns first, because stores may overwrite the start of the next row (PackArgs).
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;

@@ -6,8 +6,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the bits of x rounded to bf16. A NaN gets the quiet bit. Without that bit, a NaN could lose all its payload
-// bits and become an infinity.
+// Returns the bits of x rounded to bf16. A NaN gets the quiet bit, because it could lose all other payload bits and
+// become an infinity.
 inline uint16_t BFloat16Bits(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);

@@ -9,8 +9,7 @@ namespace {
 
 inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// The empty asm keeps GCC 12 from vectorizing loops over integers. Vectorized loops would read beyond the last step of
-// k.
+// The empty asm keeps GCC 12 from vectorizing loops over integers, which would then read beyond the last step of k.
 inline int32_t Fma(int32_t a, int32_t b, int32_t c) {
   auto sum = static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b) + static_cast<uint32_t>(c));
   asm("" : "+r"(sum));
@@ -49,7 +48,7 @@ inline void Round(int32_t x, int32_t* p) { *p = x; }
 
 struct FlushingTraits;
 
-// FlushedToF32 and OddSum compute in f64, and no f64 value is denormal there. So the CPU's float mode does not matter.
+// FlushedToF32 and OddSum compute in f64, without denormals, so the CPU's float mode does not matter.
 
 // Limits x to the range of normal f32 numbers and keeps its sign: a smaller magnitude becomes zero, and a magnitude of
 // 2^128 or more becomes infinity.
@@ -57,8 +56,7 @@ inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
 }
-// Returns a + b, rounded to odd in f32 and then limited by FlushedToF32. Rounding to odd truncates the sum, and sets
-// its last bit if any digit was lost.
+// Returns a + b, rounded to odd in f32 and then limited by FlushedToF32.
 inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);

@@ -17,15 +17,15 @@ namespace {
 // Bit patterns of f32 magnitudes. kLargestOfFinitePart is the largest magnitude that rounds to a finite bf16.
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFinitePart = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
-// The bf16 parts of some rows or columns of f32 numbers. Array 0 has the first parts, and is only for the product of
-// two first parts. Array i = 1, 2, ... has the i-th parts, for all other products. It has zeros for NaNs and for
-// numbers whose first part is infinite, because an infinity times small parts of both signs would add up to a NaN.
+// The bf16 parts of some rows or columns of f32 numbers. Array 0 has the first parts, for the product of two first
+// parts. Array i = 1, 2, ... has the i-th parts, for all other products. It has zeros for NaNs and for numbers whose
+// first part is infinite, because an infinity times small parts of both signs would add up to a NaN.
 template <int64_t kParts, int64_t kElements>
 struct Bf16Parts {
   static constexpr int64_t kArrays = kParts + 1;
   BFloat16* At(int64_t array, int64_t element) { return elements[array] + element; }
-  // 96 extra elements keep the arrays from lying a multiple of 4 KiB apart. At such distances loads wait for stores:
-  // bf16_x3 reached 61 instead of 78 GFLOP/s with 512 rows of 2048x768 (Zen 4).
+  // 96 extra elements keep the arrays from lying a multiple of 4 KiB apart, where loads wait for stores: bf16_x3
+  // reached 61 instead of 78 GFLOP/s with 512 rows of 2048x768 (Zen 4).
   alignas(64) BFloat16 elements[kArrays][kElements + 96];
 };
 

@@ -19,9 +19,8 @@
 //   First(pairs) Second(pairs)   the first or second element of each pair, converted
 //   TransposeBlock(Vec (&)[kWidth])  optional, if it is cheaper than perfect shuffles with Low and High
 //
-// All code is in an unnamed namespace, because it is compiled once for each instruction set. Otherwise the linker could
-// keep a single copy of an inline function for all instruction sets. That copy could use AVX-512, which other CPUs
-// cannot execute.
+// All code is in an unnamed namespace. Otherwise the linker could keep one copy of an inline function for all
+// instruction sets, and this copy could use AVX-512, which other CPUs lack.
 #ifndef RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 
@@ -40,8 +39,8 @@ namespace {
 
 enum class RhsFrom : uint8_t {
   kRows,         // Rows in the stored layout.
-  kRowsAndPack,  // Rows of rhs in the stored layout. The kernel also stores them as a packed panel.
-  kPanel,        // A packed panel.
+  kRowsAndPack,  // Rows in the stored layout, which the kernel also stores as a packed panel.
+  kPanel,
 };
 
 template <int kFirst, int kEnd, class F>
@@ -52,8 +51,8 @@ RAGGEMM_INLINE inline void ForEach(F f) {
   }
 }
 
-// Adds one step of k to the sums in `acc`. Loads the elements of lhs as vectors, and multiplies by single lanes of
-// these vectors. The last vector may extend beyond the panel, and its last lanes are then not used.
+// Adds one step of k to the sums in `acc`. Loads elements of lhs as vectors, and multiplies by single lanes. The last
+// vector may extend beyond the panel, and its last lanes are then not used.
 template <class V, int kMr, int kNv>
 RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
                                        typename V::Vec (&acc)[kMr][kNv]) {
@@ -67,13 +66,13 @@ RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typena
 }
 
 // Adds one step of k to the sums in `acc`. A register tile that is wider than a panel keeps the column of lhs in
-// registers and walks along the row of rhs, because the whole row would not fit into registers. All other register
-// tiles keep the row of rhs in registers and walk down the column of lhs.
+// registers and walks along the row of rhs, because the row would not fit. All other register tiles keep the row of rhs
+// in registers and walk down the column of lhs.
 //
 // The inline assembly of FmaInRegisters and Pinned prevents two pessimizations of GCC 12. First, GCC repeats a load in
-// every fma that uses the loaded value. 4x16 tiles of AVX2 with panels in L1 then reach 65 % of peak instead of 96 %
-// (Zen 3). Second, GCC lets an fma overwrite an operand instead of the sum, and sums spill to memory. With a single row
-// each value is used once, so repeated loads do no harm there.
+// every fma that uses the value. 4x16 tiles of AVX2 with panels in L1 then reach 65 % of peak instead of 96 % (Zen 3).
+// Second, GCC lets an fma overwrite an operand instead of the sum, and sums spill to memory. With a single row,
+// repeated loads do no harm, because each value is used once.
 template <class V, int kMr, int kNv, bool kStores, class LoadColumns>
 RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* panel,
                                 typename V::Vec (&acc)[kMr][kNv]) {
@@ -129,7 +128,7 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
 }
 
 // The inner loop of kernels whose panels have elements of the type of the sums. `Next` adds kGroup steps of k, the
-// number that the arithmetic adds at once. `Last` adds the last steps if fewer than kGroup are left.
+// number that the arithmetic adds at once. `Last` adds the last steps if fewer are left.
 template <class V, class E, int kMr, int kNv, bool kStores, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
@@ -209,8 +208,8 @@ struct FmaSteps {
   typename Elements<V, E>::template Scales<kNv> scales;
 };
 
-// Number of steps of k between two prefetches. Loops are unrolled by this number. Without unrolling, GCC 12 reaches 60
-// to 70 % of peak with AVX2.
+// Steps of k between two prefetches, and in the body of an unrolled loop. Without unrolling, GCC 12 reaches 60 to 70 %
+// of peak with AVX2.
 inline constexpr int kSteps = 4;
 
 template <class V, int kMr, int kNv>
@@ -224,7 +223,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
-// Computes a register tile. `Steps` is the inner loop.
+// Computes a register tile with the inner loop `Steps`.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -281,8 +280,8 @@ void TileGemm(const MicrokernelArgs& args) {
 
 // Multiplies a few rows of lhs by args.columns columns of rhs. A pass adds a few steps of k to the chains of all these
 // columns, so it reads rhs in the order of memory. Between passes the chains are in L1. The table has the bandwidth for
-// one row of f32, divided by the 62 GB/s of a plain read of memory (Zen 4, two cores). `vectors` is the number of
-// vectors of columns that are computed at once (kNv), and `steps` the number of steps of k in a pass:
+// one row of f32, divided by the 62 GB/s of a plain read of memory (Zen 4, two cores), for several numbers of vectors
+// of columns (kNv) and of steps of k in a pass:
 //
 //     vectors     4 steps    8 steps    16 steps
 //     2           0.69       0.90       0.77
@@ -304,8 +303,8 @@ void StreamingGemv(const MicrokernelArgs& args) {
   const int64_t chunk_lines = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
   const T* total = static_cast<const T*>(args.total);
-  // Computes one pass. `within` is true if the pass is neither the first nor the last one of the call. Only the loop of
-  // these passes is unrolled, because there are few others.
+  // Computes one pass. `within` is true if the pass is neither the first nor the last one. Only these passes are
+  // unrolled, because there are few others.
   const auto pass = [&](auto within, int64_t k) RAGGEMM_INLINE {
     const int64_t left = within ? pass_steps : args.k - k < pass_steps ? args.k - k : pass_steps;
     const bool start = !within && args.begin == Begin::kZero && k == 0;

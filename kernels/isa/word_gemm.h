@@ -1,5 +1,5 @@
 // Register tiles of instructions that multiply words. A word has two 16-bit elements or four bytes of successive steps
-// of k. The traits V of an instruction set have the traits of tile_gemm.h for the sums, and these for words:
+// of k. The traits V are those of tile_gemm.h for the sums, and these for words:
 //
 //   Source                    pointer to elements in their stored layout
 //   kGroup                    steps of k in a word
@@ -39,17 +39,16 @@ namespace raggemm {
 namespace {
 
 // Bits that are flipped in each packed word of lhs: none (index 0), or the top bit of each byte (index 1). A flip
-// changes each byte of lhs by 128, and so changes a sum by 128 times the sum of its column of rhs. Kernels compute this
-// excess as the product of the flipped bits with rhs, and subtract it at the end.
+// changes a byte of lhs by 128, and so a sum by 128 times the sum of its column of rhs. Kernels compute this excess as
+// the product of the flipped bits with rhs, and subtract it at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
 // Steps of k in a pass of a streaming GEMV, unless its prefetches are near (kNearSteps). More rows need more steps,
-// because each pass loads and stores more sums. kStepsOfGemv<const E*, kMr> is for whole-byte elements of type E, and
-// the general definition for four-bit elements. Bandwidth for bf16 from memory, divided by that of a plain read of
-// memory (Zen 4, one core):
+// because each pass loads and stores more sums. The general definition is for four-bit elements. Bandwidth for bf16,
+// divided by that of a plain read of memory (Zen 4, one core):
 //
 //     rows, rhs         8 steps    16 steps
 //     1, 2048x768       0.74       0.69
@@ -96,8 +95,8 @@ constexpr auto ScalesFor() {
 template <class V>
 using ScalesOf = decltype(ScalesFor<V>());
 
-// The inner loop of kernels that multiply words. `Next` adds kGroup steps of k, which are one word of each row and
-// column. `Last` adds `steps` steps, which may be fewer. Missing steps count as zeros.
+// The inner loop of kernels that multiply words. `Next` adds kGroup steps of k, one word of each row and column. `Last`
+// adds `steps` steps. Missing steps count as zeros.
 template <class V, int kMr, int kNv, RhsFrom kFrom>
 struct WordSteps {
   using Vec = typename V::Vec;
@@ -221,8 +220,8 @@ void PackRowWords(const PackArgs& args) {
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
-      // Reads the scales of kColumns columns for the next kScaleSteps steps of k. They stay valid until the next read,
-      // because width <= kColumns if the operand has scales, so that j is always 0.
+      // Reads the scales for the next kScaleSteps steps of k. j is always 0, because width <= kColumns if the operand
+      // has scales.
       if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
       const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);
@@ -239,7 +238,7 @@ void PackTransposedWords(const PackArgs& args) {
   const int64_t prefetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   ScalesOf<V> scales;
-  // Packs the last columns first, because a store of a whole vector may overwrite the start of the next row of dst.
+  // Packs the last columns first, because stores may overwrite the start of the next row (PackArgs).
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
@@ -325,7 +324,7 @@ constexpr KernelRow MakePairRow() {
   return row;
 }
 
-// V<int8_t> has the traits for signed rhs, and V<uint8_t> those for unsigned rhs.
+// V<int8_t> is for signed rhs, and V<uint8_t> for unsigned rhs.
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);

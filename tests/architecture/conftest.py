@@ -1,4 +1,4 @@
-"""Fixtures of the architecture tests: the folders of the checkout and of the build tree."""
+"""Fixtures: the folders of the checkout and of the build tree."""
 
 import pathlib
 

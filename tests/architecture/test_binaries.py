@@ -32,7 +32,7 @@ SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]
 OTHER_TARGETS = {"neon", "neon_bf16", "neon_dotprod", "neon_i8mm"}
 LIBRARIES = ["libraggemm_ffi.so", "libraggemm_proto.so"]
-# Pattern of the libraries that raggemm's libraries may link. DEPENDENCIES.md lists them.
+# Libraries that raggemm's libraries may link, as in DEPENDENCIES.md.
 NEEDED = r"lib(?:raggemm_proto|absl_\w+|protobuf|gomp|stdc\+\+|gcc_s|m|c)\.so[.\d]*|ld-linux-x86-64\.so\.2"
 
 
@@ -85,8 +85,8 @@ def test_libraries_read_little_of_the_environment(build, library):
     assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
 
 
-# Environment variables whose names must be in the library. A name may share memory with the end of a longer one, so
-# OMP_STACKSIZE is not listed beside GOMP_STACKSIZE.
+# Environment variables whose names must be in the library. OMP_STACKSIZE may share memory with the end of
+# GOMP_STACKSIZE, so it is not listed.
 VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS")}
 VARIABLES |= {"GOMP_STACKSIZE", "OMP_STACKSIZE_ALL"}
 
@@ -114,7 +114,7 @@ def test_isa_object_leaks_nothing(build, isa):
         re.sub(r"^_ZN7raggemm\d+k(?i:" + isa.replace("_", "") + r")(\w+)E$", r"\1", name) for name in exported
     )
     assert tables in (["Kernels"], ["Dequantizers", "Kernels"])
-    # No symbol is weak: of weak symbols with one name, the linker would keep that of one ISA for all ISAs.
+    # The linker would keep a weak symbol of one ISA for all ISAs.
     assert [name for kind, name in symbols if kind in "uvVwW"] == []
     assert {name for kind, name in symbols if kind == "U"} <= RUNTIME | (SCALAR_RUNTIME if isa == "scalar" else set())
     sections = _run("readelf", "-SW", _isa_object(build, isa))
@@ -131,7 +131,7 @@ def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
 
 
 # For each packed type of rhs, the matrix instructions that its kernels must have for all types of lhs. The tests on
-# software units (tests/software_units) replace these instructions by C++, and do not notice if one is missing.
+# software units replace these instructions by C++, and do not notice if one is missing.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

@@ -1,4 +1,4 @@
-"""Tests that each C++ file includes only the headers that RULES allow. The main rules:
+"""Tests that C++ files include only the headers that RULES allow. The main rules:
 
     python --loads .so--> ffi --> include <-- kernels
                           ffi --> proto
@@ -41,8 +41,8 @@ RULES = [
     (r"include/raggemm/(types|arithmetic|activation)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
     (r"kernels/isa/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
-    # Kernels are compiled for one instruction set. If they included inline functions of other headers, the linker could
-    # use the versions for this instruction set in all code.
+    # If kernels included inline functions of other headers, the linker could use versions for one instruction set in
+    # all code.
     (
         r"kernels/isa/.*",
         [
@@ -149,7 +149,7 @@ def test_public_headers_have_no_conditions(root):
 
 
 def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
-    """Returns the imports of each module. The name of a package means its __init__.py."""
+    """Returns the imports of each module."""
     sources = {path.relative_to(root / "python").with_suffix(""): path for path in (root / PYTHON).rglob("*.py")}
     names = {".".join(path.parts).removesuffix(".__init__"): source for path, source in sources.items()}
     imports: dict[str, set[str]] = {}

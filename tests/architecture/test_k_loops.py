@@ -1,4 +1,4 @@
-"""Tests in the disassembly that kernels for floats and for packed words keep all vectors of loops over k in registers.
+"""Tests in the disassembly that kernels for floats and packed words keep all vectors of loops over k in registers.
 
 A register tile that spills to the stack halves the speed, and tests of results do not notice.
 """
@@ -11,8 +11,8 @@ import pytest
 VECTOR = re.compile(r"%[xyz]mm")
 FMA = re.compile(r"vfn?madd|vpdpbus|vpmaddwd|vdpbf16ps|vpdpwss")
 STACK = re.compile(r"\(%rsp")
-# Pattern of the names of the tested kernels, which are those for float elements and for packed words. Kernels with
-# lookup tables for quantized elements may spill, because the tables do not fit into registers.
+# Names of the tested kernels. Kernels with lookup tables for quantized elements may spill, because the tables do not
+# fit into registers.
 KERNEL = re.compile(r"TileGemm<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|float|double), |WordSteps<.*\)2>)")
 
 

@@ -20,7 +20,7 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-# Pages whose examples need packages that .venv lacks. `./dev test --origins` runs these examples.
+# Pages whose examples need packages that .venv lacks. `./dev test --origins` runs them.
 OF_ORIGINS = {"docs/saving.md"}
 PAGES = _pages(pathlib.Path(__file__).resolve().parents[2])
 EXAMPLES = [
@@ -70,7 +70,7 @@ def test_each_frame_calls_the_next(frames):
     for (caller, definition), (callee, _) in itertools.pairwise(frames[:7]):
         name = callee.split("::")[-1]
         assert re.search(rf"\b{name}\(", definition.partition("{")[2]), f"{caller} does not call {name}"
-    # The definition of Team::Work lacks the name RunTile, because Run passes this function to it as a parameter.
+    # Team::Work gets RunTile as a parameter, so its definition lacks the name.
     assert "RunTile" in frames[3][1]
     assert "MicrokernelArgs" in frames[7][1] and "MicrokernelArgs" in frames[8][1]
 

@@ -1,5 +1,4 @@
-// Tests the contest of the benchmark, which compares results, measures the time of raggemm and its peers, and finds the
-// best peer.
+// Tests the contest of the benchmark, which compares results, measures times, and finds the best peer.
 #include "bench/contest.h"
 
 #include <algorithm>
@@ -46,8 +45,7 @@ Peer PeerOf(const char* name, decltype(Peer::run) run) {
   return peer;
 }
 
-// Returns a case whose calls read only 4 MiB of weights or write only 6 MiB of gradients, so the contest makes many
-// sets of operands.
+// Returns a case with only 4 MiB of weights or 6 MiB of gradients, so the contest makes many sets of operands.
 Case SmallCase(Mode mode) {
   Case c;
   c.name = "small";
@@ -59,8 +57,8 @@ Case SmallCase(Mode mode) {
   return c;
 }
 
-// Runs the contest of a case with these peers. All contests share one LimitsMeter, because its constructor fills
-// gigabytes of memory, which takes seconds.
+// Runs a contest. All contests share one LimitsMeter, because its constructor takes seconds to fill gigabytes of
+// memory.
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
   static LimitsMeter& meter = *new LimitsMeter;
   const Memory memory({c}, c.in);

@@ -15,7 +15,7 @@ LIMITS = {"threads": 2, "fma_gflops": 200.0, "overall_fma_gflops": 200.0, "read_
 
 
 def _case(rows=8, groups=4, **changes):
-    """Returns a case of a report. By default raggemm has 100 GFLOP/s, twice the best peer and half of the roofline."""
+    """Returns a case of a report. By default raggemm has twice the speed of the best peer and half of the roofline."""
     case = {
         "case": f"2048x768/rows{rows}",
         "regime": "sweep",

@@ -18,7 +18,7 @@ EXCLUDED = {
     "ThreadFailures": "qemu does not work with the resource limits of this test",
     "^Soak": "qemu uses more memory with each new thread",
 }
-# Python tests that run under qemu. Together they take ten minutes.
+# Python tests that run under qemu, in ten minutes.
 PYTHON_TESTS = (
     "test_package.py",
     "test_modes.py -k every_pattern",
@@ -26,7 +26,7 @@ PYTHON_TESTS = (
     "test_moe_mlp.py",
     "test_quantized_gemm.py",
 )
-# The packages of python/requirements.txt that these tests need.
+# Packages of python/requirements.txt that these tests need.
 REQUIREMENTS = "jax jaxlib numpy scipy ml_dtypes opt_einsum flatbuffers hypothesis sortedcontainers pytest iniconfig"
 REQUIREMENTS += " packaging pluggy Pygments"
 SCRIPT = """#!/bin/sh
@@ -49,7 +49,7 @@ def make_python(session, python: pathlib.Path, wheel: pathlib.Path) -> None:
     command = f"{python} -m pip install --quiet --no-deps --only-binary=:all: --python-version 3.11".split()
     command += [f"--platform={tag}_aarch64" for tag in tags]
     session.run(*command, "--target", f"{FOLDER}/site", "-r", f"{FOLDER}/requirements.txt", str(wheel), external=True)
-    # The script that runs Python in qemu is called python, so that tests can start Python again.
+    # The script that runs Python in qemu is called python, so that tests can start it again.
     (FOLDER / "python").write_text(SCRIPT.format(FOLDER))
     (FOLDER / "python").chmod(0o755)
 
@@ -75,7 +75,7 @@ def run_cpp_tests(session, steps, python: pathlib.Path) -> None:
     excluded = "|".join(EXCLUDED)
     assert all(re.compile(pattern) for pattern in EXCLUDED)
     steps.run("ctest", "ctest", "--preset", "aarch64", "-E", excluded, env={"RAGGEMM_TESTS_SLOWER": "10"})
-    # In these 180 seconds, fuzz_problems computes about 2,100 problems, on two cores of Zen 4.
+    # Computes about 2,100 problems on two cores of Zen 4.
     fuzz = ["qemu-aarch64-static", "-cpu", "max", f"{BUILD}/bin/fuzz_problems", "--seconds=180"]
     steps.run("random problems", *fuzz)
     for pattern, reason in EXCLUDED.items():

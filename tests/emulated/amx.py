@@ -14,7 +14,7 @@ BUILD, FOLDER, HERE = ROOT / "build/release", ROOT / "build/amx", ROOT / "tests/
 PACKAGES = ("bochs", "bochs-term", "bochsbios", "busybox-static", "cpio", "isolinux", "linux-headers-cloud-amd64")
 PACKAGES += ("linux-image-cloud-amd64", "lz4", "make", "syslinux-common", "xorriso")
 ISAS = ("amx", "avx512_bf16", "avx512_vnni", "avx512")
-MINUTES = 90  # time limit of an emulated machine, by the clock of the host
+MINUTES = 90  # time limit of a machine, by the host's clock
 
 
 def read_excluded() -> list[list[str]]:
@@ -26,8 +26,8 @@ def write_tasks(files: pathlib.Path) -> list[str]:
     rows = read_excluded()
     missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
     assert not missing, f"{HERE}/left_out.txt: {missing} do not exist"
-    # The recorded checksums lack products of unsigned bytes, so scalar code computes them here. Two cases are left
-    # out: they have fractional scales and end with an error.
+    # The recorded checksums lack products of unsigned bytes, so scalar code computes them. Two cases with fractional
+    # scales are left out, because they end with an error.
     unsigned = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
     driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *unsigned]
     found = subprocess.run(driver, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -97,9 +97,9 @@ BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
 
 
 def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
-    """Starts an emulated machine. Bochs gets a network namespace of its own, because its display listens on a port."""
+    """Starts an emulated machine, in its own network namespace, because the display of Bochs listens on a port."""
     bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
-    # By bochsrc.txt, the output of the serial port goes to file descriptor 3.
+    # By bochsrc.txt, the serial port writes to file descriptor 3.
     shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'
     return subprocess.Popen(root.entering("sh", "-c", shell, "sh", *bochs, folder=FOLDER / "image"))
 
@@ -108,7 +108,7 @@ def run(session) -> None:
     """Runs the tests on two emulated machines at the same time, because Bochs uses one thread.
 
     Bochs 3.0 is wrong for signed bytes on tiles: it multiplies them as unsigned. So the machine "others", which runs
-    the test programs, has a CPU without amx_int8. The machine "bytes" tests tiles with unsigned bytes.
+    the test programs, lacks amx_int8. The machine "bytes" tests tiles with unsigned bytes.
     """
     start = time.monotonic()
     root = debian.Root(session, FOLDER / "debian-13", *PACKAGES)

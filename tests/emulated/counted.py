@@ -4,8 +4,8 @@
 
 compares the cycles with those in bench/results/aarch64-counted.md, or with --record writes this file. Nothing is run.
 The basic block with the most product instructions is taken as a kernel's loop over k. This block has all loads, but no
-prefetches, which are in other blocks because they run only in some iterations. A subs instruction stands for the
-conditional branch at the end of the block.
+prefetches, which run only in some iterations. A subs instruction stands for the conditional branch at the end of the
+block.
 """
 
 import argparse
@@ -27,14 +27,14 @@ class Counted(NamedTuple):
 
     name: str
     file: str
-    traits: str  # Pattern of the template arguments in the kernel's symbol, without spaces and namespaces.
+    traits: str  # Pattern of the template arguments in the symbol, without spaces and namespaces.
     product: str  # Mnemonic of the product instruction.
     cores: tuple[str, ...]
 
 
 ALL = ("neoverse-n1", "neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m1")
 WITH_UNITS = ALL[1:4]
-# Number of product instructions that a core can start per cycle, by Arm's optimization guides of these cores.
+# Product instructions that a core can start per cycle, by Arm's optimization guides.
 PIPES = {"neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
 KERNELS = (
     Counted("f32 6x16", "neon", "NeonF32,FmaSteps<NeonF32,float,6,4,false,(ArithmeticId)0>", "fmla", ALL),
@@ -120,9 +120,9 @@ LLVM takes the model of an older core, Cyclone.
 
 
 def faults(rows: list[list[str]], recorded: str) -> list[str]:
-    """Returns a message for each wrong row of the table, and for each row that differs from the recorded one.
+    """Returns a message for each wrong row, and for each row that differs from the recorded one.
 
-    A row is wrong if a share of the peak is below LEAST, or if the loop spills registers to the stack.
+    A row is wrong if a share of the peak is below LEAST, or if the loop spills registers.
     """
     found = []
     for row in rows:

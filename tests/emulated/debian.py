@@ -12,7 +12,7 @@ import sys
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ("python3", "python3-venv")
-# Files of this system that programs in a chroot need for network access: host names, settings of pip, certificates.
+# Files of this system that programs in a chroot need for network access.
 FILES = ("etc/hosts", "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt")
 ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -22,7 +22,7 @@ ENVIRONMENT = {
 
 
 class NotCovered(Exception):
-    """Raised if a Debian 13 chroot cannot be made on this machine. The text of the exception says why."""
+    """Raised if a Debian 13 chroot cannot be made on this machine."""
 
 
 class Root:
@@ -59,7 +59,7 @@ class Root:
 
 
 def enter(root: pathlib.Path, folder: str, command: list[str]) -> None:
-    """Enters the chroot and runs a command there. unshare hides the chroot's mounts from other processes."""
+    """Runs a command in the chroot. unshare hides the chroot's mounts from other processes."""
 
     def mount(*arguments) -> None:
         subprocess.run(["mount", *map(str, arguments)], check=True)

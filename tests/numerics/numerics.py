@@ -1,9 +1,9 @@
 """Reports how far results are from the exact products: numerics.py [--short] [--out FILE.md]
 
-Multiplies matrices with even, cancelling, wide-range and denormal data in several dtypes, precisions and quantized
-formats. Compares raggemm, XLA's dot and numpy with the exact product. The report goes to stdout and to FILE.md, by
-default build/numerics.md. Errors are in units in the last place (ulp) of the result: the largest, the 99.9th
-percentile and the mean.
+Compares raggemm, XLA's dot and numpy with the exact product, for even, cancelling, wide-range and denormal data in
+several dtypes, precisions and quantized formats. The report goes to stdout and to FILE.md, by default
+build/numerics.md. Errors are in units in the last place (ulp) of the result: the largest, the 99.9th percentile and the
+mean.
 
 The exit code is 1 if an error of raggemm exceeds the tolerance of docs/numerics.md, or if two modes of raggemm give
 different bits for the same product. tests/oracle/reference.cc derives the tolerance.
@@ -28,10 +28,10 @@ from raggemm import GroupedTensor, QuantizedTensor, dequantize, gmm, grouped_gem
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUPS, ROWS, COLUMNS = 4, 16, 32
 LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (320,)
-CHAIN = 256  # Largest number of steps of k in an accumulation chain.
+CHAIN = 256  # Most steps of k in an accumulation chain.
 F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-PRODUCTS = {None: 1, X3: 3, X6: 6}  # Number of bf16 products that replace one f32 product.
+PRODUCTS = {None: 1, X3: 3, X6: 6}  # Bf16 products that replace one f32 product.
 SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Relative error that splitting into bf16 adds.
 
 
@@ -53,7 +53,7 @@ class Operands(NamedTuple):
 def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Returns the products of the groups, each element rounded only once.
 
-    The product of two elements must be exact in float64, so their binary digits add up to at most 53.
+    Products of two elements must be exact in float64: their binary digits add up to at most 53.
     """
     return np.array([[[math.fsum(row * column) for column in b.T] for row in a] for a, b in zip(lhs, rhs, strict=True)])
 
@@ -195,11 +195,11 @@ def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, 
 class Quantized(NamedTuple):
     name: str
     rhs: Callable[[jax.Array], QuantizedTensor]
-    lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # Quantizes lhs. None: lhs keeps `dtype`.
+    lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # None: lhs keeps `dtype`.
     dtype: type = BF16
-    sum_steps: int = 0  # Number of steps of k that share a scale, if scales multiply sums. 0: all steps.
-    scales_sums: bool = True  # True: scales multiply sums. False: scales multiply elements before the products.
-    rounds_elements: bool = False  # True: elements are rounded to bfloat16 after scaling.
+    sum_steps: int = 0  # Steps of k that share a scale, if scales multiply sums. 0: all steps.
+    scales_sums: bool = True  # False: scales multiply elements before the products.
+    rounds_elements: bool = False  # Rounding to bfloat16, after scaling.
 
 
 def _blocks(dtype: Any, steps: int, scale_dtype: Any = F32, **options: Any) -> Callable[[jax.Array], QuantizedTensor]:

@@ -15,7 +15,7 @@ float Polynomial(const std::vector<float>& coefficients, float x) {
 }
 
 // Returns e^x for x <= 0. Splits x into n * ln(2) + r, and approximates e^r by 1 + r + r^2 times a polynomial of five
-// coefficients. ln(2) is the difference of two floats, which has more digits than one float.
+// coefficients. ln(2) is the difference of two floats, for more digits.
 float Exp(float x) {
   if (std::isnan(x)) return x;
   x = std::max(x, -104.0F);
@@ -31,8 +31,7 @@ float Sigmoid(float x) {
   return (x < 0 ? e : 1.0F) / (e + 1);
 }
 
-// Returns the probability that a standard normal number is below x. The probability of numbers above |x| is e^(-x^2/2)
-// times a polynomial of (|x| - 3) / (|x| + 3).
+// Returns the normal CDF. For -|x| it is e^(-x^2/2) times a polynomial of (|x| - 3) / (|x| + 3).
 float NormalCdf(float x) {
   const float y = std::abs(x) > 15 ? 15 : std::abs(x), square = y * y, rest = std::fma(y, y, -square);
   float e = Exp(square * -0.5F);

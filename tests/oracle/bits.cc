@@ -30,8 +30,8 @@ struct Operands {
   int64_t k, n;
 };
 
-// Compiles a function twice, with and without the fma instruction of the CPU. Without the instruction, std::fma calls a
-// slow function of the C library, which would dominate the time of tests. Clang cannot do this for templates.
+// Compiles a function twice, with and without the CPU's fma. Without fma, std::fma calls a slow function of the C
+// library, which would dominate the time of tests. Clang cannot do this for templates.
 #if defined(__clang__) || !defined(__x86_64__)
 #define RAGGEMM_WITH_FMA
 #else
@@ -39,7 +39,7 @@ struct Operands {
 #endif
 
 // Adds k products to each of the n chains of a row of out. The inner loop is over columns, so that the compiler can
-// vectorize it. The fmas of a single column would wait for each other.
+// vectorize it.
 template <typename T>
 RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, T* __restrict chains) {
   for (int64_t kk = 0; kk < k; ++kk) {
@@ -47,8 +47,7 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
   }
 }
 
-// Smallest magnitude of sums that are computed without FlushingAdd. They are so far from denormals that flushing has no
-// effect on them.
+// Smallest magnitude of sums that are computed without FlushingAdd. Flushing does not change such sums.
 constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
@@ -129,15 +128,14 @@ std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64
 }
 
 // Returns the bf16 products that replace an f32 product, in their order. A pair has the indices of the parts of lhs and
-// rhs that are multiplied. Does not use the table of raggemm/arithmetic.h, so that tests compare both.
+// rhs that are multiplied. Does not use raggemm/arithmetic.h, so that tests compare both.
 std::vector<std::pair<int, int>> Products(Precision precision) {
   if (precision == Precision::kBf16X3) return {{1, 0}, {0, 1}, {0, 0}};
   return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
 }
 
-// Returns bf16 part `index` of x, for one of the bf16 products that replace an f32 product. `in_last` is true for the
-// last of these products, which multiplies the first parts. If x is NaN or rounds to an infinite bf16, x counts as zero
-// in all other products.
+// Returns bf16 part `index` of x, for one of the bf16 products. `in_last` is true for the last product, which
+// multiplies the first parts. If x is NaN or rounds to an infinite bf16, x counts as zero in all other products.
 float PartOf(float x, int index, bool in_last) {
   auto rest = static_cast<float>(Flushed(x));
   if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
@@ -146,8 +144,8 @@ float PartOf(float x, int index, bool in_last) {
 }
 
 // Splits the f32 elements of `rows`, which have k steps each, into bf16 parts. For each block of steps, the result has
-// one part of each element for each pair of Products, in the order of Products. The parts for one pair are filled up
-// with zeros to a multiple of `whole` steps.
+// one part of each element for each pair of Products, in order. Zeros fill up the parts for one pair to a multiple of
+// `whole` steps.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
@@ -167,8 +165,7 @@ std::vector<float> Split(Precision precision, const Arithmetic& rule, const std:
   return parts;
 }
 
-// Returns the totals of row i by the basic rule: the fma chains of each element are computed and added up one after the
-// other.
+// Returns the totals of row i by the basic rule: the fma chains of each element are added up one after the other.
 template <typename T>
 std::vector<T> Totals(const std::vector<Operands<T>>& terms, int64_t i) {
   std::vector<T> totals(terms[0].n);
@@ -211,8 +208,8 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Op
   return totals;
 }
 
-// Returns the number that kernels multiply for a stored element: the element minus its zero point. If scales multiply
-// elements, the number is multiplied by the element's scale, rounded to f32, and rounded to bf16 if bf16 is multiplied.
+// Returns the number that kernels multiply: the element minus its zero point. If scales multiply elements, the number
+// is multiplied by the scale, rounded to f32, and rounded to bf16 if bf16 is multiplied.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -268,8 +265,8 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   return terms;
 }
 
-// Computes the product of one group. A sum of type Sum covers all steps of k that share a scale, or all steps if no
-// scale multiplies sums. The scaled sums are added to a total of type T.
+// Computes the product of one group. A sum of type Sum covers all steps of k that share a scale, or all steps. The
+// scaled sums are added to a total of type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -306,8 +303,7 @@ class Product {
   }
 
  private:
-  // Returns the term whose lhs and rhs locate the scales of sums: the first one with steps of k. With ragged K, a group
-  // has one term per replica, and all have the same scales.
+  // Returns the term that locates the scales of sums: the first one with steps of k. All terms have the same scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }

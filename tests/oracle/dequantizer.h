@@ -12,18 +12,17 @@ class Dequantizer {
  public:
   Dequantizer(const GroupedGemmProblem& problem, bool is_lhs);
 
-  // Returns an element minus its zero point. If there is one zero point per group, zero_row is the index of the zero
-  // point of the element's group.
+  // Returns an element minus its zero point. If there is one zero point per group, zero_row is its index.
   double Element(int64_t index, int64_t zero_row) const;
-  // Returns the scale of an element, or 1 if there are no scales. If there is one scale per group, scale_row is the
-  // index of the scale of the element's group.
+  // Returns the scale of an element, or 1 if there are no scales. If there is one scale per group, scale_row is its
+  // index.
   double Scale(int64_t index, int64_t scale_row) const;
 
-  // Returns the number of successive steps of k whose sum is multiplied by a scale. 0: all steps. -1: there are no
-  // scales, or scales multiply elements instead.
+  // Returns the number of steps of k whose sum is multiplied by a scale. 0: all steps. -1: no scales, or scales
+  // multiply elements instead.
   int64_t sum_steps() const { return sum_steps_; }
   bool scales_elements() const { return scale_ != nullptr && sum_steps_ < 0; }
-  // Returns true if the product of an element and a scale is always a bf16 number, so that rounding to bf16 is exact.
+  // Returns true if the product of an element and a scale is always a bf16 number.
   bool scales_exactly() const;
 
  private:
@@ -32,7 +31,7 @@ class Dequantizer {
   const BufferDescriptor& x_;
   const Array* scale_ = nullptr;
   const Array* zero_ = nullptr;
-  int64_t rows_ = 1, cols_ = 1;  // Rows and columns of the matrix that stacks all stored matrices vertically.
+  int64_t rows_ = 1, cols_ = 1;  // Size of all stored matrices, stacked vertically.
   int64_t block_cols_ = 0;       // Columns of a column block. 0: the operand has another layout.
   int64_t sum_steps_ = -1;
 };

@@ -12,7 +12,7 @@ namespace {
 // Rounds the exact sum x + error to f32 once, to nearest even, as if the exponent had no lower limit. Then flushes a
 // result below the smallest normal number to zero.
 float RoundAndFlush(double x, double error) {
-  // Rounds x + error to odd in float64, so that the later rounding to f32 gives the same result as a single rounding.
+  // Rounds x + error to odd in float64, so that the result equals a single rounding.
   if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {
     x = std::nextafter(x, error > 0 ? HUGE_VAL : -HUGE_VAL);
   }
@@ -33,8 +33,8 @@ float FlushingAdd(double a, double b) {
 float OddSum(float a, float b) {
   if (std::abs(a) < std::abs(b)) std::swap(a, b);
   if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return a + b;
-  constexpr int kRoom = 32;   // Number of binary digits that the sum keeps below the last digit of the larger operand.
-  constexpr int kMost = 255;  // Exponent field of infinities and NaN, with all bits set.
+  constexpr int kRoom = 32;   // Binary digits that the sum keeps below the larger operand.
+  constexpr int kMost = 255;  // Exponent field of infinities and NaN.
   const auto field = [](float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & kMost); };
   const auto digits = [](float x) { return uint64_t{(std::bit_cast<uint32_t>(x) & 0x7fffff) | 0x800000} << kRoom; };
   const int distance = std::min(field(a) - field(b), 63);

@@ -16,8 +16,8 @@ inline T Flushed(T x) {
 float FlushingAdd(double a, double b);
 
 // Returns the sum of two f32 numbers that are not denormal, rounded to odd (Arithmetic::adds_pairs). Keeps the first 24
-// binary digits of the exact sum. If a lost digit is not zero, the last kept digit becomes 1. A sum beyond the largest
-// f32 becomes infinite, and a sum below the normal numbers becomes zero.
+// binary digits of the exact sum. If a lost digit is not zero, the last kept digit becomes 1. Sums beyond the largest
+// f32 become infinite, and sums below the normal numbers become zero.
 float OddSum(float a, float b);
 
 }  // namespace raggemm

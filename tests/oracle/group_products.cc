@@ -1,5 +1,4 @@
-// Finds the matrices that a call multiplies, from the operands of the caller only. Does not use the library's checks
-// and plans.
+// Finds the matrices that a call multiplies, without the library's checks and plans.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -13,7 +12,7 @@
 namespace raggemm {
 namespace {
 
-// The size of each group, and its start: the sum of the sizes of earlier groups of the same replica.
+// The size of each group, and its start in the replica.
 struct GroupSizes {
   std::vector<int64_t> size, start;
 };
@@ -34,8 +33,7 @@ struct Batch {
   int64_t problems = 1, replicas = 1, groups = 0, local_groups = 0;
 };
 
-// The indices of a processed group. `group` is its index among all groups, and `local` its index among the processed
-// groups.
+// The indices of a processed group. `group` counts all groups, and `local` only the processed ones.
 struct GroupIndex {
   int64_t problem, replica, group, local;
 };
@@ -44,7 +42,7 @@ struct GroupIndex {
 // block.
 class Operand {
  public:
-  // `cols` is the number of columns of out. It is only used for an rhs that is stored in column blocks.
+  // `cols` is the number of columns of out, only used for an rhs in column blocks.
   Operand(const BufferDescriptor& buffer, const Batch& batch, int64_t cols = 0, const Array* row_index = nullptr)
       : buffer_(buffer),
         batch_(batch),
@@ -86,8 +84,8 @@ class Operand {
     return Transposed(view);
   }
 
-  // Returns the matrix of a group with all ragged. Each problem has an equal share of the buffer. The matrices of the
-  // problem's groups are dense and back to back from the start of this share.
+  // Returns the matrix of a group with all ragged. Each problem has an equal share of the buffer, with dense matrices
+  // back to back from its start.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
@@ -103,7 +101,7 @@ class Operand {
 
   const BufferDescriptor& buffer_;
   const Batch& batch_;
-  const Array* row_index_;  // Stored row of each row of lhs. Null: rows are stored in order.
+  const Array* row_index_;  // Stored row of each row of lhs. Null: in order.
   GroupSizes first_, last_;
   int64_t rows_ = 1, cols_ = 1;
 };
@@ -189,8 +187,8 @@ struct Operands {
   }
 };
 
-// Returns a group's row in alpha, beta, bias, scales or zero points, which have `rows` rows: one for all groups, one
-// per processed group, or one per processed group and replica.
+// Returns a group's row in alpha, beta, bias, scales or zero points. They have one row, one per processed group, or one
+// per processed group and replica.
 int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
   if (rows == 1) return 0;
   const bool shared = rows == batch.problems * batch.local_groups;
@@ -199,7 +197,7 @@ int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
 }
 
 int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64_t p, int64_t r) {
-  // In the mode uniform, all values of group_offset are 0, and the array may have any shape, even an empty one.
+  // In the mode uniform, all values of group_offset are 0, and the array may have any shape.
   if (!problem.group_offset.has_value() || batch.mode == RaggedMode::kUniform) return 0;
   const bool single = ElementCount(*problem.group_offset) == 1;
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));

@@ -1,4 +1,4 @@
-// Finds the default bf16_sums rule of this CPU, without code of the library.
+// Finds the default bf16_sums rule of this CPU.
 #include <fstream>
 #include <iterator>
 #include <string>

@@ -84,8 +84,8 @@ Activated ApplyActivation(Activation activation, double x) {
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// Applies the activation to `want` and updates `bound`. No activation has a slope above 1.13, so an error of its
-// argument grows at most by this factor.
+// Applies the activation to `want` and updates `bound`. No activation has a slope above 1.13, so errors of its argument
+// grow at most by this factor.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
   if (!problem.gate) {
@@ -107,8 +107,7 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
            FormatOf(DType::kF32).SmallestSubnormal();
 }
 
-// Computes the expected value and the error bound of element (i, j) of a group's product. This is the definition of the
-// operation.
+// Computes the expected value and the error bound of element (i, j) of a group's product.
 //
 // Proof that results by the rule of raggemm/grouped_gemm.h, called r, are within the bound of the expected value
 // `want`. eps is the distance from 1 to the next number of a type, and tiny is the smallest denormal. The index c means
@@ -162,9 +161,8 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 // this. A part of x that is flushed to zero is less than the smallest normal number, so the product loses less than
 // that number times the other operand.
 //
-// Scales that multiply sums: three operations per sum are rounded: the product of both scales, the product of this with
-// the sum, and the addition to the total. Each sum starts new chains. Sums of integers are rounded to the compute type
-// once.
+// Scales that multiply sums: per sum, the product of both scales, its product with the sum, and the addition to the
+// total are rounded. Each sum starts new chains. Sums of integers are rounded to the compute type once.
 //
 // Scales that multiply elements: a scaled element is off by half a unit in its last digit, unless element and scale
 // have so few digits that their product is exact. `want` is computed with the scaled elements before this rounding.
@@ -236,8 +234,8 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
   return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
 }
 
-// Finds the group of an element of out fast, even among a million groups. Sorts the groups that have elements by their
-// first element, and takes the last group that begins at or before a position. Letters name the groups of elements:
+// Finds the group of an element of out fast, even among a million groups: sorts the groups that have elements by the
+// first one, and takes the last one that begins at or before a position. Letters name the groups of elements:
 //
 //   ragged rows, or a matrix for each group       ragged columns
 //     aaaa     position of the element              aabc    position of the element of the first row
@@ -252,12 +250,12 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // Returns the group of an element, and the element's row and column in the group's matrix. The group is null if the
-  // element belongs to no group.
+  // Returns the group of an element, or null if it belongs to none, and the element's row and column in the group's
+  // matrix.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
-    // `row` is the number of elements from one row of out to the next, and `matrix` that of a whole matrix. With ragged
-    // columns, all groups of a replica are columns of one matrix.
+    // `row` is the number of elements of a row of out, and `matrix` of a whole matrix. With ragged columns, all groups
+    // of a replica are columns of one matrix.
     const int64_t row = groups_[0]->out.row_step, matrix = groups_[0]->out.rows * row;
     for (const int64_t begin : {element, element - element % matrix + element % row}) {
       const auto next =

@@ -44,8 +44,7 @@ class ReferenceTest : public testing::Test {
     return Matrix(std::move(dims), std::vector<double>(elements));
   }
 
-  // Returns the expected values of all elements. Checks that ComputeReferenceAt returns the same value and bound for
-  // each single element.
+  // Returns all expected values. Checks that ComputeReferenceAt returns the same values and bounds.
   std::vector<double> Want() {
     const absl::StatusOr<Reference> all = ComputeReference(problem_);
     EXPECT_TRUE(all.ok()) << all.status();
@@ -79,7 +78,7 @@ TEST_F(ReferenceTest, RaggedM) {
   EXPECT_THAT(Want(), ElementsAre(12, -1, -1, 0));
 
   problem_.lhs =
-      // lhs has the matrix [K,1] of the first group, then the matrix [K,2] of the second group.
+      // The matrix [K,1] of the first group, then [K,2] of the second group.
       Matrix({2, 4}, {1, 2, 3, 5, 4, 6, 0, 0});
   problem_.lhs.is_trans = true;
   problem_.lhs.last_dims = Sizes({1, 2});
@@ -88,14 +87,14 @@ TEST_F(ReferenceTest, RaggedM) {
 }
 
 TEST_F(ReferenceTest, RaggedMWithProblemsAndReplicas) {
-  problem_.lhs = Matrix({8, 1}, {1, 2, 3, 4, 5, 6, 7, 8});  // Two problems with two replicas of two rows each.
+  problem_.lhs = Matrix({8, 1}, {1, 2, 3, 4, 5, 6, 7, 8});  // Two problems, each with two replicas of two rows.
   problem_.rhs = Matrix({4, 1, 1}, {1, 10, 100, 1000});
   problem_.out = Out({8, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 0, 1, 2, 0, 0, 2}, {2, 2, 2});
   EXPECT_THAT(Want(), ElementsAre(1, 20, 30, 0, 500, 600, 7000, 8000));
-  problem_.alpha = Values({4}, {2, 3, 4, 5});  // alpha has one value for each group of each problem.
+  problem_.alpha = Values({4}, {2, 3, 4, 5});  // One value for each group of each problem.
   EXPECT_THAT(Want(), ElementsAre(2, 60, 90, 0, 2000, 2400, 35000, 40000));
-  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // alpha has one value for each group of each replica.
+  problem_.alpha = Values({8}, {2, 3, 4, 5, 6, 7, 8, 9});  // One value for each group of each replica.
   EXPECT_THAT(Want(), ElementsAre(2, 60, 150, 0, 3000, 3600, 63000, 72000));
 }
 
@@ -158,9 +157,9 @@ TEST_F(ReferenceTest, Uniform) {
 }
 
 TEST_F(ReferenceTest, AllRagged) {
-  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // lhs has a 1x1 matrix for group 0, and a 2x2 matrix for group 1.
-  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix.
-  problem_.out = Out({5});  // Group 0 has a 1x2 matrix, and group 1 a 2x1 matrix. Element 4 belongs to no group.
+  problem_.lhs = Matrix({5}, {1, 2, 3, 4, 5});  // A 1x1 and a 2x2 matrix.
+  problem_.rhs = Matrix({4}, {1, 2, 10, 100});  // A 1x2 and a 2x1 matrix.
+  problem_.out = Out({5});                      // A 1x2 and a 2x1 matrix. Element 4 belongs to no group.
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 2});
   problem_.lhs.last_dims = problem_.rhs.first_dims = Sizes({1, 2});
   problem_.rhs.last_dims = problem_.out.last_dims = Sizes({2, 1});
@@ -169,9 +168,9 @@ TEST_F(ReferenceTest, AllRagged) {
 }
 
 TEST_F(ReferenceTest, AxisBoundary) {
-  problem_.lhs = Matrix({2, 2, 1}, {1, 2, 3, 4});  // The shape is [M,K], with K in two axes.
+  problem_.lhs = Matrix({2, 2, 1}, {1, 2, 3, 4});  // [M,K], with K in two axes.
   problem_.lhs.axis_boundary = 1;
-  problem_.rhs = Matrix({1, 2, 1, 1}, {1, 10});  // The shape is [G,K1,K2,N], with K = K1*K2.
+  problem_.rhs = Matrix({1, 2, 1, 1}, {1, 10});  // [G,K1,K2,N], with K = K1*K2.
   problem_.rhs.axis_boundary = 3;
   problem_.out = Out({2, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({2});
@@ -184,7 +183,7 @@ TEST_F(ReferenceTest, GroupOffset) {
   problem_.out = Out({3, 1});
   problem_.lhs.first_dims = problem_.out.first_dims = Sizes({1, 1, 1});
   problem_.group_offset = Sizes({1}, {1});
-  problem_.bias = Values({1, 1}, {0.5});  // One row of bias for group 1, the only processed group.
+  problem_.bias = Values({1, 1}, {0.5});  // For group 1, the only processed group.
   EXPECT_THAT(Want(), ElementsAre(0, 20.5, 0));
 }
 
@@ -212,7 +211,7 @@ TEST_F(ReferenceTest, Bound) {
   EXPECT_THAT(ComputeReference(problem_)->bound, ElementsAre(DoubleEq(0x1p-52 * (259 * 256 + 256)), 0.0));
 }
 
-// Tests that error bounds are small, because large bounds would hide wrong results.
+// Large bounds would hide wrong results.
 TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   float lhs = 1.5, rhs = -2.5, out = 0, scale = 3;
   const int64_t dims[] = {1, 1, 1};

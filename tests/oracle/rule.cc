@@ -11,8 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the length of axis K of lhs, of all groups together if groups divide this axis. With all ragged, returns the
-// number of elements of lhs.
+// Returns the length of axis K of lhs, of all groups together if groups divide it, or with all ragged the number of
+// elements of lhs.
 int64_t StepsOf(const GroupedGemmProblem& problem) {
   const BufferDescriptor &lhs = problem.lhs, &rhs = problem.rhs;
   const auto rank = static_cast<int64_t>(lhs.dims.size());

@@ -1,5 +1,5 @@
 // Decides the numeric rule of a call and the types that it multiplies, by the text of raggemm/problem.h and
-// raggemm/grouped_gemm.h, without code of the library.
+// raggemm/grouped_gemm.h.
 #ifndef RAGGEMM_TESTS_ORACLE_RULE_H_
 #define RAGGEMM_TESTS_ORACLE_RULE_H_
 
@@ -10,8 +10,8 @@ namespace raggemm {
 
 struct Rule {
   Arithmetic arithmetic;
-  DType lhs, rhs;  // Types in which elements of lhs and rhs are multiplied.
-  bool integers;   // True: products of integers are summed in s32.
+  DType lhs, rhs;  // Types that are multiplied.
+  bool integers;   // True: products are summed in s32.
 };
 
 // Returns the rule of a call. The bf16_sums rule comes from the problem, else from the environment variable

@@ -11,8 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the value of the bits of a float format or a scale. Moves the fields of the format to the fields of a double,
-// which has another exponent bias and more fraction bits.
+// Returns the value of the bits of a float format or a scale. Moves its fields to those of a double, which has another
+// exponent bias and more fraction bits.
 double Decode(const Format& format, uint64_t bits) {
   if (format.role == Role::kScale) {
     return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);

@@ -4,12 +4,12 @@
 
 For each model the demo measures the expert block of a prefill layer and of a decode step. It compares raggemm, with
 separate products and in one call, with jax.lax.ragged_dot and the faster of two hand-written loops. For the prefill of
-one model it also measures the gradients of a loss with respect to x and all weights. Before the measurements it checks
-samples of raggemm's products against float64, the result of every contender's block against that of raggemm's products,
-and gradients against those with jax.lax.ragged_dot. It needs two cores, 10 GiB of memory and less than a minute.
---weights quantizes the weights. raggemm then multiplies the quantized weights, and the alternatives dequantize them.
-The table has raggemm with bfloat16 weights in place of the one call, and no gradients. --long adds Mixtral 8x7B,
-measures longer, and measures raggemm on all recorded rows.
+one model it also measures gradients with respect to x and all weights. Before the measurements it checks samples of
+raggemm's products against float64, the result of every contender's block against that of raggemm's products, and
+gradients against those with jax.lax.ragged_dot. It needs two cores, 10 GiB of memory and less than a minute. --weights
+quantizes the weights. raggemm then multiplies the quantized weights, and the alternatives dequantize them. The table
+has raggemm with bfloat16 weights in place of the one call, and no gradients. --long adds Mixtral 8x7B, measures longer,
+and measures raggemm on all recorded rows.
 """
 
 import argparse
@@ -32,16 +32,16 @@ from raggemm_demo.layers import Layer, Weights, expert_products, make_loss, rand
 from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-# The model that only --long adds, because it takes a third of the time of a run with all three models.
+# The model that only --long adds, because it takes a third of the time.
 LONG_MODEL = "mixtral-8x7b"
 BFLOAT16 = "raggemm, bfloat16"
-# Approximate numbers of rows to which prefill layers are reduced, for the forward pass and for gradients. All rows
-# would take long, because jax.lax.ragged_dot multiplies every row by every expert.
+# Approximate rows of reduced prefill layers, forward and for gradients. All rows would take long, because
+# jax.lax.ragged_dot multiplies every row by every expert.
 PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
 class Effort(NamedTuple):
-    rounds: int  # largest number of timed runs of a contender
+    rounds: int  # most timed runs of a contender
     seconds: float  # total of a contender's timed runs, after which it starts no further run
 
 
@@ -49,9 +49,8 @@ SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
 
 
 class Program:
-    """A function compiled for its arguments. Each run writes its results over those of the previous run. In fresh
-    memory, times would include page faults: raggemm's gradients, which have 1.2 GB, took between 250 and 1120 ms that
-    way."""
+    """A function compiled for its arguments. Each run overwrites the results of the previous run. In fresh memory,
+    times would include page faults: raggemm's gradients, 1.2 GB, took between 250 and 1120 ms."""
 
     def __init__(self, function: Callable, *args: Any):
         self._args = args
@@ -70,7 +69,7 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Waits until the process is idle, at most 2 s. After a run XLA frees temporaries, and doing so would slow the next
+    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, which would slow the next
     run."""
     for _ in range(100):
         before = time.process_time()
@@ -80,7 +79,7 @@ def wait_until_quiet() -> None:
 
 
 def median_ms(programs: Mapping[str, Program], effort: Effort) -> dict[str, float]:
-    """Measures programs in turn, so that changes of the machine's speed affect all. Returns median times by name."""
+    """Returns median times by name. Runs programs in turn, so that changes of the machine's speed affect all."""
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(effort.rounds):
         for name, program in programs.items():
@@ -139,8 +138,7 @@ def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Eff
     for name, call in calls.items():
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         programs[name] = Program(*call)
-        # With quantized weights the tolerance is twice as large, because most contenders also round the dequantized
-        # weights to bfloat16.
+        # Twice the tolerance, because most contenders also round the dequantized weights to bfloat16.
         share = 1.0 if plain is None else 0.5
         checks.add(title, results_errors(name, programs[name].output, products.y, share))
     return {"phase": layer.phase, "error": error, **_figures(layer, programs, effort)}
@@ -156,7 +154,7 @@ def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks
         print(f"{title}: {name}", file=sys.stderr, flush=True)
         loss = make_loss(blocks(layer.padded_size)[name])
         programs[name] = Program(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
-        # Gradients are rounded to bfloat16 more often than the output y, so their tolerance is twice as large.
+        # Gradients have twice the tolerance, because they are rounded to bfloat16 more often than y.
         want = programs[RAGGED_DOT].output
         error = max(error, checks.add(title, results_errors(name, programs[name].output, want, 0.5)))
     return {"phase": "grad", "error": error, **_figures(layer, programs, effort)}
@@ -182,7 +180,7 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.{0 if value >= 100 else 1}f}"
 
 
-# The columns of the table: two lines of heading, width, and a function that returns the cell of a row.
+# The columns of the table: two lines of heading, width, and the cell of a row.
 _COLUMNS: tuple[tuple[str, str, int, Callable[[dict[str, Any]], str]], ...] = (
     ("", "model", 13, lambda row: row["model"]),
     ("", "phase", 7, lambda row: row["phase"]),
@@ -219,7 +217,7 @@ def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
 
 def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
     """Yields the table's rows for the layers of a model, which share their weights. If effort is LONG, also prints
-    raggemm's times on all recorded rows of layers that the table shows with fewer rows."""
+    raggemm's times on all recorded rows of reduced layers."""
     weights, plain = random_weights(layers[0]), None
     if format is not None:
         quantize = jax.jit(FORMATS[format].quantized)

@@ -16,27 +16,26 @@ import numpy as np
 from raggemm_demo.formats import Dequantized
 from raggemm_demo.layers import Products, Weights
 
-# Largest number of weights that the check of one product reads: those of 10 experts of 2048 x 768. Two experts are
-# checked even if they have more.
+# Most weights that the check of one product reads: those of 10 experts of 2048 x 768. At least two experts are checked.
 _SAMPLED_WEIGHTS = 2**24
-_WIDENED = 2**17  # Number of weights that are converted to float64 at once, so that they fit into caches.
-_SAMPLED_ROWS = 4  # Largest number of rows that are checked in a sampled group.
+_WIDENED = 2**17  # Weights that are converted to float64 at once, so that they fit into caches.
+_SAMPLED_ROWS = 4  # Most rows that are checked in a sampled group.
 
 _Array = jax.Array | np.ndarray
 
 
-@jax.jit  # jit fuses loops. Unfused, each loop would pass over gigabytes of weight gradients.
+@jax.jit  # Without jit, each loop would pass over gigabytes of weight gradients.
 def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
     def lengths(a: jax.Array) -> jax.Array:
         squares = jnp.square(a)
         while squares.ndim > 1:
-            # Sums one axis at a time: this takes 0.6 of the time of summing both axes at once.
+            # Sums one axis at a time, in 0.6 of the time of both axes at once.
             squares = squares.sum(1)
         return jnp.sqrt(squares)
 
     got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))
     distance = lengths(got - reference)
-    # If an entry of the reference is zero, such as the gradient of an expert without rows, only exact zeros agree.
+    # If an entry of the reference is zero, only exact zeros agree.
     return jnp.where(distance == 0, 0, 256 * distance / lengths(reference))
 
 
@@ -44,15 +43,14 @@ def disagreement(got: jax.Array, reference: jax.Array) -> float:
     """Returns the largest distance between an entry of got and the same entry of the reference.
 
     Entries are indices of the first axis: rows, or matrices of experts. A scalar is one entry. The unit is 1/256 of the
-    norm of the reference entry. Correct results may differ by this much, because the block rounds values to bfloat16,
-    with a relative error of up to 1/256.
+    norm of the reference entry. Correct results may differ by this much, because the block rounds values to bfloat16.
     """
     ratio = np.asarray(_disagreements(got, reference))
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))
 
 
 def _float64(x: np.ndarray) -> np.ndarray:
-    if x.dtype == jnp.bfloat16:  # Widens the bits to float32. NumPy's own conversion takes ten times as long.
+    if x.dtype == jnp.bfloat16:  # NumPy's own conversion takes ten times as long.
         x = (x.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return x.astype(np.float64)
 
@@ -77,8 +75,8 @@ def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: f
 
 
 def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
-    """Returns `count` members of the population, or all if there are fewer: the members `always`, then a sample of the
-    others with a fixed seed."""
+    """Returns `count` members of the population, if there are so many: `always`, then a sample of the others with a
+    fixed seed."""
     others = [i for i in population if i not in always]
     return [*set(always), *random.Random(5).sample(others, min(len(others), max(0, count - len(set(always)))))]
 

@@ -61,8 +61,7 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
             rows = lax.dynamic_slice_in_dim(padded, first[g], padded_size)
             gate, up, down = (_expert_matrix(w, g) for w in weights)
             gated = gated_product(_dot(rows, gate, dtype), _dot(rows, up, dtype))
-            # The padding rows of this expert overwrite the first rows of later experts. The loop computes those rows
-            # later.
+            # Padding rows overwrite the first rows of later experts, which the loop computes later.
             return lax.dynamic_update_slice_in_dim(y, _dot(gated, down, dtype), first[g], 0)
 
         def active_expert(g: jax.Array, y: jax.Array) -> jax.Array:

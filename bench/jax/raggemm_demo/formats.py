@@ -15,8 +15,7 @@ from raggemm import QuantizedTensor, quantize
 class Format:
     dtype: Any
     scale_dtype: Any = jnp.float32
-    # Number of steps of k that share a scale. If it does not divide K, their greatest common divisor is used. None: all
-    # steps of k share a scale.
+    # Steps of k that share a scale, or their greatest common divisor with K. None: all steps share a scale.
     block: int | None = None
 
     def quantized(self, weights: jax.Array) -> QuantizedTensor:
@@ -36,8 +35,7 @@ FORMATS = {
 
 
 class Dequantized:
-    """Wraps a QuantizedTensor [experts,K,N]. Item g is the matrix of expert g in float64, dequantized when it is
-    read."""
+    """Wraps a QuantizedTensor [experts,K,N]. Reading item g dequantizes the matrix of expert g to float64."""
 
     def __init__(self, tensor: QuantizedTensor):
         self._data, self._scale = np.asarray(tensor.data), np.asarray(tensor.scale)

@@ -26,7 +26,7 @@ RECORDED = pathlib.Path(__file__).parents[3] / "proto" / "cases" / "moe.textprot
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A recorded layer: the shapes of its experts, and their numbers of rows."""
+    """A recorded layer."""
 
     model: str
     phase: str  # prefill or decode
@@ -52,8 +52,8 @@ class Layer:
         return -(-max(self.sizes) // 8) * 8
 
     def with_rows(self, rows: int) -> "Layer":
-        """Returns the layer reduced to about `rows` rows. Every expert with rows keeps at least one. Its rows beyond
-        the first are reduced by the same factor for all experts, so that the load imbalance stays."""
+        """Returns the layer reduced to about `rows` rows. Every expert with rows keeps at least one. All other rows are
+        reduced by the same factor, so that the load imbalance stays."""
         spare = self.rows - self.active
         scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
         return dataclasses.replace(self, sizes=tuple(1 + int((s - 1) * scale) if s else 0 for s in self.sizes))
@@ -68,7 +68,7 @@ class Weights(NamedTuple):
 
 
 def recorded_layers() -> list[Layer]:
-    """Returns the recorded layers. The layers of one model are adjacent."""
+    """Returns the recorded layers, model by model."""
     layers = []
     for text in RECORDED.read_text().split("\ncases {")[1:]:
         fields = re.findall(r'(\w+): ("[^"]*"|\[[\d,]*\]|\d+)', text)
@@ -81,9 +81,8 @@ def recorded_layers() -> list[Layer]:
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
     # Fills the matrices with copies of a block of about 2^22 random numbers, because models have billions of weights.
-    # The length of the block makes rows and matrices begin at different numbers. Each number has a random sign and
-    # mantissa, and two random bits of the exponent, for magnitudes from 2^-7 to 2^-3. Normally distributed numbers
-    # would take ten times as long.
+    # The length of the block makes rows and matrices begin at different numbers. Sign, mantissa and two bits of the
+    # exponent are random, for magnitudes from 2^-7 to 2^-3. Normally distributed numbers would take ten times as long.
     size = int(np.prod(shape))
     words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)
     bits = words.view(np.uint16)

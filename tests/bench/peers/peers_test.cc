@@ -1,5 +1,4 @@
-// Tests that the list of other libraries (peers) is complete, and that each of them uses the number of threads that it
-// is given.
+// Tests that the list of peers is complete, and that each peer uses the number of threads that it is given.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,13 +29,13 @@ const char* const kPeers[] = {"onednn",
                               "mkl",
                               "mkl-batch"};
 
-// Returns the CPU time of each thread of this process in seconds, by the id of the thread.
+// Returns the CPU seconds of each thread of this process, by thread id.
 std::map<int, double> ThreadSeconds() {
   std::map<int, double> seconds;
   DIR* const tasks = opendir("/proc/self/task");
   while (const dirent* entry = readdir(tasks)) {
     const int thread = std::atoi(entry->d_name);
-    // Id that Linux gives to the CPU clock of the thread. clock_getcpuclockid only returns clocks of processes.
+    // Linux's id of the thread's CPU clock. clock_getcpuclockid only returns clocks of processes.
     const auto clock = static_cast<clockid_t>((~static_cast<unsigned>(thread) << 3U) | 6U);
     timespec time;
     if (thread != 0 && clock_gettime(clock, &time) == 0) {
@@ -47,7 +46,7 @@ std::map<int, double> ThreadSeconds() {
   return seconds;
 }
 
-// A library that used more threads than it is given would make the comparison unfair.
+// A library with more threads would make the comparison unfair.
 TEST(PeersTest, UseTheThreadsThatTheyAreGiven) {
   constexpr int64_t kSize = 768;
   constexpr double kSeconds = 0.1;
