@@ -69,7 +69,7 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 32 rows    243     269
   //
   // The constants in rhs_layout.h and strategy.cc were measured on Emerald Rapids. On Zen 3, memory_bytes_per_cycle,
-  // cycles_per_call and block_bytes are those of Emerald Rapids, with which calls were tested.
+  // cycles_per_call and block_bytes were not measured. They are those of Emerald Rapids, with which calls were tested.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
