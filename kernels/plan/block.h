@@ -61,7 +61,7 @@ struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index);
 };
 
-// A block of rhs: the rows [k, k + steps) and the columns [col, col + cols) of the tile.
+// A block of rhs: its rows [k, k + steps) and columns [col, col + cols), counted from the first column of the tile.
 struct Block {
   GroupGemm gemm;         // With ragged K, gemm.replica has this block's steps of k.
   int64_t first_replica;  // Value of gemm.replica in the tile's first block.

@@ -48,7 +48,7 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  // Smallest number of steps of a block.
+  // `least` is the smallest number of steps of a block. With split f32, a block has a whole KC block.
   const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);

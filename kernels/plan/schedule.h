@@ -16,7 +16,7 @@ namespace raggemm {
 
 struct OperandAccess {
   DType type = DType::kF32;          // Type that kernels and packers read: stored or dequantized.
-  Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null: they have it already.
+  Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null: they have this type.
   const Packers* pack = nullptr;
 };
 
