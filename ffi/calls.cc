@@ -81,7 +81,7 @@ struct RequiredSlot {
   absl::string_view name;
   Array MoeMlpProblem::*operand;
 };
-// The required operands of moe_mlp_backward. moe_mlp requires all of them but the last one.
+// The required operands of moe_mlp_backward. moe_mlp requires all but the last one.
 constexpr RequiredSlot kRequiredSlots[] = {
     {"x", &MoeMlpProblem::x},
     {"row_tokens", &MoeMlpProblem::row_tokens},

@@ -1,4 +1,4 @@
-// The custom calls. Each binds its buffers to a problem, then calls a function of the library with this problem.
+// The custom calls. Each binds its buffers to a problem, then calls a function of the library.
 #ifndef RAGGEMM_FFI_CALLS_H_
 #define RAGGEMM_FFI_CALLS_H_
 
@@ -19,16 +19,14 @@
 
 namespace raggemm {
 
-// Base of the decoded custom calls. The workspace is in one of XLA's buffers. Derived structs have the problem, whose
-// arrays are the other buffers.
+// Base of the decoded custom calls. Derived structs have the problem.
 struct DecodedCall {
   Options options;   // Options from the attributes, and the pool from the handler.
-  NamedSlots named;  // Dims arrays, optional operands and optional results that this call has.
+  NamedSlots named;  // Names of the dims arrays, optional operands and optional results of this call.
   absl::Span<int64_t> workspace;
 };
 
-// Satisfied by a class with the members that the handlers of a custom call use. `config` is a message with the options
-// and on_error. FillOutWithNaN needs an overload for `problem`.
+// Satisfied by a class with the members that the handlers of a custom call use.
 template <class Call>
 concept IsCustomCall = std::derived_from<Call, DecodedCall> && requires(Call call, BufferReader& buffers) {
   { Call::kDescription } -> std::convertible_to<const CustomCall&>;
@@ -36,10 +34,10 @@ concept IsCustomCall = std::derived_from<Call, DecodedCall> && requires(Call cal
   // Applies the attributes in `config` to `problem`, and parses the lists of dims arrays, operands and results into
   // `named`.
   { call.ApplyAttributes() } -> std::same_as<absl::Status>;
-  // Sets the arrays of `problem` to the buffers of the call. Does not read the workspace.
+  // Sets the arrays of `problem`, but does not read the workspace.
   call.ReadBuffers(buffers);
   { call.Run() } -> std::same_as<absl::Status>;
-  // Returns the plan of the call as text. The text is empty for moe_mlp_backward, which has none.
+  // Returns the plan as text, empty for moe_mlp_backward.
   { call.PlanText() } -> std::same_as<absl::StatusOr<std::string>>;
   { FillOutWithNaN(call.problem, call.workspace) } -> std::same_as<absl::Status>;
 };

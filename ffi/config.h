@@ -1,5 +1,4 @@
-// Applies the messages of proto/config.proto to problems. Checks at compile time that enumerators of the messages have
-// the same numbers as those of the library.
+// Applies the messages of proto/config.proto to problems.
 #ifndef RAGGEMM_FFI_CONFIG_H_
 #define RAGGEMM_FFI_CONFIG_H_
 

@@ -95,8 +95,8 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
   return absl::OkStatus();
 }
 
-// Makes Protobuf build its tables of a message now, while the library is loaded. Protobuf would build them at the first
-// use, and would stay broken if memory were short then.
+// Makes Protobuf build its tables while the library is loaded. If Protobuf built them at the first use, it would stay
+// broken if memory were short.
 template <typename Config>
 void MakeTablesOf() {
   const Config config;
@@ -119,7 +119,7 @@ constexpr auto kSlots = [] {
   return all;
 }();
 
-// Returns true for a word that is safe in an error message: it cannot end a line, and looks like a name.
+// Returns true for a word that is safe in an error message, because it cannot end a line.
 bool IsWord(absl::string_view text) {
   if (text.empty() || text.size() > kLongestWord) return false;
   if (!absl::ascii_isalpha(text[0]) && text[0] != '_') return false;
@@ -295,7 +295,7 @@ void AdviseHugePages(void* data, size_t bytes) {
   constexpr size_t kHugePage = 2 << 20;
   const size_t before = -reinterpret_cast<uintptr_t>(data) % kHugePage;
   if (bytes < before + kHugePage) return;
-  // Ignores an error of madvise: without huge pages, a call is only slower.
+  // Without huge pages, a call is only slower.
   madvise(static_cast<char*>(data) + before, (bytes - before) / kHugePage * kHugePage, MADV_HUGEPAGE);
 }
 

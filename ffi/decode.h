@@ -18,17 +18,17 @@
 
 namespace raggemm {
 
-// The description of a custom call: the names of its operands and results, in order.
+// The names of a custom call, of its operands and of its results, in order.
 struct CustomCall {
   absl::string_view name;  // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
   absl::Span<const absl::string_view> operands;
-  // Dims arrays, which every call has. Their shape is [0] if the attribute `ragged` does not name them.
+  // Dims arrays. Their shape is [0] if the attribute `ragged` does not name them.
   absl::Span<const absl::string_view> ragged;
-  // Operands that a call has only if its attribute `operands` names them.
+  // Operands of calls whose attribute `operands` names them.
   absl::Span<const absl::string_view> optional_operands;
   absl::Span<const absl::string_view> results;
-  // Results that a call has only if its attribute `results` names them. After them, the vector int64_workspace is the
-  // last result of every call.
+  // Results of calls whose attribute `results` names them. After them, the vector int64_workspace is the last result of
+  // every call.
   absl::Span<const absl::string_view> optional_results;
 
   size_t least_operands() const { return operands.size() + ragged.size(); }
@@ -41,8 +41,8 @@ struct NamedSlots {
   SlotIndices ragged, operands, results;
 };
 
-// Sets the fields of `config`, a message of proto/config.proto, from the attributes of a call. Returns InvalidArgument
-// for an unknown attribute, a wrong type or an unknown enum value.
+// Sets the fields of `config`, a message of proto/config.proto. Returns InvalidArgument for an unknown attribute, a
+// wrong type or an unknown enum value.
 absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
 
 // Sets `options`. InvalidArgument if `isa` is neither AUTO nor the name of an ISA of AllIsas, or `threads` is not in
@@ -50,17 +50,16 @@ absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf:
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 
-// Appends to `indices` the index in `names` of each entry of a comma-separated list. InvalidArgument for an unknown or
-// repeated entry.
+// Appends the index in `names` of each entry of a comma-separated list. InvalidArgument for an unknown or repeated
+// entry.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
-// Parses `list`, a comma-separated list of slot=word, into `names`. The words in `names` point into `list`. A slot is a
-// name of kMatrixSlots, kDimsSlots or kOperandSlots. InvalidArgument for an unknown or repeated slot, or a word that
-// does not match [A-Za-z_][A-Za-z0-9_.]{0,63}.
+// Parses `list`, a comma-separated list of slot=word, into `names`, which then points into `list`. InvalidArgument for
+// an unknown or repeated slot, or a word that does not match [A-Za-z_][A-Za-z0-9_.]{0,63}.
 absl::Status ParseOperandNames(absl::string_view list, OperandNames& names);
 
-// Reads the operands and results of a call, in order. Stops at the first error.
+// Reads the buffers of a call in order. Stops at the first error.
 class BufferReader {
  public:
   BufferReader(const CustomCall& description, const NamedSlots& named, const xla::ffi::RemainingArgs& operands,
@@ -68,10 +67,9 @@ class BufferReader {
 
   void ReadOperand(absl::string_view word, Array& array);
   void ReadResult(absl::string_view word, Array& array);
-  // Checks that the next operand, a dims array that the attribute `ragged` does not name, has the shape [0].
+  // Skips a dims array that the attribute `ragged` does not name.
   void SkipOperand(absl::string_view word);
-  // Returns the workspace, the last result of a call. Returns the first error instead if this or an earlier buffer was
-  // wrong. InvalidArgument:
+  // Returns the workspace, the last result of a call, or the first error of any buffer. InvalidArgument:
   //
   // - The call has too few operands or results, or not as many optional ones as its attribute names.
   // - A buffer has an element type that is no DType.
@@ -91,8 +89,8 @@ class BufferReader {
   absl::Status status_;
 };
 
-// Returns the size of a buffer in bytes, or 0 if the size overflows or the element type is unknown. An element smaller
-// than a byte counts as one byte. XLA's own function does not check for overflow.
+// Returns the size of a buffer, or 0 if it overflows or the element type is unknown. An element smaller than a byte
+// counts as one byte. XLA's own function does not check for overflow.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
 // Asks Linux to use huge pages for all whole 2 MiB pages in [data, data + bytes).

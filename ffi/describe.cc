@@ -37,9 +37,9 @@ namespace {
 
 using proto::GroupedGemmConfig;
 
-// ---- Functions that return a value as JSON text ----
+// ---- JSON text ----
 
-// Returns `text` as a JSON string. `text` must be ASCII.
+// Returns `text`, which must be ASCII, as a JSON string.
 std::string Text(absl::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
@@ -135,8 +135,7 @@ std::string Variable(const std::optional<std::string>& value) {
   return value ? Text(absl::CHexEscape(*value)) : "null";
 }
 
-// Returns the errors that the environment variables cause in calls with XLA's pool, as a JSON string. Null if there are
-// none.
+// Returns the errors that the environment variables cause in calls with XLA's pool, as a JSON string or null.
 std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
@@ -147,8 +146,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Returns a JSON object: the name `as` of the arithmetic, its default ISA (null if there is none), and a reason. The
-// reason is `because`, the reason for the arithmetic, followed by the reason for the ISA or the error.
+// Returns a JSON object: the name `as` of the arithmetic, its default ISA or null, and a reason: `because`, followed by
+// the reason for the ISA or the error.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

@@ -34,13 +34,12 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// Makes XLA's pool a TaskPool. Hands each task over to XLA's pool. The task does not use this adapter, so it may start
-// when the adapter is gone.
+// Makes XLA's pool a TaskPool. Tasks do not use this adapter, so they may start when it is gone.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
 
-  // Returns the number of threads of XLA's pool, or 0 if this XLA has no pool.
+  // Returns 0 if this XLA has no pool.
   int64_t num_threads() const override { return pool_.num_threads(); }
 
   void Schedule(std::function<void()> task) override {
@@ -55,7 +54,7 @@ class XlaTaskPool : public TaskPool {
   ffi::ThreadPool pool_;
 };
 
-// Returns report(code, message) for the exception that is being handled.
+// Returns report(code, message) for the current exception.
 template <typename Report>
 auto OnException(Report report) {
   try {
@@ -69,9 +68,9 @@ auto OnException(Report report) {
   }
 }
 
-// Returns the outcome of a failed call, and writes the message to stderr unless on_error is RAISE. The outcome is
-// success if on_error is NaN and `fill` has set the result to NaN, else an error. Success needs no memory.
-// FAILED_PRECONDITION is an error even if on_error is NaN: the machine lacks something, so other data would not help.
+// Writes the message to stderr unless on_error is RAISE. Returns success if on_error is NaN and `fill` has set the
+// result to NaN, else an error. Success needs no memory. FAILED_PRECONDITION is an error even if on_error is NaN: the
+// machine lacks something, so other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
   try {
@@ -91,12 +90,11 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
   }
 }
 
-// The number of calls of raggemm_record_plans(1) that have not been ended by a call of raggemm_record_plans(0).
+// Number of recordings that are on.
 constinit std::atomic<int32_t> plan_recorders{0};
 constinit std::mutex records_mutex;
 
-// Returns the text of the recorded plans. The string is never destroyed, because calls may still run when the process
-// ends.
+// Returns a string that is never destroyed, because calls may still run when the process ends.
 std::string& Records() {
   static auto* records = new std::string;
   return *records;
@@ -112,13 +110,13 @@ void RecordPlan(const absl::StatusOr<std::string>& plan) {
 
 // The handlers of all custom calls. XLA's macros at the end of this file turn them into C functions.
 //
-// Instantiate decodes the attributes to check them, and Execute decodes them again. ffi::State could keep the decoded
-// attributes, but not with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of
-// XLA_FFI_State_Set_Args and XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built
-// with the headers of FFI 0.2, so handlers with a state would end the process.
+// Instantiate decodes the attributes to check them, and Execute decodes them again. ffi::State could keep them, but not
+// with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of XLA_FFI_State_Set_Args and
+// XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built with the headers of FFI 0.2,
+// so handlers with a state would end the process.
 //
-// No exception leaves a handler. XLA's headers, which wrap the handlers, allocate memory only at registration and when
-// they reject a frame that XLA never makes.
+// No exception leaves a handler. XLA's headers allocate memory only at registration and when they reject a frame that
+// XLA never makes.
 template <IsCustomCall Call>
 ffi::Error Instantiate(ffi::Dictionary attributes) {
   try {
@@ -156,7 +154,7 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::R
 auto InstantiateBinding() { return ffi::Ffi::BindInstantiate().Attrs(); }
 auto ExecuteBinding() { return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs(); }
 
-// Returns the text that make_text returns, or the message of the exception that it throws. malloc allocates the result.
+// Returns the text of make_text, or the message of its exception. malloc allocates the result.
 template <typename MakeText>
 char* TextForC(MakeText make_text) {
   try {
@@ -166,8 +164,7 @@ char* TextForC(MakeText make_text) {
   }
 }
 
-// Returns the plan of a call as text, or the text of its error. Decodes the frame without XLA's macros, because a
-// handler made by them cannot return text.
+// Decodes the frame without XLA's macros, because a handler made by them cannot return text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
   const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),
@@ -204,7 +201,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
   *per_group = size.per_group;
 }
 
-// These functions take each extent as an argument, because C structs have no default values.
+// Each extent is an argument, because C structs have no default values.
 // NOLINTBEGIN(readability-function-size)
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
                                      int64_t sums_tokens, int64_t has_slots) {
@@ -240,7 +237,7 @@ void raggemm_record_plans(int32_t on) {
     recorders.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // Decrements plan_recorders unless it is 0. A negative count would keep the next recording off.
+  // A negative count would keep the next recording off.
   int32_t count = recorders.load(std::memory_order_relaxed);
   while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
   }

@@ -1,5 +1,5 @@
 // The symbols of libraggemm_ffi.so: plain C functions that do not throw. The caller frees a char* result with
-// raggemm_free. The result is null if memory ran out.
+// raggemm_free. A null result means that memory ran out.
 //
 // XLA makes the frames of custom calls, so the handlers check no more of a frame than XLA's headers do. Attributes,
 // types, shapes, sizes and buffers come from the program. If they are wrong, the error is INVALID_ARGUMENT, with the
@@ -11,7 +11,7 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// The library exports the following functions. All its other symbols are hidden.
+// All other symbols are hidden.
 #pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
@@ -30,9 +30,8 @@ XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
 // of the workspace may have changed.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame);
 
-// Sets two numbers from which the length of the workspace of raggemm_grouped_gemm_v1 follows: *constant + *per_group *
-// P*R*G elements, with P, R and G of include/raggemm/problem.h. `dims_arrays` is the number of dims arrays that are
-// set, up to six.
+// Sets the numbers that determine the workspace of raggemm_grouped_gemm_v1: *constant + *per_group * P*R*G elements,
+// with P, R and G of include/raggemm/problem.h. `dims_arrays` is the number of dims arrays that are set, up to six.
 void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 
 // The custom call raggemm_moe_mlp_v1 (include/raggemm/moe_mlp.h) binds, in order:
@@ -71,12 +70,11 @@ int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, in
 // that the execute handler would get.
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
-// Starts a recording of plans if `on` is 1, and ends one if `on` is 0. While at least one recording is on, the plans of
-// all calls on all threads are kept.
+// Starts a recording of plans if `on` is 1, and ends one if `on` is 0. During a recording, the plans of all calls on
+// all threads are kept.
 void raggemm_record_plans(int32_t on);
-// Returns and forgets the recorded plans. They are in the order of the calls, as raggemm_plan_text returns them,
-// separated by blank lines. A call of raggemm_moe_mlp_v1 has the plans of the products for its first piece of rows. A
-// call of raggemm_moe_mlp_backward_v1 has none.
+// Returns and forgets the recorded plans. They are in the order of the calls, separated by blank lines.
+// raggemm_moe_mlp_v1 has the plans of the products for its first piece of rows. raggemm_moe_mlp_backward_v1 has none.
 char* raggemm_take_plans(void);
 
 // Returns the facts about the library on this machine, as a JSON object:
@@ -107,11 +105,11 @@ char* raggemm_tables_json(void);
 
 void raggemm_free(char* text);
 
-// Returns the version of the library, "0.1.0" for example.
+// Returns the version, such as "0.1.0".
 const char* raggemm_version(void);
 
-// Sets the version of XLA's FFI that the handlers are built for. A runtime accepts handlers of its own major version,
-// and of its own or an earlier minor version.
+// Sets the version of XLA's FFI that the handlers are built for. A runtime accepts its own major version, and its own
+// or an earlier minor version.
 void raggemm_ffi_version(int32_t* major, int32_t* minor);
 
 #ifdef __cplusplus

@@ -1,4 +1,3 @@
-// Reads files of cases (case.proto).
 #ifndef RAGGEMM_PROTO_READ_CASES_H_
 #define RAGGEMM_PROTO_READ_CASES_H_
 
@@ -9,8 +8,8 @@
 
 namespace raggemm {
 
-// Reads a file with GroupedGemmCases as text. NotFound if the file cannot be read. InvalidArgument, with path, line and
-// column of the first error, if its text is wrong.
+// Reads a file of cases (case.proto). NotFound if it cannot be read. InvalidArgument, with path, line and column of the
+// first error, if its text is wrong.
 absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path);
 
 }  // namespace raggemm

@@ -7,7 +7,7 @@
 namespace raggemm {
 
 // An activation. Without a gate, x is up. With a gate, x is the gate, and the result is multiplied by up. kSwigluOai
-// (gpt-oss) needs a gate, and computes its result from gate and up by a formula of its own.
+// (gpt-oss) needs a gate, and has a formula of its own.
 //
 //     kSilu       x * sigmoid(x)
 //     kGelu       x * Phi(x), with Phi the cumulative distribution function of the normal distribution
@@ -22,7 +22,6 @@ enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kS
 
 inline constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};
 inline constexpr int kActivationCount = sizeof(kActivations) / sizeof(kActivations[0]);
-// True for activations that need a gate.
 inline constexpr bool kNeedsGate[kActivationCount] = {false, false, false, false, false, true};
 
 }  // namespace raggemm

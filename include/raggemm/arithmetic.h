@@ -36,7 +36,7 @@ struct Arithmetic {
   const char* bf16_sums;  // Name of the rule in options called bf16_sums. Null: not a rule for bf16 with bf16.
 };
 
-// Numbers of the rules. The number of a rule is the index of its row in kArithmetics.
+// Numbers of the rules: the indices of their rows in kArithmetics.
 enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
 
 // Chains of 256 steps bound the error by 256 + K/256 roundings, a single chain by K. Chains of 128 steps have 0.72
@@ -67,19 +67,17 @@ struct Splitting {
   const char* name;
   int64_t parts;
   int64_t products;  // Number of bf16 products for each f32 product.
-  // For each bf16 product that replaces an f32 product, the indices of the parts of lhs and rhs that it multiplies.
-  // Small products come first.
+  // For each bf16 product, the indices of the parts of lhs and rhs that it multiplies. Small products come first.
   struct {
     uint8_t lhs, rhs;
   } order[6];
-  double error;  // Largest relative error of one f32 product that is computed by bf16 products.
+  double error;  // Largest relative error of one f32 product.
 };
 
-// A method of multiplying f32 operands. The value is the index of its row in kSplittings.
+// Methods of multiplying f32 operands: the indices of their rows in kSplittings.
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };
 
-// The fields of each row are name, parts, products, order and error. tests/oracle/reference.cc proves the values of
-// `error`.
+// tests/oracle/reference.cc proves the values of `error`.
 inline constexpr Splitting kSplittings[] = {
     {"default", 1, 1, {{0, 0}}, 0},
     {"bf16_x3", 2, 3, {{1, 0}, {0, 1}, {0, 0}}, 0x1.02p-15},

@@ -19,7 +19,7 @@ namespace raggemm {
 
 // A CPU. The default values suit an unknown CPU.
 struct Cpu {
-  const char* name = "unknown";  // Name of the row of MeasuredCpus that the numbers come from.
+  const char* name = "unknown";  // Name of the row of MeasuredCpus with the numbers.
   std::array<bool, kMostIsas> isas = {true};
   // For each ISA, the reason why the CPU lacks it. Null if the CPU has the ISA. Only HostCpu has reasons.
   std::array<const char*, kMostIsas> missing = {};
@@ -31,14 +31,14 @@ struct Cpu {
   double fmas_per_cycle = 32;           // Number of f32 fmas of a core per cycle. 32 are two vectors of 16 elements.
   double memory_bytes_per_cycle = 5.5;  // Bytes per cycle that one core reads from memory.
   double l2_bytes_per_cycle = 32;       // Bytes of rhs per cycle that a kernel reads from L2.
-  // Overhead of a kernel call in cycles: the time of the call minus the time of its multiply-adds.
+  // Overhead of a kernel call: its time minus the time of its multiply-adds.
   double cycles_per_call = 120;
-  int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache, in bytes.
-  int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache, in bytes.
-  // Limit of the size of blocks of rhs, in bytes. A block has at most RowsShape::share (below 1) of this limit. The
-  // limit follows from the first data TLB, because a block is in use while the next one is prefetched. 384 KiB are 96
-  // pages of 4 KiB. The first data TLB has 96 entries on Emerald Rapids and 72 on Zen 4. With a limit of 56 instead of
-  // 96 pages, products of 4 rows of f32 are a quarter slower on Zen 4.
+  int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
+  int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache.
+  // Limit of the size of blocks of rhs. A block has at most RowsShape::share (below 1) of this limit. The limit follows
+  // from the first data TLB, because a block is in use while the next one is prefetched. 384 KiB are 96 pages of 4 KiB.
+  // The first data TLB has 96 entries on Emerald Rapids and 72 on Zen 4. With a limit of 56 instead of 96 pages,
+  // products of 4 rows of f32 are a quarter slower on Zen 4.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // True if stores that bypass the caches are faster for results not read soon.
   // Limit of a ratio: the compute time of a tile divided by the time of reading its rhs from memory. Below the limit,
@@ -48,7 +48,6 @@ struct Cpu {
   double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
-  // Returns true if the CPU has the ISA with this name.
   bool Has(absl::string_view isa) const;
   float ProbedGflops(Isa isa, const Arithmetic& arithmetic) const {
     return probed_gflops[static_cast<size_t>(isa)][static_cast<size_t>(&arithmetic - kArithmetics)];
@@ -57,7 +56,7 @@ struct Cpu {
 
 // Returns the CPU of this machine. The first call finds its ISAs, measures their kernels and asks for the cache sizes,
 // which takes a millisecond. All other numbers come from the CPU's row of MeasuredCpus. Without a row, fmas_per_cycle
-// and l2_bytes_per_cycle follow from the length of its vectors, and the rest are the default values of Cpu.
+// and l2_bytes_per_cycle follow from the length of its vectors, and the others are defaults.
 const Cpu& HostCpu();
 // Returns the name of this machine's CPU: the brand string on x86-64, the name or the number of the core on aarch64.
 // Empty if it is unknown.
@@ -65,8 +64,8 @@ std::string HostCpuBrand();
 // Returns the CPUs with measured numbers. Their probed_gflops are 0.
 absl::Span<const Cpu> MeasuredCpus();
 
-// Returns the default ISA of a CPU for an arithmetic. It is the first ISA of AllIsas that the CPU has and that has
-// kernels for the arithmetic, or a later one that is clearly faster by Cpu::probed_gflops.
+// Returns the default ISA of a CPU for an arithmetic: the first ISA of AllIsas that the CPU has and that has kernels
+// for the arithmetic, or a later one that is clearly faster by Cpu::probed_gflops.
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic);
 // Returns the name of an ISA, such as "avx512".
 absl::string_view NameOf(Isa isa);

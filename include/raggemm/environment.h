@@ -14,8 +14,7 @@
 
 namespace raggemm {
 
-// The values of the environment variables. Null if a variable is not set or empty. Values may be in upper or lower
-// case.
+// The values of the environment variables, in upper or lower case. Null if a variable is not set or empty.
 struct Environment {
   std::optional<std::string> isa = std::nullopt;        // RAGGEMM_ISA: AUTO or the name of an ISA.
   std::optional<std::string> threads = std::nullopt;    // RAGGEMM_THREADS: 0 (all) to kMaxThreads.
@@ -34,23 +33,23 @@ absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, c
 absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);
 // Returns RAGGEMM_THREADS, or 0 if the variable is not set.
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);
-// Returns the rule that RAGGEMM_BF16_SUMS names. Null if the variable names none, so that the CPU decides.
+// Returns the rule that RAGGEMM_BF16_SUMS names. Null: the CPU decides.
 absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);
 
 struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;
 };
-// Returns the default rule for products of bf16 with bf16, or of split f32 if `splits`. It is the rule that
-// RAGGEMM_BF16_SUMS names, else the rule of the best ISA of `cpu` with an instruction for these products. If `cpu` has
-// no such ISA, it is `fma` for bf16 on aarch64, and `pairs` otherwise. FailedPrecondition: the variable has an unknown
-// value, or names a rule that cannot sum split f32.
+// Returns the default rule for products of bf16 with bf16, or of split f32 if `splits`: the rule that RAGGEMM_BF16_SUMS
+// names, else the rule of the best ISA of `cpu` with an instruction for these products. If `cpu` has no such ISA, it is
+// `fma` for bf16 on aarch64, and `pairs` otherwise. FailedPrecondition: the variable has an unknown value, or names a
+// rule that cannot sum split f32.
 absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu,
                                                        bool splits = false);
 
-// Returns the rule for bf16 with bf16 that has this name, ignoring case. Null if there is none.
+// Returns the rule for bf16 with bf16 that has this name, ignoring case, or null.
 std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
-// Returns the precision that has this name, ignoring case. Null if there is none.
+// Returns the precision that has this name, ignoring case, or null.
 std::optional<Precision> PrecisionOf(absl::string_view name);
 
 }  // namespace raggemm

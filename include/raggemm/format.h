@@ -102,7 +102,6 @@ constexpr const Format* FormatOfXla(int xla) {
 
 constexpr absl::string_view NameOf(DType dtype) { return FormatOf(dtype).name; }
 constexpr bool IsMatrix(DType dtype) { return FormatOf(dtype).role == Role::kMatrix; }
-// Returns true if scales may have this type.
 constexpr bool IsScale(DType dtype) {
   const bool is_narrow = IsMatrix(dtype) && FormatOf(dtype).expands_to == DType::kF32;
   return is_narrow || dtype == DType::kF8E4M3FN || FormatOf(dtype).role == Role::kScale;

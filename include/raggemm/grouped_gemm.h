@@ -28,9 +28,8 @@
 // Quantized operands: an element represents (element - zero) * scale. The stored element is converted to bf16 if the
 // other operand is bf16 or quantized and out is not f64, else to f32. Both conversions are exact. The products are then
 // summed like products of bf16 or f32 operands, or in f64 if an operand or out is f64. Two integer operands are not
-// converted, and their products are summed in s32, with four exceptions. They are converted if one has zero points, if
-// scales multiply elements, if out is f64, or if an s32 sum that becomes a float could overflow. With s8 and s8, a sum
-// could overflow from K = 2^17 on.
+// converted, and their products are summed in s32, unless one operand has zero points, scales multiply elements, out is
+// f64, or an s32 sum that becomes a float could overflow. With s8 and s8, a sum could overflow from K = 2^17 on.
 //
 // Scales multiply sums or elements:
 //
@@ -83,14 +82,14 @@
 
 namespace raggemm {
 
-// The two numbers that determine the size of a call's workspace: constant + per_group * P*R*G elements of int64, with
-// P, R and G of problem.h. With RaggedMode::kUniform, P = R = 1.
+// The size of a call's workspace: constant + per_group * P*R*G elements of int64, with P, R and G of problem.h. With
+// RaggedMode::kUniform, P = R = 1.
 struct WorkspaceCoefficients {
   int64_t constant;
   int64_t per_group;
 };
-// Returns the coefficients for a problem with `dims_arrays` dims arrays, from 0 to 6. They must never change, because
-// exported programs have workspaces of this size.
+// Returns the coefficients for 0 to 6 dims arrays. They must never change, because exported programs have workspaces of
+// this size.
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 
 // Checks the problem, reads the sizes into `workspace`, and chooses kernels, blocks and schedule. Writes nothing else.

@@ -48,7 +48,7 @@
 
 namespace raggemm {
 
-// The order of the columns of w_up if w_up holds the weights of both gate and up.
+// The order of the columns of w_up if it holds both gate and up.
 enum class Merged : uint8_t {
   kNone,         // w_up holds up only.
   kHalves,       // The first half of the columns belongs to the gate.
@@ -59,7 +59,7 @@ enum class Merged : uint8_t {
 enum class WeightOn : uint8_t { kOutput, kInput };
 
 // The operands of an expert MLP. Matrices are f16, bf16 or f32. Weights may also be quantized, with scales and zero
-// points like those of rhs in problem.h.
+// points as for rhs in problem.h.
 struct MoeMlpProblem {
   Array x;  // [T,H]. The tokens.
   // [M], a format of sizes. Token of each row, in [0, T) for rows of processed groups.
@@ -103,8 +103,7 @@ struct MlpSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpProblem::*operand;
 };
-// The optional operands of MoeMlp, and after them its optional results `up` and `gate`, in the order of the custom
-// call.
+// The optional operands of MoeMlp, then its optional results `up` and `gate`, in the order of the custom call.
 inline constexpr MlpSlot kMlpSlots[] = {
     {"row_weights", &MoeMlpProblem::row_weights},
     {"w_gate", &MoeMlpProblem::w_gate},
@@ -122,7 +121,7 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };
-// The number of entries of kMlpSlots that are inputs of MoeMlp.
+// Number of inputs in kMlpSlots.
 inline constexpr size_t kMlpInputs = [] {
   size_t slot = 0;
   while (kMlpSlots[slot].operand != &MoeMlpProblem::up) ++slot;
@@ -133,19 +132,17 @@ inline constexpr size_t kMlpInputs = [] {
 // row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
-  // Number of bytes of the widest element type of x and of the weights that are not quantized. Has an effect on
-  // gradients only.
+  // Size of the widest element type of x and of the weights that are not quantized. For gradients only.
   int64_t element_bytes = 4;
   // True if the workspace must hold f32 sums of the rows of each token. A forward call needs them unless out is f32. A
   // call for gradients needs them if the gradient of x is wanted and is not f32.
   bool sums_tokens = true;
   // True if the workspace must hold f32 gradients of weights and biases. False is enough if each of these gradients is
-  // f32 or not wanted. Has an effect on gradients only.
+  // f32 or not wanted. For gradients only.
   bool sums_weights = true;
-  bool has_slots = false;  // True if MoeMlp is called with row_slots. No effect on gradients.
+  bool has_slots = false;  // True if MoeMlp is called with row_slots.
 };
-// Returns the length of the workspace of MoeMlp in int64 elements, or -1 if an extent is negative, or if the length or
-// an extent is too large.
+// Returns the length of the workspace of MoeMlp in int64 elements, or -1 if extents are negative or too large.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
 // Checks the problem and computes out, with the errors of MakePlan and Run. After InvalidArgument and
@@ -162,8 +159,7 @@ absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const
 // Fills all results of MoeMlp with NaN, like FillOutWithNaN of grouped_gemm.h.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);
 
-// The gradients of sum(out * out_gradient). Each has the shape and type of its operand. MoeMlpBackward writes the
-// gradients that are given. With
+// The gradients of sum(out * out_gradient). Each has the shape and type of its operand. With
 //
 //     e = out_gradient[row_tokens]            rounded to the type of a
 //     f = row_weights * e                     rounded to the type of a
@@ -207,11 +203,10 @@ struct MoeMlpBackwardProblem {
   MoeMlpGradients gradients;
 };
 
-// Returns the length of the workspace of MoeMlpBackward in int64 elements, or -1 if an extent is negative, or if the
-// length or an extent is too large.
+// Returns the length of the workspace of MoeMlpBackward in int64 elements, or -1 like MoeMlpWorkspaceSize.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
-// Checks the problem and writes the gradients for which the problem has arrays. The errors are those of MoeMlp. The
-// gradient of row_weights is 0 in rows of no processed group.
+// Checks the problem and writes the gradients that are given. The errors are those of MoeMlp. The gradient of
+// row_weights is 0 in rows of no processed group.
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace);
 // Fills all given gradients with NaN, like FillOutWithNaN of grouped_gemm.h.

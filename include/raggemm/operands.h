@@ -41,13 +41,13 @@ inline constexpr DimsSlot kDimsSlots[] = {
 
 // Types that an optional operand may have.
 enum class Types : uint8_t {
-  kOfOut,        // Type of out.
+  kOfOut,
   kCompute,      // The compute type (problem.h).
   kUpToCompute,  // Matrix types that are no wider than the compute type. If the compute type is s32, only s32.
   kSizes,        // Formats of sizes (Role::kSizes).
   kScales,       // Formats of scales (IsScale).
-  kOfLhs,        // Type of lhs, which must be a quantized integer. For lhs_zero.
-  kOfRhs         // Type of rhs. rhs must then be a quantized integer.
+  kOfLhs,        // Type of lhs, which must be a quantized integer.
+  kOfRhs         // Type of rhs, which must be a quantized integer.
 };
 
 // Axes along which the values of an optional operand differ, as bits of a set. kByRow and kByColumn decide the shape:
@@ -68,8 +68,8 @@ inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | 
 struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
-  uint8_t axes;   // Bits of the axes along which values differ. 0 for scales and zero points: their shape has the axes.
-  uint8_t modes;  // Set of the ragged modes in which the operand is allowed, made of bits from SetOf.
+  uint8_t axes;   // Axes along which values differ. 0 for scales and zero points: their shape has the axes.
+  uint8_t modes;  // Modes in which the operand is allowed, as bits from SetOf.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {

@@ -26,7 +26,7 @@ class TaskPool {
 };
 
 enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
-// Returns the name of an executor: "auto", "openmp", "pool" or "serial".
+// Returns "auto", "openmp", "pool" or "serial".
 absl::string_view NameOf(Executor executor);
 
 inline constexpr int64_t kMaxThreads = 256;
@@ -47,7 +47,7 @@ struct Options {
 
 struct Schedule;  // kernels/plan/schedule.h
 
-// A planned call: its checked operands, and all decisions before its first product. A plan is immutable. It points to
+// A planned call: its checked operands, and all decisions before its first product. A plan is immutable, and points to
 // the operands and the workspace of its call.
 class Plan {
  public:
@@ -58,7 +58,7 @@ class Plan {
   std::shared_ptr<const Schedule> schedule_;
 };
 
-// The number of pack buffers that the process keeps for later calls, and their total size.
+// The pack buffers that the process keeps for later calls.
 struct KeptBuffers {
   int64_t count, bytes;
 };

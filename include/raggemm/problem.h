@@ -73,8 +73,8 @@ struct BufferDescriptor : Array {
   Layout layout = Layout::kStrided;
 };
 
-// The axis that the groups divide. The mode of a call follows from is_trans and from the dims arrays that are set. In
-// the table, "first" and "last" are first_dims and last_dims, and "trans" is is_trans:
+// The axis that the groups divide. The mode of a call follows from is_trans ("trans" in the table) and from the dims
+// arrays that are set (first_dims and last_dims):
 //
 //                 lhs                            rhs                           out
 //   kRaggedM      [M,K] first                    [G,K,N] | [G,N,K] trans       [M,N] first        forward, dgrad
@@ -95,7 +95,7 @@ enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRa
 // Returns the name of a mode, such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
 
-// The names of a call's operands in error messages. The names are not copied, and must exist until MakePlan returns.
+// The names of a call's operands in error messages. They are not copied, and must exist until MakePlan returns.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
   absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
@@ -151,8 +151,8 @@ struct GroupedGemmProblem {
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
   // Activation of the result r, in f32 and rounded once: activation(r), or activation(gate) * r with a gate. kSwigluOai
-  // needs a gate, and has its own formula (activation.h). moe_mlp.h lists the errors of activations. The compute type
-  // must be f32. Elements that belong to no processed group are not activated.
+  // has its own formula (activation.h). moe_mlp.h lists the errors of activations. The compute type must be f32.
+  // Elements that belong to no processed group are not activated.
   std::optional<Activation> activation = std::nullopt;
   // The gate of the activation, with the shape and layout of out, in f16, bf16 or f32. Not allowed without an
   // activation.
@@ -164,14 +164,13 @@ struct GroupedGemmProblem {
   // neither transposed nor quantized.
   std::optional<Array> row_index;
 
-  // The rule that sums products of bf16 with bf16: an arithmetic that has a name in Arithmetic::bf16_sums. A rule gives
-  // the same bits on all CPUs. Default: the rule that RAGGEMM_BF16_SUMS names, else the rule of the CPU: `tiles` with
-  // AMX, `mmla` with BF16 of aarch64, else `fma` on aarch64 and `pairs` elsewhere. Has no effect unless products of
-  // bf16 are summed in f32.
+  // The rule that sums products of bf16 with bf16: an arithmetic that has a name in Arithmetic::bf16_sums. Default: the
+  // rule that RAGGEMM_BF16_SUMS names, else the rule of the CPU: `tiles` with AMX, `mmla` with BF16 of aarch64, else
+  // `fma` on aarch64 and `pairs` elsewhere. Has no effect unless products of bf16 are summed in f32.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
-  // The precision of f32 with f32. kBf16X3 and kBf16X6 compute each f32 product from three or six bf16 products. They
-  // need lhs and rhs of f32, and out of f32, bf16 or f16.
+  // The precision of f32 with f32 (Splitting in arithmetic.h). kBf16X3 and kBf16X6 need lhs and rhs of f32, and out of
+  // f32, bf16 or f16.
   Precision precision = Precision::kDefault;
 
   OperandNames names;

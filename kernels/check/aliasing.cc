@@ -48,7 +48,7 @@ bool Overlap(const Range& a, const Range& b) {
   return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
-// The given arrays of a problem except out, in the order of the custom call.
+// All given arrays except out, in the order of the custom call.
 using Inputs = absl::InlinedVector<NamedArray, 2 + std::size(kDimsSlots) + std::size(kOperandSlots)>;
 Inputs InputsOf(const GroupedGemmProblem& problem) {
   const OperandNames& names = problem.names;

@@ -20,11 +20,11 @@ struct NamedArray {
 absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 
-// Fills a result with NaN. The errors are those of FillOutWithNaN (grouped_gemm.h).
+// Fills a result with NaN, with the errors of FillOutWithNaN (grouped_gemm.h).
 absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 
-// Checks the memory of all operands of a problem and of the workspace by CheckArrays.
+// Calls CheckArrays for all operands of a problem.
 absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// The checked operands of a call. The files of this folder write them. All other code reads and trusts them.
+// The checked operands of a call. Only the files of this folder write them.
 #ifndef RAGGEMM_KERNELS_CHECK_CHECKED_H_
 #define RAGGEMM_KERNELS_CHECK_CHECKED_H_
 
@@ -12,8 +12,7 @@
 
 namespace raggemm {
 
-// The group sizes along one axis of an operand: a dims array, read into the workspace. Both pointers are null if the
-// array is not set.
+// The group sizes along one axis of an operand, in the workspace. Both pointers are null if the dims array is not set.
 struct GroupExtents {
   const int64_t* sizes = nullptr;  // [P,R,G]
   // [P,R,G] Start of each group along the axis, counted from the first group of its replica. If both axes of the
@@ -21,14 +20,14 @@ struct GroupExtents {
   const int64_t* starts = nullptr;
 };
 
-// An optional array. `data` is null if the array is not given.
+// An optional array. Null `data`: not given.
 struct Elements {
   const char* data = nullptr;
   DType dtype = DType::kF32;
 };
 
-// An optional operand: alpha, beta, bias, scales or zero points. It has one row for the call, for each group, or for
-// each group of each replica.
+// An optional operand (alpha, beta, bias, scales or zero points) with one row for the call, for each group, or for each
+// group of each replica.
 struct GroupValues {
   enum class Per : uint8_t { kCall, kGroup, kReplica };
   const char* data = nullptr;
@@ -37,14 +36,13 @@ struct GroupValues {
 };
 
 // The scales or the zero points of an operand. With per_block, there is one value for each block of the stored
-// matrices, which are stacked along the rows. Otherwise there is one value for the call, for each group, or for each
-// group of each replica.
+// matrices, which are stacked along the rows. Otherwise each row of `values` has one value.
 struct QuantParams {
   GroupValues values;
   bool per_block = false;
   int64_t row_block = 1, col_block = 1;  // Rows and columns of a block of elements that share one value.
-  // Numbers of rows and columns of the array of values, with one value for each block. If the stacked matrices have
-  // more rows of blocks, the rows of values repeat.
+  // Rows and columns of the array of values. If the stacked matrices have more rows of blocks, the rows of values
+  // repeat.
   int64_t rows = 0, cols = 0;
   // True: scales multiply elements. False: scales multiply sums. Always true for zero points.
   bool applies_to_elements = false;
@@ -60,14 +58,14 @@ struct Operand {
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
-  // Numbers of stored rows and columns, before transposing. A ragged axis has the extent of all groups together. With
-  // kAllRagged, rows is the number of elements, and cols is 1.
+  // Stored rows and columns, before transposing. A ragged axis has the extent of all groups together. With kAllRagged,
+  // rows is the number of elements, and cols is 1.
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t block_cols = 0;  // Number of columns of a column block. 0: the operand is not in column blocks.
+  int64_t block_cols = 0;  // Columns of a column block. 0: no column blocks.
   GroupExtents first, last;
   QuantParams scale, zero;
-  Elements row_index;  // Only for lhs: the stored row of lhs for each row of out. Null: row m of out has row m of lhs.
+  Elements row_index;  // Only for lhs: the stored row of lhs for each row of out.
 };
 
 struct Products {
@@ -90,7 +88,7 @@ struct Checked {
   Elements gate;  // Gate of the activation, in the layout of out.
   // True if scales multiply sums, or if s32 sums become floats.
   bool scales_sums = false;
-  int64_t sum_steps = 0;                 // Number of steps of k in each sum that is scaled. 0: all steps.
+  int64_t sum_steps = 0;                 // Steps of k in each sum that is scaled. 0: all steps.
   const int64_t* first_group = nullptr;  // [P,R] Index of the first processed group.
 };
 

@@ -13,8 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the types that an optional operand may have, as text for a message. Empty if the type of the operand is one
-// of them.
+// Returns the types that an operand may have, as text for a message. Empty if the type of the operand is one of them.
 std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmProblem& problem, DType compute) {
   const absl::string_view out = NameOf(problem.out.dtype), sums = NameOf(compute);
   switch (slot.types) {
@@ -42,8 +41,6 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
   return FormatOf(x.dtype).role == Role::kSizes ? "" : NamesOf(Role::kSizes);
 }
 
-// Returns the types that an operand lhs, rhs or out may have, as text for a message. Empty if the type of the operand
-// is one of them.
 std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, const Products& products) {
   const bool is_out = slot.operand == &GroupedGemmProblem::out;
   const DType dtype = (problem.*slot.operand).dtype;

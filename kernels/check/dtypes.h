@@ -8,8 +8,7 @@
 
 namespace raggemm {
 
-// Returns InvalidArgument if the dtype of an operand, bf16_sums or precision is a number that is none of the
-// enumerators.
+// Returns InvalidArgument if the dtype of an operand, bf16_sums or precision is none of the enumerators.
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
 // Returns InvalidArgument if the type of an operand, the precision or the activation is not allowed, alone or with the

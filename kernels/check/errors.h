@@ -1,4 +1,3 @@
-// Builds the errors of checks.
 #ifndef RAGGEMM_KERNELS_CHECK_ERRORS_H_
 #define RAGGEMM_KERNELS_CHECK_ERRORS_H_
 

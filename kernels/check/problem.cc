@@ -26,8 +26,8 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const bool rf = arrays.at[kRhsFirst].is_set(), rl = arrays.at[kRhsLast].is_set();
   const bool of = arrays.at[kOutFirst].is_set(), ol = arrays.at[kOutLast].is_set();
   const bool lt = problem.lhs.is_trans, rt = problem.rhs.is_trans;
-  // lhs_m is true if only one dims array of lhs is set, and this array divides the axis M of op(lhs). lhs_k, rhs_k and
-  // rhs_n say the same about their operands and axes.
+  // lhs_m is true if lhs has only one dims array, and it divides the axis M of op(lhs). lhs_k, rhs_k and rhs_n say the
+  // same about their operands and axes.
   const bool lhs_m = lt ? ll && !lf : lf && !ll, lhs_k = lt ? lf && !ll : ll && !lf;
   const bool rhs_k = rt ? rl && !rf : rf && !rl, rhs_n = rt ? rf && !rl : rl && !rf;
   const bool lhs_none = !lf && !ll, rhs_none = !rf && !rl, out_none = !of && !ol;
@@ -46,7 +46,7 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
                  ", rhs_is_trans=", rt, "; RaggedMode in raggemm/problem.h lists the five modes");
 }
 
-// Reads P, R and G from the dims arrays that are set.
+// Reads P, R and G.
 absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked) {
   const DimsArrays arrays(problem);
   const DimsArray* first = nullptr;
@@ -82,15 +82,14 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
   if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
-  // Ragged K needs the size of each group even without replicas, because out has a matrix for each group. But without
-  // replicas, the workspace has no room for sizes.
+  // Ragged K needs the size of each group, because out has a matrix for each group. But without replicas, the workspace
+  // has no room for sizes.
   if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
   return absl::OkStatus();
 }
 
-// The extents of an operand that is collapsed to a matrix, and of its group axis.
 struct Collapsed {
   int64_t rows = 1;
   int64_t cols = 1;
@@ -118,12 +117,11 @@ absl::StatusOr<Collapsed> Collapse(absl::string_view name, const BufferDescripto
   return result;
 }
 
-// Extents of op(operand) for one segment, group or problem, the part that Operand::repeat names.
+// Extents of op(operand) for the part that Operand::repeat names.
 struct Extents {
   int64_t rows, cols;
 };
 
-// Fills `operand` from the array x, and returns the extents of op(operand).
 absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
                                        const Checked& checked, Operand& operand) {
   const bool grouped = repeat == Repeat::kGroup;
@@ -165,8 +163,8 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, C
                  " for each of ", checked.problems, " problems");
 }
 
-// Returns Operand::repeat of lhs with ragged N: kSegment for [P*R*M,K], or kGroup for [P*G,M,K]. With one replica, the
-// number of rows of lhs decides. With any other number of replicas, the result is kSegment.
+// Returns Operand::repeat of lhs with ragged N: kSegment for [P*R*M,K], or kGroup for [P*G,M,K], which needs R = 1. The
+// number of rows of lhs decides.
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
@@ -176,7 +174,7 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
-// Fills `operand` from the array x of a call in the mode kAllRagged. x is 1-D and divided equally among the problems.
+// Fills `operand` from the array x in the mode kAllRagged.
 absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
                            Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
@@ -212,8 +210,8 @@ absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked
   return absl::OkStatus();
 }
 
-// Checks an rhs in column blocks, [G,T,K,B], and sets the extents of `operand` to K rows and N columns. They
-// replace the extents from ResolveOperand, which takes each group for a matrix [T*K,B].
+// Checks an rhs in column blocks, [G,T,K,B], and sets the extents of `operand` to K rows and N columns. ResolveOperand
+// took each group for a matrix [T*K,B].
 absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, Operand& operand,
                                  Extents& extents) {
   const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;
@@ -294,7 +292,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
-// Checks the shape of alpha, beta or bias, and returns the values.
+// Checks the shape of alpha, beta or bias.
 absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandSlot& slot, const Array& x,
                                           const Checked& checked) {
   if (slot.axes & kByColumn) {

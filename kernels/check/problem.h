@@ -19,7 +19,7 @@ struct DimsArray {
   bool is_set() const { return dims->has_value(); }
 };
 inline constexpr int kDimsArrays = std::size(kDimsSlots);
-// Indices of first_dims and last_dims of lhs, rhs and out in kDimsSlots and DimsArrays::at.
+// Indices in kDimsSlots and DimsArrays::at.
 enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
 struct DimsArrays {
   explicit DimsArrays(const GroupedGemmProblem& problem);
@@ -27,12 +27,12 @@ struct DimsArrays {
   DimsArray at[kDimsArrays];
 };
 
-// Checks types, mode, extents, and shapes of optional operands except group_offset. Returns a Checked without group
-// sizes and offsets, which ReadSizes adds.
+// Checks types, mode, extents, and shapes of optional operands except group_offset. ReadSizes adds group sizes and
+// offsets.
 absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem);
 
 // Returns the values of an operand x that has `rows` rows. InvalidArgument unless x has one row for each processed
-// group or, except with ragged K, one row for each processed group of each replica.
+// group or, except with ragged K, for each processed group of each replica.
 absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, int64_t rows, const Checked& checked);
 
 }  // namespace raggemm

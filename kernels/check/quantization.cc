@@ -15,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Block scales can multiply sums only if each scale is shared by a multiple of this number of steps of k. A KC block
-// ends where a scale ends.
+// Block scales can multiply sums only if each is shared by a multiple of this number of steps of k. A KC block ends
+// where a scale ends.
 constexpr int64_t kLeastSumSteps = 32;
 
 // The axis k of a stored matrix: the rows if k_is_rows, else the columns.
@@ -30,9 +30,8 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
   return {k_is_rows, (k_is_rows ? x.first_dims : x.last_dims).has_value()};
 }
 
-// Returns the number of rows of a stored matrix if `rows` is true, else the number of its columns. Does not count the
-// group axis. Returns 0 columns for column blocks, because their shape has K but not N. The result is arbitrary for
-// wrong shapes.
+// Returns the number of rows of a stored matrix if `rows` is true, else of its columns, without the group axis. Returns
+// 0 columns for column blocks, because their shape has K but not N. The result is arbitrary for wrong shapes.
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
@@ -42,8 +41,7 @@ int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) 
   return static_cast<int64_t>(extent);
 }
 
-// Returns the number of steps of k that share a scale, or 0 if all steps share it. Returns nullopt if the scales
-// multiply elements instead of sums.
+// Returns the number of steps of k that share a scale, or 0 if all steps share it. Nullopt: scales multiply elements.
 std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Array& scale) {
   const size_t rank = scale.dims.size();
   if (rank < 2) return 0;
@@ -64,8 +62,7 @@ bool ScalesSums(const BufferDescriptor& x, bool is_lhs, const std::optional<Arra
   return !scale || SumSteps(x, is_lhs, *scale).has_value();
 }
 
-// Checks the shape of scales or zero points with one value per block. Returns them as QuantParams without
-// `values`, which the caller fills in.
+// Checks the shape of scales or zero points with one value per block. The caller fills in `values`.
 absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDescriptor& x, const Array& param,
                                           const Operand& operand, const Checked& checked) {
   const bool has_group_axis = operand.repeat == Operand::Repeat::kGroup;
@@ -121,8 +118,7 @@ absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const Buff
   return resolved;
 }
 
-// Returns InvalidArgument if a row or a group of an operand could begin within a byte, because only bytes have
-// addresses.
+// Returns InvalidArgument if a row or a group of an operand could begin within a byte.
 absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, const Operand& operand,
                              const Checked& checked) {
   const int per_byte = ElementsPerByte(x.dtype);
@@ -135,7 +131,6 @@ absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, 
                  per_byte, ", whole bytes");
 }
 
-// Returns true if products are summed in s32.
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   int digits = 0;
   int64_t steps = 0;

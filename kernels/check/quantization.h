@@ -1,4 +1,4 @@
-// Checks quantized operands. Decides in which types they are multiplied, and whether scales multiply sums or elements.
+// Checks quantized operands.
 #ifndef RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
 #define RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
 

@@ -14,8 +14,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the name of a group for error messages: "group 3", or "group 3 of problem 1, replica 0" if there are several
-// problems or replicas. `index` counts the groups of all problems and replicas.
+// Returns the name of a group for error messages, such as "group 3 of problem 1, replica 0". `index` counts the groups
+// of all problems and replicas.
 std::string GroupName(const Checked& checked, int64_t index) {
   const int64_t segment = index / checked.groups;
   std::string name = absl::StrCat("group ", index % checked.groups);
@@ -23,16 +23,13 @@ std::string GroupName(const Checked& checked, int64_t index) {
   return absl::StrCat(name, " of problem ", segment / checked.replicas, ", replica ", segment % checked.replicas);
 }
 
-// An axis that groups divide.
 struct RaggedAxis {
-  // Length of the axis in one replica of one problem. The group sizes there must not add up to more. Negative: not
-  // checked.
+  // Limit of the sum of the group sizes in one replica of one problem. Negative: not checked.
   int64_t extent;
-  // Name of the operand with this extent, for error messages. Empty: messages do not name the operand.
+  // Name of the operand with this extent, for error messages. Empty: not named.
   absl::string_view of = "";
 };
 
-// Reads the group sizes of one dims array, checks them, and computes the start of each group.
 absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const Checked& checked, Workspace& workspace,
                          GroupExtents& result) {
   const int64_t extent = axis.extent;
@@ -59,10 +56,10 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
   return absl::OkStatus();
 }
 
-// Checks that all groups lie within an operand of the mode kAllRagged. Stores the index of the first element of each
-// group in Operand::first.starts.
+// Checks that all groups lie within an operand of the mode kAllRagged. Stores the first element of each group in
+// Operand::first.starts.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  // Casts const away, because the starts are in the workspace, which is not const.
+  // The starts are in the workspace, which is not const.
   int64_t* starts = const_cast<int64_t*>(operand.first.starts);
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
@@ -100,8 +97,8 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes. With ragged N, also checks
-// that all replicas of a problem have the same sizes.
+// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes. With ragged N, all replicas
+// of a problem must also have the same sizes.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};
@@ -131,7 +128,6 @@ absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   return absl::OkStatus();
 }
 
-// Reads and checks group_offset, the index of the first processed group for each replica of each problem.
 absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked) {
   int64_t* offsets = workspace.Take(checked.problems * checked.replicas * checked.groups);
   checked.first_group = offsets;

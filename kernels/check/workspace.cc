@@ -14,7 +14,7 @@ constexpr int64_t kLine = 64 / sizeof(int64_t);  // Elements of a cache line.
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays) {
   constexpr int64_t kFixed = 3, kSpare = 2;
   const int64_t slots = 2 * dims_arrays + kFixed + kSpare;
-  // With n = P*R*G, an array has at most n + 1 elements. Rounded up to whole cache lines, these are at most n + kLine.
+  // An array has at most n + 1 elements (n = P*R*G). Rounded up to whole cache lines, these are at most n + kLine.
   return {.constant = slots * kLine + (kLine - 1), .per_group = slots};
 }
 

@@ -1,4 +1,4 @@
-// The int64 workspace of a call. It has these arrays, in this order:
+// The int64 workspace of a call has these arrays, in this order:
 //
 //     | for each dims array that is set: sizes (n) | starts (n + 1) | ...
 //     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) | two spare arrays of n + 1 for later versions |
@@ -16,7 +16,6 @@
 
 namespace raggemm {
 
-// Hands out the arrays of a workspace in order.
 class Workspace {
  public:
   // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says, or if that size overflows.
@@ -25,7 +24,7 @@ class Workspace {
 
   explicit Workspace(absl::Span<int64_t> memory);
 
-  // Returns the next part of the workspace: n elements that are not initialized.
+  // Returns the next n elements of the workspace, not initialized.
   int64_t* Take(int64_t n);
 
  private:

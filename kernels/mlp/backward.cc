@@ -1,6 +1,5 @@
-// Start reading at MlpBackward::RunAll. It works chunk by chunk, and within a chunk piece by piece. It computes the
-// gradients of the rows of all pieces, and then sums those of the chunk into the gradients of weights. Chunks have at
-// most 2048 rows here, and pieces at most 256:
+// Start reading at MlpBackward::RunAll. It computes the gradients of the rows of a chunk piece by piece, and then sums
+// those of the chunk into the gradients of weights. Chunks have at most 2048 rows here, and pieces at most 256:
 //
 //     sorted rows   | group 0, group 1 | group 2, its first 2048 rows    | the next 2048 rows | the rest  | group 3 ...
 //     chunk         | 0                | 1                               | 2                  | 3         | 4
@@ -49,7 +48,7 @@ class MlpBackward {
   absl::Status RunAll() const {
     if (const auto& to = gradients_.row_weights) std::fill_n(static_cast<float*>(to->data), to->dims[0], 0.0F);
     if (gradients_.x) steps_.ClearSums();
-    // Chunks include groups without rows, because RunWeights must set the gradients of their weights to 0.
+    // Chunks include groups without rows, because the gradients of their weights must become 0.
     for (MlpPart chunk = {mlp_.rows, chunk_rows_}; chunk.Next();) {
       const auto [begin, end] = chunk.rows;
       for (int64_t row = begin; row < end; row += kPieceRows) {
@@ -63,8 +62,8 @@ class MlpBackward {
   }
 
  private:
-  // Computes, for each row of a piece, the gradients of its weight, of gate and of up. Adds its gradient of x to that
-  // of its token. The piece starts at row `first` of its chunk.
+  // Computes the gradients for each row of a piece, and adds the gradient of x to that of the token. The piece starts
+  // at row `first` of its chunk.
   absl::Status RunPiece(const MlpPiece& piece, int64_t first) const {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
     steps_.GatherX(piece.rows, x_.At(first));
@@ -102,9 +101,8 @@ class MlpBackward {
     return weight == nullptr ? 1 : *weight;
   }
 
-  // Gathers the gradient of out for each row, in two copies. The copy in out_gradient has no weights, and is multiplied
-  // by the transposed w_down. The copy in weighted_ is multiplied by the row weights on the output, for the gradients
-  // of w_down and b_down.
+  // Gathers the gradient of out for each row, in two copies. The copy in out_gradient has no weights. The copy in
+  // weighted_ is multiplied by the row weights on the output, for the gradients of w_down and b_down.
   void GatherOutGradient(const RowRange& rows, int64_t first) const {
     const ChunkRows gathered = {b_.out_gradient, weighted_.type, weighted_.columns};
     const Array all = gathered.First(rows.count());
@@ -115,8 +113,7 @@ class MlpBackward {
     });
   }
 
-  // Computes the gradients of row weights that multiply the output. The gradient for a row is the dot product of the
-  // row's a (moe_mlp.h) and a_gradient. If the call has b_down, the dot product of b_down and out_gradient is added.
+  // Computes the gradients of row weights that multiply the output (MoeMlpGradients::row_weights).
   absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
     const int64_t count = rows.count();
     if (problem_.b_down) {
@@ -135,8 +132,8 @@ class MlpBackward {
 
   float* RowWeightGradient(int64_t row) const { return static_cast<float*>(gradients_.row_weights->data) + row; }
 
-  // Adds a dot product to the gradient of each row weight. For the i-th row of `rows`, it is the dot product of row i
-  // of `by` and row index[i] of `from`, or row i of `from` if `index` is null.
+  // Adds the dot product of row i of `by` and row index[i] of `from` to the gradient of the i-th row weight. Null
+  // `index`: row i of `from`.
   void AddDots(const RowRange& rows, const Array& from, const int64_t* index, const float* by) const {
     float* const to = RowWeightGradient(rows.begin);
     const int64_t columns = from.dims[1];
@@ -164,13 +161,13 @@ class MlpBackward {
 
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  // The gradient of a weight matrix or a bias. For each group it is transposed(rows) x by. `rows` are the inputs of the
+  // The gradient of a weight matrix or a bias: transposed(rows) x by for each group. `rows` are the inputs of the
   // product, or a column of ones for a bias. `by` is the gradient of its outputs.
   struct WeightGradient {
     const std::optional<Array>& to;
-    float* sums;  // f32 sums of a group that has several chunks. Only used if the gradient is narrower than f32.
+    float* sums;  // f32 sums of a group that has several chunks, if the gradient is narrower.
     ChunkRows rows, by;
-    bool is_trans = false;  // True: the weights and their gradient are stored transposed.
+    bool is_trans = false;  // True: the weights are stored transposed.
   };
 
   absl::Status RunWeights(const MlpPart& chunk) const {
@@ -221,8 +218,8 @@ class MlpBackward {
   const MoeMlpGradients& gradients_;
   const MlpBuffers& b_;
   const int64_t chunk_rows_;
-  const ChunkRows x_, a_, weighted_;  // Gathered x, a, and rows of out_gradient times the row weights on the output.
-  const ChunkRows up_, gate_;         // Gradients of u and v.
+  const ChunkRows x_, a_, weighted_;
+  const ChunkRows up_, gate_;  // Gradients of u and v.
 };
 
 }  // namespace

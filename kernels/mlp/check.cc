@@ -21,10 +21,10 @@
 namespace raggemm {
 namespace {
 
-// Returns the name of MoeMlpProblem::out in messages. In calls for gradients, this array has the gradient of out.
+// Returns the name of MoeMlpProblem::out in messages.
 absl::string_view OutName(const MoeMlpGradients* gradients) { return gradients == nullptr ? "out" : "out_gradient"; }
 
-// The arrays of a call. The first `results` arrays are results, all others inputs.
+// The arrays of a call: `results` results, then the inputs.
 struct CallArrays {
   absl::InlinedVector<NamedArray, 6 + std::size(kMlpSlots) + std::size(kMlpGradientSlots)> all;
   size_t results = 0;
@@ -59,8 +59,8 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   return arrays;
 }
 
-// Calls `function` (CheckArrays or FillWithNaN) for each result, with the arrays that must not overlap the result: all
-// later results and all inputs. If the call has no results, calls `function` once, for an empty result.
+// Calls `function` for each result, with the arrays that must not overlap it: all later results and all inputs. Without
+// results, calls `function` once, for an empty result.
 absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& function,
                            absl::Span<const int64_t> workspace) {
   const absl::Span<const NamedArray> all = arrays.all;
@@ -97,8 +97,8 @@ std::string TypeAndShape(const Array& x) { return absl::StrCat(NameOf(x.dtype), 
 
 bool HasTypeAndShape(const Array& x, const Array& wanted) { return x.dtype == wanted.dtype && x.dims == wanted.dims; }
 
-// Checks the formats of all arrays, and the ranks and dimensions of the operands that every call has, because later
-// checks rely on them. Also checks the types of x, out, weights, row_tokens and row_slots.
+// Checks what later checks rely on: the formats of all arrays, and the ranks and dimensions of the operands that every
+// call has. Also checks the types of x, out, weights, row_tokens and row_slots.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients) {
   const absl::string_view out = OutName(gradients);
   const auto weights = WeightsOf(problem);
@@ -157,8 +157,7 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
-// Checks the shapes of weights: the rank, the number of groups of w_up, and the H of x. Then checks that w_up and
-// w_gate have the I of w_down, or twice the I if `merged`. Does not check the columns of weights in column blocks.
+// Checks the shapes of weights, except the columns of weights in column blocks.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
@@ -202,8 +201,6 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
-// Returns an error if a gradient has another type or shape than its operand, if its operand is not given or is
-// quantized, or if any weights are in column blocks.
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
     if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");
@@ -230,11 +227,11 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
   return bytes;
 }
 
-// Returns true if the array x is given and not f32. The f32 sums of its elements then need memory of their own.
+// Returns true if the f32 sums of x need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// Reads group_sizes, group_offset and row_tokens into `mlp`, and checks their values. `product` is any product of the
-// MLP over all rows, and `checked` is what ResolveShapes returned for it.
+// Reads group_sizes, group_offset and row_tokens into `mlp`, and checks their values. `product` is any product over all
+// rows.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;
@@ -264,8 +261,7 @@ GroupedGemmProblem CheckedMlp::Product(const MlpProduct& product) const {
   gemm.rhs_scale = weights.scale;
   gemm.rhs_zero = weights.zero;
   if (!product.is_gradient) gemm.bias = weights.bias;
-  const bool from_hidden =
-      weights.is_down == product.is_gradient;  // True: H is the width of lhs. False: H is the width of out.
+  const bool from_hidden = weights.is_down == product.is_gradient;
   const int64_t hidden = extents.hidden, inner = weights.is_down ? extents.intermediate : UpColumns();
   const DType type = weights.is_down || product.is_gradient ? TypeBeside(weights.array) : problem.x.dtype;
   static_cast<Array&>(gemm.lhs) = {product.lhs, type, {product.rows, from_hidden ? hidden : inner}};

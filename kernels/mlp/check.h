@@ -12,25 +12,25 @@
 
 namespace raggemm {
 
-// The rows that an expert MLP computes, in ascending order: all sorted rows of the processed groups, or some of them.
+// The rows to compute, in ascending order: all sorted rows of the processed groups, or some of them.
 struct MlpRows {
-  const int64_t* sizes;  // [groups] Number of rows of each group.
+  const int64_t* sizes;  // [groups] Rows of each group.
   int64_t groups;
   int64_t begin, end;
-  const int64_t* index = nullptr;  // Index of each row among the sorted rows of the call. Null: row i has index i.
+  const int64_t* index = nullptr;  // Index of each row among the sorted rows. Null: row i has index i.
   int64_t RowAt(int64_t i) const { return index == nullptr ? i : index[i]; }
 };
 
 enum class MlpWeights : uint8_t { kUp, kDown, kGate };
 
-// A product of an expert MLP: rows times the weights of their groups. lhs and out have no gaps between rows.
+// A product of rows and the weights of their groups. lhs and out have no gaps between rows.
 struct MlpProduct {
   MlpWeights weights;
   void* lhs;
   void* out;
   int64_t rows;
-  bool is_gradient = false;  // True: multiplies by the transposed weights, without a bias.
-  bool adds = false;         // True: adds the product to out. False: overwrites out.
+  bool is_gradient = false;  // True: transposed weights, without a bias.
+  bool adds = false;         // True: adds the product to out.
 };
 
 struct CheckedMlp {
@@ -39,27 +39,25 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type to which the activations a or gradients are rounded before they are multiplied by `weights`: the
-  // type of `weights`, or that of x if `weights` are quantized.
+  // Returns the type to which a or gradients are rounded before they are multiplied by `weights`: the type of
+  // `weights`, or that of x if `weights` are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns a pointer to the weight of row `row` if row weights are given and multiply the side `on` (input or output).
-  // Otherwise returns null.
+  // Returns a pointer to the weight of `row` if row weights are given and multiply the side `on`, or else null.
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
   }
-  // Returns `product` as a problem for GroupedGemm. Its group sizes are buffers.chunk_sizes.
+  // Returns a problem for GroupedGemm. Its group sizes are buffers.chunk_sizes.
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 
-// Checks the types and shapes that CheckMlp needs first, and returns the extents. CheckMlp checks all values, and the
-// shapes of biases, scales, zero points, group_offset and gradients. In both functions, `gradients` is null for a
-// forward call.
+// Checks the types and shapes that CheckMlp needs first, and returns the extents. In both functions, `gradients` is
+// null for a forward call.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
-// Checks all operands, and returns the InvalidArgument errors of MoeMlp and MoeMlpBackward.
+// Checks all operands, with the InvalidArgument errors of MoeMlp and MoeMlpBackward.
 absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                     absl::Span<int64_t> workspace);
 

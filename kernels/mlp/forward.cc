@@ -1,12 +1,12 @@
-// Start reading at MlpForward::RunAll. It computes the sorted rows piece by piece. With row_slots it sorts the rows by
-// token and slot, and computes them in passes:
+// Start reading at MlpForward::RunAll. It computes the sorted rows piece by piece. With row_slots it computes them in
+// passes, by token and slot:
 //
 //     sorted by expert   | token 1 | token 0 | token 2 | token 0 | token 1 | token 2 |
 //     sorted by token    | token 0, token 0, token 1 | token 1, token 2, token 2 |
 //                          pass 0                      pass 1
 //
-// A pass computes d (moe_mlp.h) of its rows, expert by expert. It stores the rows of d in the order by token, and then
-// adds them to the sums of their tokens.
+// A pass computes d (moe_mlp.h) of its rows, expert by expert, stores it in the order by token, and then adds it to the
+// sums of the tokens.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,7 @@
 namespace raggemm {
 namespace {
 
-// Sets all rows of `kept` that belong to no processed group to 0. `kept` is MoeMlpProblem::up or MoeMlpProblem::gate.
+// Sets all rows of `kept` (MoeMlpProblem::up or gate) that belong to no processed group to 0.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
   float* const data = static_cast<float*>(kept->data);
@@ -68,7 +68,7 @@ class MlpForward {
       steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
       return absl::OkStatus();
     }
-    // In a pass, u and v were computed in the workspace. Copies them to MoeMlpProblem::up and gate, if these are given.
+    // In a pass, u and v were computed in the workspace.
     const std::optional<Array>&up = mlp_.problem.up, &gate = mlp_.problem.gate;
     if (up) CopyRows(piece.up, mlp_.UpColumns(), up->data, index + begin, count);
     if (gate) CopyRows(piece.gate, mlp_.extents.intermediate, gate->data, index + begin, count);

@@ -40,8 +40,7 @@ void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
   SetSizes(mlp, all, rows);
   MlpPiece piece = {rows, mlp.buffers.up, mlp.buffers.up + rows.count() * mlp.extents.intermediate};
-  // In a pass (forward.cc), u and v are computed in the workspace. MlpForward then copies them to MoeMlpProblem::up and
-  // gate, if these are given.
+  // In a pass, u and v are computed in the workspace. MlpForward then copies them.
   if (all.index != nullptr) return piece;
   const std::optional<Array>&up = mlp.problem.up, &gate = mlp.problem.gate;
   if (up) piece.up = static_cast<float*>(up->data) + rows.begin * mlp.UpColumns();
@@ -52,7 +51,7 @@ MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& r
 namespace {
 
 // Chooses the kernels of each product, and returns the first error, such as a bf16_sums rule that cannot be used. The
-// products with w_up, w_gate and w_down may have different types, and so different errors.
+// products may have different types, and so different errors.
 absl::Status CheckKernels(const CheckedMlp& mlp, const Options& options, bool is_backward) {
   for (MlpWeights weights : {MlpWeights::kUp, MlpWeights::kGate, MlpWeights::kDown}) {
     if (weights == MlpWeights::kGate && !mlp.problem.w_gate) continue;
@@ -92,8 +91,7 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
   return raggemm::Run(*schedule, team_);
 }
 
-// Computes u and, if there is a w_gate, v (moe_mlp.h). Both products run in one parallel loop, so the product for v has
-// a workspace of its own, of_gate.
+// Runs both products in one parallel loop, so the product for v has a workspace of its own, of_gate.
 absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
   const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
   if (!mlp.problem.w_gate) return Run(up);
@@ -154,7 +152,7 @@ void MlpSteps::Activate(const MlpPiece& piece, char* a) const {
   });
 }
 
-// Threads divide the columns, not the rows. So the rows of each token are added in order.
+// Threads divide the columns, so the rows of each token are added in order.
 void MlpSteps::Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const {
   const int64_t hidden = mlp.extents.hidden;
   InParts(hidden, count * kFloatBytes, 64 / kFloatBytes, [&](int64_t from, int64_t to) {

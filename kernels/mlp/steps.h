@@ -22,8 +22,8 @@ struct RowRange {
   int64_t count() const { return end - begin; }
 };
 
-// Divides the rows `all` of an expert MLP into parts. A part is one or more whole groups with at most kPieceRows rows
-// in total, or at most `most` rows of one larger group.
+// Divides the rows `all` into parts. A part is one or more whole groups with at most kPieceRows rows in total, or at
+// most `most` rows of one larger group.
 struct MlpPart {
   const MlpRows& all;
   const int64_t most;
@@ -32,7 +32,7 @@ struct MlpPart {
   RowRange of_groups = rows;
   int64_t first_group = 0, groups = 0;
 
-  // Moves to the next part of the rows. The first call moves to the first part. Returns false after the last part.
+  // Moves to the next part, at first to the first one. Returns false after the last part.
   bool Next();
   bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
   bool is_last_of_groups() const { return rows.end == of_groups.end; }
@@ -40,46 +40,44 @@ struct MlpPart {
 
 struct MlpPiece {
   RowRange rows;
-  float* up;    // u (moe_mlp.h) of `rows`, or u and v if w_up holds the gate. In MoeMlpProblem::up or the workspace.
-  float* gate;  // Rows of v if there is a w_gate. In MoeMlpProblem::gate or the workspace.
+  float* up;    // u (moe_mlp.h) of `rows`, or u and v if w_up holds the gate.
+  float* gate;  // v of `rows` if there is a w_gate.
 };
 
-// Sets buffers.chunk_sizes, the group sizes of the next products, to the number of rows that each group has in `rows`.
+// Sets buffers.chunk_sizes, the group sizes of the next products, to those in `rows`.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 // Calls SetSizes, and returns the piece with pointers to the memory for its u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 
 class MlpSteps {
  public:
-  // Calls `run` on a thread team that has as many threads as the first product needs.
+  // Calls `run` on a team with the threads that the first product needs.
   static absl::Status WithTeam(const CheckedMlp& mlp, const Options& options, bool is_backward,
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
   const CheckedMlp& mlp;
-  const KernelRow& kernels;  // Kernels for f32, which compute all steps of the MLP except the products.
-  MlpRows rows;              // Rows to compute: those of a pass, or else all rows of the processed groups.
+  const KernelRow& kernels;  // Kernels for f32, for all steps except the products.
+  MlpRows rows;              // Rows to compute: those of a pass, or all.
 
-  // Computes `product`, with the group sizes that SetSizes has set. The sums continue from earlier_totals (schedule.h),
-  // or start at 0 if earlier_totals is null.
+  // Computes `product`, with the group sizes of SetSizes. The sums continue from earlier_totals (schedule.h), if given.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
   // Computes u (moe_mlp.h) for the rows of a piece, and v if there is a w_gate. `x` has the gathered rows of the piece.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
   // Copies the rows of MoeMlpProblem::x in `range` to `x`. Multiplies them by their row weights with WeightOn::kInput.
   void GatherX(const RowRange& range, char* x) const;
-  // Writes row `row` of `from`, times `weight`, to `to`. The products are rounded to f32 and then to `type`.
+  // Writes row `row` of `from`, times `weight`, to `to`. Products are rounded to f32 and then to `type`.
   void ScaleRow(const Array& from, int64_t row, float weight, DType type, char* to) const;
   void Activate(const MlpPiece& piece, char* a) const;
   // Returns the arguments of the activation for row `row` of the piece. Their `out` is null.
   ActivationArgs ActivationOf(const MlpPiece& piece, int64_t row) const;
-  // Adds weights[i] times row i of d to row tokens[i] of the sums, for each i < count in order. If `weights` is null,
-  // all weights are 1.
+  // Adds weights[i] times row i of d to row tokens[i] of the sums, for each i < count in order. Null `weights`: all are
+  // 1.
   void Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const;
   void ClearSums() const;
-  // Rounds the sums of tokens to the type of `to` and stores them there. Does nothing if `to` is the array of the sums.
+  // Rounds the sums of tokens to `to`. Does nothing if `to` is the array of the sums.
   void StoreSums(const Array& to) const;
 
-  // Calls row(i) for each i < count, on all threads. `bytes`, the size of a row, decides how many rows a thread gets at
-  // a time.
+  // Calls row(i) for each i < count, on all threads. `bytes` is the size of a row.
   template <class Row>
   void ForEachRow(int64_t count, int64_t bytes, Row row) const {
     InParts(count, bytes, 1, [&](int64_t begin, int64_t end) {
@@ -91,9 +89,8 @@ class MlpSteps {
   MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelRow& kernels, Team& team)
       : mlp(mlp), kernels(kernels), rows(mlp.rows), options_(options), team_(team) {}
 
-  // Divides `count` items of `bytes` bytes into parts, and calls part(begin, end) once for each part, on the threads of
-  // the team. Parts have about 64 KiB and start at multiples of `step`. Smaller parts would not be worth another
-  // thread.
+  // Divides `count` items of `bytes` bytes into parts, and calls part(begin, end) for each part, on all threads. Parts
+  // start at multiples of `step`. Parts of less than 64 KiB would not be worth another thread.
   template <class Part>
   void InParts(int64_t count, int64_t bytes, int64_t step, Part part) const {
     constexpr int64_t kBytesOfPart = 64 << 10;

@@ -9,18 +9,18 @@ namespace raggemm {
 namespace {
 
 constexpr int64_t kLineWords = 8;  // int64 elements in a cache line.
-constexpr int kSizesArrays = 2;    // Number of arrays of group sizes in each product: one for lhs, one for out.
+constexpr int kSizesArrays = 2;    // Dims arrays of each product: one for lhs, one for out.
 constexpr int64_t kMostExtent = int64_t{1} << 40;
 // Largest size of an array in bytes. Sums of such sizes do not overflow.
 constexpr int64_t kMostBytes = int64_t{1} << 60;
 
-// Returns x * y, but at most kMostBytes, also if the product overflows.
+// Returns x * y, or kMostBytes if the product is larger.
 int64_t Times(int64_t x, int64_t y) {
   int64_t product;
   return __builtin_mul_overflow(x, y, &product) ? kMostBytes : std::min(product, kMostBytes);
 }
 
-// Hands out the arrays of a workspace in order. Each array starts at a cache line.
+// Hands out arrays that start at cache lines.
 class Cursor {
  public:
   explicit Cursor(int64_t* memory) : memory_(memory) {
@@ -29,7 +29,7 @@ class Cursor {
     memory_ += (kLineWords - word % kLineWords) % kLineWords;
   }
 
-  // Returns the next array. Null if the constructor got no memory.
+  // Returns null if the constructor got no memory.
   template <class T>
   T* Take(int64_t rows, int64_t columns = 1, int64_t bytes = sizeof(T)) {
     T* const at = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + words_);
@@ -107,7 +107,7 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* 
     ones = cursor.Take<char>(chunk, 1, bytes);
     if (extents.sums_weights && chunk < extents.rows) TakeWeightSums(extents, cursor, weight_sums);
   }
-  cursor.Take<int64_t>(kLineWords);  // Kernels read whole vectors, so they may read beyond the end of the last array.
+  cursor.Take<int64_t>(kLineWords);  // Kernels read whole vectors, also beyond the end of the last array.
   words = cursor.words();
 }
 

@@ -9,8 +9,7 @@ int64_t GemmOfTile(const WorkList& work, int64_t tile) {
   return std::upper_bound(work.tile_prefix, work.tile_prefix + work.gemms + 1, tile) - work.tile_prefix - 1;
 }
 
-// Moves `block` to the first replica with steps of k, from block.gemm.replica on. Without ragged K, tries only
-// block.gemm.replica. Returns false if it finds no steps.
+// Moves `block` to the first replica with steps of k, from block.gemm.replica on. Returns false if there is none.
 bool FindReplica(const TileContext& context, Block& block) {
   const int64_t last = context.call.mode == RaggedMode::kRaggedK ? context.call.replicas - 1 : block.gemm.replica;
   for (; block.gemm.replica <= last; ++block.gemm.replica) {
@@ -21,7 +20,7 @@ bool FindReplica(const TileContext& context, Block& block) {
   return false;
 }
 
-// Sets the members of `block` that depend on block.k: the number of steps, the KC block, and how chains begin and end.
+// Sets the members of `block` that depend on block.k.
 void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
   const int64_t rows = block.rhs.rows, part = context.call.sum_steps != 0 ? context.call.sum_steps : rows;
   const int64_t part_begin = block.k / part * part, part_end = std::min(part_begin + part, rows);
@@ -48,8 +47,7 @@ void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
                                                    : End::kAddTotal;
 }
 
-// Sets the columns of a block, which begins at `col`. A block ends where a column block of rhs ends, so no panel lies
-// in two column blocks.
+// Sets the columns of a block. A block ends where a column block of rhs ends, so no panel lies in two column blocks.
 void SetCols(const TileContext& context, const TileTask& task, int64_t col, Block& block) {
   block.col = col;
   block.cols = std::min(task.blocks.n, task.window.cols - col);

@@ -7,9 +7,9 @@
 //     +-------+-----------+                      +--+--+--+--+
 //     | 4 | 5 |           |  chain 1              nr columns each
 //
-// Numbers are the order of the blocks, unless BlockShape::k_inner is set. Micro-kernels multiply each panel of a block
-// with each register tile of lhs. If a block ends within a chain, the chain waits in scratch for the next block. So the
-// bits of a sum do not depend on the size of blocks.
+// Numbers are the order of the blocks without BlockShape::k_inner. Micro-kernels multiply each panel of a block with
+// each register tile of lhs. If a block ends within a chain, the chain waits in scratch for the next block, so the bits
+// of a sum do not depend on the size of blocks.
 #ifndef RAGGEMM_KERNELS_PLAN_BLOCK_H_
 #define RAGGEMM_KERNELS_PLAN_BLOCK_H_
 
@@ -23,8 +23,8 @@
 
 namespace raggemm {
 
-// The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. A height is
-// a multiple of KernelRow::row_step, so only the last register tile may have fewer rows than its height.
+// The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. Heights are
+// multiples of KernelRow::row_step, so only the last register tile may have fewer rows than its height.
 struct RegisterTiles {
   RegisterTiles(int64_t rows, const KernelRow& kernels)
       : rows(rows),
@@ -34,11 +34,10 @@ struct RegisterTiles {
         taller(CeilDiv(rows, step) % count) {}
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
-  // Returns the number of rows that kernels compute for register tile i: Rows(i), rounded up to a multiple of `step`.
+  // Returns the number of rows that kernels compute: Rows(i), rounded up to a multiple of `step`.
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
-  // Returns the index of the first register tile after i whose height or number of rows differs from that of i, or
-  // `count` if there is none.
+  // Returns the index of the first register tile after i with another height or number of rows than i, or `count`.
   int64_t EndOfSameHeight(int64_t i) const {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
@@ -62,10 +61,9 @@ struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index);
 };
 
-// A block of rhs: its rows [k, k + steps) and columns [col, col + cols). Columns are counted from the first column of
-// the tile.
+// A block of rhs: its rows [k, k + steps) and columns [col, col + cols), counted from the first column of the tile.
 struct Block {
-  GroupGemm gemm;         // With ragged K, gemm.replica is the replica that has this block's steps of k.
+  GroupGemm gemm;         // With ragged K, gemm.replica has this block's steps of k.
   int64_t first_replica;  // Value of gemm.replica in the tile's first block.
   Matrix lhs, rhs;
   int64_t k, steps;
@@ -80,11 +78,10 @@ struct Block {
   bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 
-// Sets `block` to the first block of a tile. Returns false if the contraction is empty.
+// Returns false if the contraction is empty.
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
-// Finds the tile after `tile` in the schedule, and the first block of the found tile.
 class NextTile {
  public:
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}
@@ -95,8 +92,7 @@ class NextTile {
     Block first;
     bool has_block;
   };
-  // Returns the next tile and its first block. Null if there is no next tile, or if the next tile has no block, because
-  // its contraction is empty.
+  // Returns the next tile and its first block. Null if there is no next tile, or if its contraction is empty.
   const Found* Get() {
     if (tile_ + 1 >= schedule_.work.gemm_tiles) return nullptr;
     if (!found_) found_.emplace(schedule_, tile_ + 1);

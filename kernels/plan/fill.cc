@@ -48,11 +48,10 @@ bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
-// Divides out into slices of whole rows, which threads fill. A repetition is one FillRegion: one replica's part of out,
-// or one problem's part with RaggedMode::kAllRagged.
+// The slices of whole rows that threads fill. A repetition is one FillRegion.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
-    // With ragged K and with uniform groups, all elements of out belong to processed groups, so nothing is filled.
+    // With ragged K and with uniform groups, all elements of out belong to processed groups.
     const bool covered = checked.mode == RaggedMode::kRaggedK || checked.mode == RaggedMode::kUniform;
     // An out without elements needs no slices, and its number of repetitions could overflow.
     const bool empty = checked.out.rows == 0 || checked.out.cols == 0;
@@ -60,7 +59,7 @@ struct FillSlices {
                   : checked.mode == RaggedMode::kAllRagged ? checked.problems
                                                            : checked.problems * checked.replicas;
     if (repetitions == 0) return;
-    const FillRegion region = RegionOf(checked, 0);  // All repetitions have its shape.
+    const FillRegion region = RegionOf(checked, 0);  // All repetitions have this shape.
     const int64_t row_bytes = std::max<int64_t>(region.cols * SizeOf(checked.out.dtype), 1);
     rows_per_slice = std::max<int64_t>((int64_t{1} << 20) / row_bytes, 1);
     per_repetition = CeilDiv(region.rows, rows_per_slice);
@@ -80,7 +79,7 @@ int64_t CountFillTiles(const Checked& checked) {
 }
 
 void FillTile(const Checked& checked, int64_t slice) {
-  if (checked.c == checked.out.data) return;  // Nothing is copied if c and out are the same array.
+  if (checked.c == checked.out.data) return;
   const FillSlices slices(checked);
   const int64_t repetition = slice / slices.per_repetition;
   const FillRegion region = RegionOf(checked, repetition);

@@ -1,4 +1,3 @@
-// Fills the elements of out that belong to no processed group.
 #ifndef RAGGEMM_KERNELS_PLAN_FILL_H_
 #define RAGGEMM_KERNELS_PLAN_FILL_H_
 
@@ -10,7 +9,7 @@ namespace raggemm {
 
 // Returns the number of slices of out, or 0 if all elements belong to processed groups. A slice has about 1 MiB.
 int64_t CountFillTiles(const Checked& checked);
-// Fills the unprocessed elements of a slice with zeros, or from c if given.
+// Fills the elements of a slice that belong to no processed group with zeros, or from c if given.
 void FillTile(const Checked& checked, int64_t slice);
 
 }  // namespace raggemm

@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Checks that kQuantized (microkernel.h) and kFormats describe the quantized formats in the same way.
+// Checks that kQuantized (microkernel.h) and kFormats describe the same formats.
 static_assert([] {
   for (const QuantizedFormat& row : kQuantized) {
     const Format& format = FormatOf(row.dtype);
@@ -44,7 +44,7 @@ void ReadEach(const char* data, const Series& at, float* values, ToValue value) 
   }
 }
 
-// Returns the value of a finite float of any format, from its bits: sign, exponent and fraction.
+// Returns the value of a finite float of any format.
 constexpr float OfBits(uint32_t bits, int fraction_bits, int exponent_bits) {
   const uint32_t one = 1U << fraction_bits, fraction = bits & (one - 1);
   const int field = static_cast<int>(bits >> fraction_bits & ((1U << exponent_bits) - 1));
@@ -139,8 +139,8 @@ void ReadQuantParams(const Checked& checked, const QuantParams& params, const Gr
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
-  // Reads all n values in one call. This is possible because the n elements are in one matrix, so the rows of values do
-  // not begin again among them.
+  // Reads all n values in one call, because the n elements are in one matrix, so the rows of values do not begin again
+  // among them.
   if (block == 1) {
     const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
     return ReadValues(data, dtype, {row * params.cols + col, at.down ? params.cols : 1, n}, values);

@@ -1,4 +1,3 @@
-// Finds and decodes the scales and zero points of quantized operands.
 #ifndef RAGGEMM_KERNELS_PLAN_QUANT_PARAMS_H_
 #define RAGGEMM_KERNELS_PLAN_QUANT_PARAMS_H_
 
@@ -15,16 +14,15 @@ bool ScalesElements(const Operand& operand);
 // Returns true if packers can apply the scales of the operand as BlockScales: f8e8m0fnu scales of f4e2m1fn elements
 // without zero points, each shared by a multiple of kScaleSteps steps of k in one row of lhs or column of rhs.
 bool HasBlockScales(const Operand& operand, bool is_lhs);
-// Returns the BlockScales of an operand. BlockScales::first is the scale of element (row, col) of op(operand), or null
-// if no scale multiplies elements.
+// Returns the BlockScales from element (row, col) of op(operand) on. `first` is null if no scale multiplies elements.
 BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
 
-// The position of an element in the stored matrices of an operand, which are stacked along the rows.
+// The position of an element in the stored matrices, which are stacked along the rows.
 struct StoredPosition {
   int64_t row, col;
-  bool down;  // Direction in which ReadQuantParams reads. True: down the column. False: along the row.
+  bool down;  // True: ReadQuantParams reads down the column. False: along the row.
 };
-// Reads the scales or zero points of n elements, from `at` on, into `values`.
+// Reads the scales or zero points of the n elements from `at` on.
 void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values);
 

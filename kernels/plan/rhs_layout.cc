@@ -12,17 +12,16 @@
 namespace raggemm {
 namespace {
 
-// Distance from the elements that kernels read to those that they prefetch, in bytes, if rhs streams from memory. Speed
-// relative to plain reads, which reach 62 GB/s (one row of 2048x768 f32, two cores of Zen 4):
+// Distance in bytes of prefetches from reads, if rhs streams from memory. Speed relative to plain reads, which reach 62
+// GB/s (one row of 2048x768 f32, two cores of Zen 4):
 //
 //     KiB     4     16    48    96
 //     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// Limit for near prefetches (Prefetch::near). A GEMV of 16-bit elements with at most KernelRow::products_per_fma rows
-// uses them if kNearSteps steps of rhs and the chains together have at most this many bytes. Such a GEMV loads its next
-// lines into L1, so hardware prefetchers run ahead of it as they do for plain reads. A limit of 16 KiB gains nothing.
-// Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
+// Limit for near prefetches (Prefetch::near), for kNearSteps steps of rhs and the chains together, in bytes. A GEMV
+// with near prefetches loads its next lines into L1, so hardware prefetchers run ahead of it as they do for plain
+// reads. A limit of 16 KiB gains nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
 //
 //                              near  not near
 //     1 row                    0.92  0.76
@@ -30,9 +29,9 @@ constexpr int64_t kStreamAhead = 48 << 10;
 //     2 rows, no VDPBF16PS     0.80  0.83
 constexpr int64_t kNear = 12 << 10;
 
-// Returns the number of panels of a block, to spread prefetches over them. Counts all panels as wide as the first one.
-// A GEMV counts as one panel, even if it leaves columns for a second panel. If it counted as 2, half of the prefetches
-// would come after the GEMV: one row of int4 with 2848 columns took 4 times as long (Zen 4).
+// Returns the number of panels of a block, to spread prefetches over them. A GEMV counts as one panel, even if it
+// leaves columns for a second panel. If it counted as 2, half of the prefetches would come after the GEMV: one row of
+// int4 with 2848 columns took 4 times as long (Zen 4).
 int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
   const Panel panel = NextPanel(context, task, block.cols);
   return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
@@ -40,8 +39,7 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
-// Returns the size of the blocks of an rhs that is stored in rows. A GEMV has blocks of kKc steps and all columns of
-// the tile. In other modes, row TilePlan::shape of kRowsShapes limits the size.
+// Returns the size of the blocks of an rhs that is stored in rows.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -50,8 +48,7 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  // `least` is the smallest number of steps of a block: 8, or kScaleSteps if scales multiply elements, or
-  // KernelRow::k_step if that is larger. With split f32, a block has a whole KC block.
+  // `least` is the smallest number of steps of a block. With split f32, a block has a whole KC block.
   const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
@@ -62,9 +59,8 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   return blocks;
 }
 
-// Returns the lines that a GEMV prefetches: those kStreamAhead bytes ahead of the block. Near prefetches
-// (Prefetch::near) are less far ahead: they begin 1 KiB after the first kNearSteps - 1 steps of the block, and do not
-// continue in the next tile.
+// Returns the lines that a GEMV prefetches, kStreamAhead bytes ahead of the block. Near prefetches (Prefetch::near)
+// begin 1 KiB after the first kNearSteps - 1 steps of the block, and do not continue in the next tile.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -90,8 +86,6 @@ PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, 
   return target;
 }
 
-// Returns the lines of the next block to prefetch, in TilePlan::prefetch_order. For a GEMV, returns those of
-// PrefetchStream.
 PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                             NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kGemv) return PrefetchStream(context, task, block, next_tile);
@@ -112,8 +106,7 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.panels = CeilDiv(block.cols, width);
   switch (task.plan.prefetch_order) {
     case TilePlan::Order::kPanels: {
-      // A run, the cache lines that are prefetched in one row of rhs before the next row, has at least two lines. If a
-      // packed panel is narrower than a run, several panels share the run.
+      // A run has at least two lines. If a packed panel is narrower, several panels share the run.
       const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
       target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
       target.panels_per_run = run_cols / width;
@@ -129,9 +122,8 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
 
 // ---- stored columns ----
 
-// Returns the size of a block of a transposed rhs. A panel of n columns is packed from n rows of memory, each read in
-// whole cache lines, and from end to end if blocks go along k. GFLOP/s for 2048x768, two cores of Emerald Rapids, best
-// of a run:
+// Returns the size of a block of a transposed rhs. A panel of n columns is packed from n rows of memory, which are read
+// from end to end if blocks go along k. GFLOP/s for 2048x768, two cores of Emerald Rapids, best of a run:
 //
 //     steps of k       128, along k   128, all columns first   256
 //     f32, 4 rows      48             36                       44
@@ -142,14 +134,13 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
-          // A block has two panels if kernels pack ahead, so that each panel is prefetched during the work on the
-          // previous panel.
+          // Two panels if kernels pack ahead, so that each panel is prefetched during the work on the previous one.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Prefetches the next block. If blocks go along k first (BlockShape::k_inner), prefetches a share of the next columns
-// instead. Prefetches nothing for dot kernels, because the hardware prefetchers suffice.
+// Prefetches the next block, or a share of the next columns if blocks go along k. Prefetches nothing for dot kernels,
+// because the hardware prefetchers suffice.
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kDot) return {};
@@ -159,8 +150,7 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
   PrefetchTarget target;
   target.panels = target.panels_per_run = CountPanels(context, task, block);
   // Packing a transposed panel takes about as long as computing a register tile of 8 rows. So the packer prefetches as
-  // many lines as a register tile, or twice as many if register tiles have fewer than 8 rows. It prefetches none if
-  // kernels pack ahead.
+  // many lines as a register tile, or twice as many if register tiles have fewer than 8 rows.
   target.packer_parts = context.kernels.row->ahead_slice != 0 ? 0 : task.rows.each < 8 ? 2 : 1;
   const bool along_k = task.blocks.k_inner;
   const NextTile::Found* tile = nullptr;
@@ -178,8 +168,7 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
     target.lines = target.run_lines = CeilDiv(StepOf(dtype, next->steps), kLineBytes);
     return target;
   }
-  // Prefetches a share of the next columns of rhs, in their full length k. All blocks of the current columns, which
-  // follow one another along k, prefetch equal shares.
+  // All blocks of the current columns, which follow one another along k, prefetch equal shares of the next columns.
   const Matrix& rhs = tile != nullptr ? tile->first.rhs : block.rhs;
   const int64_t first = tile != nullptr ? tile->task.window.col : task.window.col + block.col + block.cols;
   const int64_t cols = tile != nullptr ? tile->first.cols : std::min(task.blocks.n, cols_left);
@@ -194,8 +183,8 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
 
 // ---- column blocks ----
 
-// Returns the size of a block of rhs in column blocks: one KC block of one column block, or fewer columns if the tile
-// is narrower. The KC blocks of a column block follow each other in memory.
+// Returns the size of a block of rhs in column blocks: one KC block of one column block, or of the tile if it is
+// narrower.
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*plan*/, const Window& window,
                                 int64_t /*k*/) {
   return {.k = context.kernels.kc,

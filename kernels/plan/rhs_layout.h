@@ -1,6 +1,5 @@
-// The layouts of rhs. A layout is how rhs is stored, and the call gives it. A strategy is a mode (rhs_mode.h) and a
-// block shape, chosen for the layout. The layout decides how a tile divides rhs into blocks, and which lines it
-// prefetches meanwhile.
+// The layouts of rhs. A layout is how rhs is stored, and the call gives it. It decides how a tile divides rhs into
+// blocks, and which lines it prefetches meanwhile.
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
 
@@ -26,15 +25,13 @@ class NextTile;   // block.h
 //     | 2   | 5   |     |
 //     +-----+-----+-----+
 //
-// A column of runs is prefetched during the work on panels_per_run panels. Their register tiles have equal shares of
-// the lines.
+// A column of runs is prefetched during the work on panels_per_run panels. Their register tiles prefetch equal shares.
 struct PrefetchTarget {
   const char* first = nullptr;
   int64_t rows = 0, stride = 0;  // 0 rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
-  // `panels` is the number of panels of the block. One column of runs, run_lines lines of each row, is prefetched
-  // during panels_per_run panels.
+  // Panels of the block, and panels during which one column of runs is prefetched.
   int64_t panels = 1, panels_per_run = 1;
   int64_t packer_parts = 0;  // Ratio: lines prefetched by the packer of a panel / by the kernel of a register tile.
   bool near = false;         // Prefetch::near.
@@ -54,9 +51,9 @@ struct PrefetchTarget {
 //     8, 2880x2880 bf16      136    164     141
 struct RowsShape {
   const char* name;
-  double share;      // Largest size of a block, as a share of Cpu::block_bytes.
-  int64_t columns;   // Largest number of columns of a block. Blocks divide the tile's columns evenly.
-  int64_t steps;     // Largest number of steps of k of a block.
+  double share;      // Largest size, as a share of Cpu::block_bytes.
+  int64_t columns;   // Largest number of columns. Blocks divide the tile's columns evenly.
+  int64_t steps;     // Largest number of steps of k.
   double translate;  // Time of page walks, divided by the time of reading the block from memory.
 };
 // RowsShape::steps if only KC limits the length of blocks.
@@ -69,20 +66,17 @@ inline constexpr RowsShape kRowsShapes[] = {
     {"deep", 1. / 2, 192, kWholeKc, 1},  // Limits of 64 to 192 columns differ by 2 % in speed. 384 is 7 % slower.
 };
 
-// A layout of rhs.
 struct RhsLayout {
-  // Number of block shapes that the cost model compares. 0: no costs are compared, and the first mode that applies is
-  // used.
+  // Number of block shapes that the cost model compares. 0: the first mode that applies is used.
   int shapes;
-  // Returns the size and the order of a tile's blocks of rhs. k is the length of the contraction.
+  // Returns the size and the order of a tile's blocks. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
-  // Returns the cache lines of rhs to prefetch during the work on `block`. `next` is the next block of the tile. Null:
-  // `block` is the last one.
+  // Returns the cache lines of rhs to prefetch during the work on `block`. Null `next`: `block` is the tile's last one.
   PrefetchTarget (*prefetch_target)(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile);
 };
 
-// Returns the layout of rhs: stored rows, stored columns (transposed) or column blocks.
+// Returns the layout: stored rows, stored columns (transposed) or column blocks.
 const RhsLayout& LayoutOf(const TileContext& context);
 
 // Returns true if a tile's blocks of a transposed rhs or of column blocks follow each other along k. This requires that

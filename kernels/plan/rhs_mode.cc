@@ -9,13 +9,11 @@
 namespace raggemm {
 namespace {
 
-// Returns the functions of the tile's kernel row for elements of type kernels.rhs.type. Kernels read rhs in this type.
 const FormatKernels& RhsKernels(const TileContext& context) {
   return KernelsOf(*context.kernels.row, context.kernels.rhs.type);
 }
 
-// Returns true if kernels can read rhs in its stored layout: rhs is neither dequantized nor split, and kernels do not
-// pack ahead.
+// Returns true if kernels can read rhs in its stored layout.
 bool CanReadStored(const TileContext& context) {
   return context.kernels.row->ahead_slice == 0 && !IsSplit(context.kernels) &&
          context.kernels.rhs.dequantize == nullptr;
@@ -41,7 +39,7 @@ bool TakesDirect(const TileContext& context, int64_t /*rows*/) {
   return !context.call.rhs.is_trans && HasDirect(context);
 }
 
-// Returns the widest direct kernel for mr rows that reads at most `cols` columns, or none if all are wider.
+// Returns the widest direct kernel for mr rows that reads at most `cols` columns, if any.
 DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t cols) {
   for (const DirectKernel& kernel : RhsKernels(context).direct[mr]) {
     if (kernel.run != nullptr && kernel.nr <= cols) return kernel;
@@ -51,7 +49,7 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // ---- kGemv ----
 
-// Returns the GEMV kernel for mr rows, with its nr set to `cols`, rounded down to a multiple of its original nr.
+// Returns the GEMV kernel for mr rows. Its nr is `cols`, rounded down to a multiple of its original nr.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
   const DirectKernel kernel = RhsKernels(context).gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};
@@ -92,7 +90,6 @@ DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols
   return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
 }
 
-// Returns true if rhs is transposed, or if there are kernels neither for kDirect nor for kDirectAndStore.
 bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
   return context.call.rhs.is_trans || (!HasDirect(context) && !HasStoring(context));
 }

@@ -1,5 +1,4 @@
-// The modes of rhs. A mode is how kernels get rhs: dot, GEMV, direct, direct and store, packed. A strategy is a mode
-// and a block shape, chosen for the layout of rhs (rhs_layout.h).
+// The modes of rhs. A mode is how kernels get rhs: dot, GEMV, direct, direct and store, packed.
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 
@@ -14,15 +13,13 @@ namespace raggemm {
 
 struct TileTask;  // block.h
 
-// Properties of an RhsMode: how register tiles get rhs in this mode, and when tiles use the mode.
 struct RhsModeRow {
   RhsMode mode;
   const char* name;
-  bool reads_rhs = false;  // True: the first register tile reads the stored rhs. False: it reads a packed panel.
+  bool reads_rhs = false;  // True: the first register tile reads the stored rhs, not a packed panel.
   bool stores = false;     // True: the first register tile stores a packed panel for the others.
-  bool rereads = false;    // True: every register tile reads the stored rhs, and none reads a packed panel.
-  // True: tiles use the mode whenever it applies, without comparing costs. Such a mode reads rhs once, in the order of
-  // memory.
+  bool rereads = false;    // True: every register tile reads the stored rhs.
+  // True: tiles use the mode whenever it applies, because it reads rhs once, in the order of memory.
   bool needs_no_costs = false;
   RhsMode rest;  // Mode for the last columns of a block if they are too few for a kernel of this mode.
   // Returns true if tiles of this many rows can use the mode.
@@ -32,10 +29,10 @@ struct RhsModeRow {
   DirectKernel (*kernel)(const TileContext& context, int64_t mr, int64_t cols);
 };
 
-// Number of modes whose costs are compared: all modes except those with needs_no_costs.
+// Number of modes without needs_no_costs.
 inline constexpr size_t kComparedModes = 3;
 
-// Returns the table of all modes of rhs, indexed by RhsMode.
+// Returns all modes, indexed by RhsMode.
 absl::Span<const RhsModeRow> RhsModes();
 inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<size_t>(mode)]; }
 
@@ -46,7 +43,6 @@ struct Panel {
   const RhsModeRow* mode;
 };
 
-// Returns the next panel of a block that has `cols_left` columns left.
 Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left);
 
 }  // namespace raggemm

@@ -21,8 +21,8 @@ namespace raggemm {
 namespace {
 
 // Least number of tiles per thread. With four tiles, the last thread finishes late by at most a quarter of its work.
-// Two tiles per thread are better if rhs streams from memory, because hardware prefetchers read beyond the rows of each
-// tile in vain. GFLOP/s for groups of 2880x2880, two threads on Emerald Rapids:
+// Two are better if rhs streams from memory, because hardware prefetchers read beyond the rows of each tile in vain.
+// GFLOP/s for groups of 2880x2880, two threads on Emerald Rapids:
 //
 //                              2 tiles  4 tiles
 //     4 groups, f32, 2 rows    25       20
@@ -34,18 +34,16 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// rhs counts as streaming from memory (kTilesPerStreamingThread) if the mean number of rows of a group GEMM is at most
-// kShareOfRowsStreaming * CostOfElement. It never does if it is transposed, or with ragged K.
+// rhs counts as streaming if the mean number of rows of a group GEMM is at most kShareOfRowsStreaming * CostOfElement.
+// It never does if it is transposed, or with ragged K.
 constexpr double kShareOfRowsStreaming = 0.7;
 
-// Number of f32 fmas that a call must have for each thread beyond the first one. They take 5 us at 50 GFLOP/s.
+// Number of f32 fmas for each thread beyond the first one. They take 5 us at 50 GFLOP/s.
 constexpr int64_t kCostPerThread = 1 << 17;
 
-// Returns the size of the largest tile, m x n.
-//
-// The packed lhs and the totals of a tile fill half of L2: m * (steps of a KC block + n) * size of a sum. Panels of rhs
-// use the other half. m is 14 register tiles. With AVX-512 these are 196 rows, so packing rhs takes less than 2 % of
-// the time. n is as large as fits, because each tile of n columns packs lhs again.
+// Returns the size of the largest tile, m x n. Its packed lhs and its totals fill half of L2: m * (steps of a KC block
+// + n) * size of a sum. Panels of rhs use the other half. m is 14 register tiles. With AVX-512 these are 196 rows, so
+// packing rhs takes less than 2 % of the time. n is as large as fits, because each tile packs lhs again.
 //
 // f32 sums have at least 768 columns, even if the totals then come from L3. GFLOP/s for 512 rows of 2048x768, two cores
 // of Zen 4:
@@ -56,13 +54,13 @@ constexpr int64_t kCostPerThread = 1 << 17;
 //     bf16, gradients   401   416
 //
 // If register tiles have at most 6 rows, m is 192 rows: the first register tile packs a panel while it computes, and so
-// takes as long as two. GFLOP/s for 512 rows by size of a tile, on two cores of Zen 3:
+// takes as long as two. GFLOP/s for 512 rows, two cores of Zen 3:
 //
 //     84x512    119
 //     192x768   131
 //     192x384   4 % less than 192x768
 //
-// Tiles of integer sums have neither at least 768 columns nor 192 rows, because they would lose 7 %.
+// Integer sums have neither at least 768 columns nor 192 rows, because they would lose 7 %.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;
@@ -77,8 +75,7 @@ Blocking BlockingFor(const TileContext& context) {
   return {m, cols};
 }
 
-// Halves the columns or the rows of the largest tile. Returns false if the largest tile is a single register tile
-// already.
+// Halves the columns or the rows of the largest tile. Returns false if it is a single register tile.
 bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
   const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
@@ -91,8 +88,8 @@ bool ShrinkBlocks(Schedule& schedule) {
   return true;
 }
 
-// Sums of the rows and of the columns of all group GEMMs, and the sizes of their tiles. Group GEMMs without tiles do
-// not count, because the sum of their rows could overflow.
+// Rows and columns of all group GEMMs together, and the sizes of their tiles. Group GEMMs without tiles do not count,
+// because the sum of their rows could overflow.
 struct Work {
   int64_t cols = 0;
   int64_t rows = 0;
@@ -112,10 +109,9 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Skips the divisions of TileGrid::At if the grid has one row of tiles, and another tile of the same row class was
-    // counted.
+    // Skips the divisions of TileGrid::At.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
-    // Only tiles in the last row of tiles may have another height than the first tile.
+    // Only the last row of tiles may have another height.
     for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {
       const Window window = grid.At(schedule.tile, row_tile);
       work.windows[RowClass(window.rows)] = {window.rows, window.cols};
@@ -124,8 +120,8 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
   return work;
 }
 
-// Divides results into tiles, which it shrinks until each thread gets enough of them, and plans the tiles of each row
-// class. Chooses a number of threads if schedule.threads.count is 0.
+// Divides results into tiles, shrinks them until each thread gets enough of them, and plans each row class. Chooses a
+// number of threads if schedule.threads.count is 0.
 void DivideWork(Workspace& workspace, Schedule& schedule) {
   schedule.work.gemms = CountGemms(schedule.tile.call);
   schedule.tile.blocking = BlockingFor(schedule.tile);

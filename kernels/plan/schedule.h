@@ -1,4 +1,3 @@
-// The schedule of a call: all decisions before its first product.
 #ifndef RAGGEMM_KERNELS_PLAN_SCHEDULE_H_
 #define RAGGEMM_KERNELS_PLAN_SCHEDULE_H_
 
@@ -16,32 +15,32 @@
 namespace raggemm {
 
 struct OperandAccess {
-  DType type = DType::kF32;          // Type that kernels and packers read: the stored type, or the dequantized one.
-  Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null if they have this type already.
+  DType type = DType::kF32;          // Type that kernels and packers read: stored or dequantized.
+  Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null: they have this type.
   const Packers* pack = nullptr;
 };
 
 struct KernelChoice {
   const Arithmetic* arithmetic = &kArithmetics[0];
-  // Text that says why this arithmetic was chosen. Null if the operand types leave no choice.
+  // Reason for this arithmetic. Null if the operand types leave no choice.
   const char* because = nullptr;
   const Splitting* splitting = &kSplittings[0];
   Cpu cpu = {};
   Isa isa{};
   const KernelRow* row = nullptr;
   const KernelRow* epilogue = nullptr;  // Kernel row for the epilogue: `row`, or the f32 row if s32 sums become floats.
-  Activate* activate = nullptr;         // Applies the activation. Null if the call has none.
+  Activate* activate = nullptr;         // Null if the call has no activation.
   OperandAccess lhs = {}, rhs = {};
   int64_t kc = kKc;  // Steps of k that are packed at once.
 };
 
 inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->products > 1; }
 
-// Returns the number of steps that kernels compute for k steps of the contraction: k, or at least Splitting::products
-// times k if f32 operands are split.
+// Returns the number of steps that kernels compute for k steps of the contraction: k, or at least Splitting::products *
+// k if f32 is split.
 int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
-// Size of the largest tile of out, and the plans of tiles by their number of rows.
+// The size of the largest tile of out, and the plans of tiles.
 struct Blocking {
   // Rows and columns of a full tile. Tiles with fewer than m rows may have more than n columns, up to kMaxCols.
   int64_t m = 0, n = 0;
@@ -51,7 +50,6 @@ struct Blocking {
   TilePlans plans = {};
 };
 
-// Everything that the work on a tile needs to know about its call.
 struct TileContext {
   Checked call;
   KernelChoice kernels = {};
@@ -62,11 +60,10 @@ struct TileContext {
   const float* earlier_totals = nullptr;
 };
 
-// The tiles of a call.
 struct WorkList {
   int64_t gemms = 0;
-  const int64_t* tile_prefix = nullptr;  // [gemms + 1] For each group GEMM, the number of tiles of all previous ones.
-  const int64_t* cost_prefix = nullptr;  // [gemms + 1] For each group GEMM, the sum of GemmCost of all previous ones.
+  const int64_t* tile_prefix = nullptr;  // [gemms + 1] Tiles of all previous group GEMMs.
+  const int64_t* cost_prefix = nullptr;  // [gemms + 1] Sum of GemmCost of all previous group GEMMs.
   int64_t gemm_tiles = 0;
   int64_t fill_tiles = 0;  // Slices of out to fill (fill.h), numbered after the GEMM tiles.
   int64_t tiles() const { return gemm_tiles + fill_tiles; }
@@ -82,10 +79,10 @@ struct Schedule {
 // Returns the first tile of a thread's own range, or the number of tiles if `thread` is the number of threads. Ranges
 // are contiguous, and their GEMM tiles have about equal cost. Fill tiles are in the last range.
 int64_t FirstTile(const Schedule& schedule, int64_t thread);
-// Returns the index of the tile at which the costs of the tiles, added up in order, reach `cost`.
+// Returns the tile at which the costs of the tiles, added up in order, reach `cost`.
 int64_t TileAtCost(const Schedule& schedule, int64_t cost);
 
-// Checks a problem and builds its schedule. Returns the errors of MakePlan (grouped_gemm.h).
+// Checks a problem and builds its schedule, with the errors of MakePlan (grouped_gemm.h).
 absl::StatusOr<Schedule> MakeSchedule(const GroupedGemmProblem& problem, const Options& options,
                                       absl::Span<int64_t> workspace);
 

@@ -14,7 +14,6 @@
 namespace raggemm {
 namespace {
 
-// Returns the ISA of the options, or else the default. FailedPrecondition if the CPU lacks it.
 absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmetic) {
   if (options.isa) {
     if (absl::Status s = CheckEnumerator("isa", *options.isa, IsaRows().size()); !s.ok()) return s;
@@ -47,8 +46,8 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
     const FormatKernels& format = KernelsOf(*kernels.row, type);
     return is_lhs ? format.lhs : format.rhs;
   };
-  // Elements smaller than a byte are dequantized if kernels would have to begin or end within a byte: register tiles of
-  // a transposed lhs may begin at any element, and rows of column blocks may end at any element.
+  // Kernels can neither begin nor end within a byte. Register tiles of a transposed lhs may begin at any element, and
+  // rows of column blocks may end at any element.
   const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;
   const bool ends_within_bytes = x.cols % 8 * FormatOf(x.dtype).bits % 8 != 0;
   const bool as_stored =

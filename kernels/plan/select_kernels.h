@@ -1,4 +1,3 @@
-// Selects arithmetic, instruction set, kernels and executor of a checked call.
 #ifndef RAGGEMM_KERNELS_PLAN_SELECT_KERNELS_H_
 #define RAGGEMM_KERNELS_PLAN_SELECT_KERNELS_H_
 
@@ -18,8 +17,8 @@ absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const C
 
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options);
 
-// Returns the executor and the number of its threads. The number is 0 if neither the caller nor the environment names
-// one.
+// Returns the executor and the number of its threads, or 0 threads if neither the caller nor the environment names a
+// number.
 absl::StatusOr<ThreadChoice> SelectThreads(const Options& options);
 
 }  // namespace raggemm

@@ -13,31 +13,29 @@
 namespace raggemm {
 namespace {
 
-// The cycles of one step of k for one panel of rhs and all register tiles of a tile.
+// Cycles of one step of k for one panel of rhs and all register tiles of a tile.
 struct Costs {
   double memory;     // Reading rhs from memory.
   double translate;  // Page walks of these reads.
   double fma;
-  double widen;   // Conversion of elements to the type that kernels multiply, and stores of packed panels.
-  double reread;  // Reading rhs again from L2, for later register tiles. 0 if a packed panel stays in L1.
+  double widen;   // Conversion of elements, and stores of packed panels.
+  double reread;  // Reading rhs again from L2, for later register tiles.
   double calls;   // Starting and ending kernels.
 
-  // Adds up the costs. Memory and arithmetic overlap only in part.
+  // Memory and arithmetic overlap only in part.
   double total() const {
     const double arithmetic = fma + widen + reread + calls, wait = memory + translate;
     return std::max(arithmetic, wait) + std::min(arithmetic, wait) / 4;
   }
 };
 
-// A strategy (a mode and a block shape) with its costs.
 struct Candidate {
   TilePlan plan;
   BlockShape blocks;
   Costs costs;
 };
 struct Candidates {
-  // Array with room for each compared mode with each block shape. Left uninitialized, so that planning 512 groups takes
-  // only microseconds.
+  // Not initialized, so that planning 512 groups takes only microseconds.
   std::array<Candidate, kComparedModes * std::size(kRowsShapes)> all;
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }
@@ -68,9 +66,7 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   return costs;
 }
 
-// Returns the mode that a tile of `rows` rows uses without comparing costs, or null if costs decide. This is the first
-// mode that applies and has needs_no_costs. If the layout has no choice of shapes (RhsLayout::shapes is 0), it is the
-// first mode that applies.
+// Returns the mode that a tile of `rows` rows uses without comparing costs, or null if costs decide.
 const RhsModeRow* ModeWithoutCosts(const TileContext& context, int64_t rows) {
   const bool one_shape = LayoutOf(context).shapes == 0;
   for (const RhsModeRow& mode : RhsModes()) {

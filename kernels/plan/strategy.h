@@ -1,5 +1,5 @@
 // Chooses a strategy for each tile height: a mode that needs no costs if one applies, else the cheapest strategy by a
-// cost model. A strategy is a mode (rhs_mode.h) and a block shape, chosen for the layout of rhs (rhs_layout.h).
+// cost model. A strategy is a mode (rhs_mode.h) and a block shape (RowsShape), for a layout of rhs (rhs_layout.h).
 #ifndef RAGGEMM_KERNELS_PLAN_STRATEGY_H_
 #define RAGGEMM_KERNELS_PLAN_STRATEGY_H_
 
@@ -14,9 +14,9 @@ namespace raggemm {
 
 TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 
-// Returns the strategies that were compared for a tile, as text: one line for each, with its costs in cycles for one
-// step of k of a panel. The chosen strategy has a `*`. If none were compared, returns only the chosen one, without
-// costs. `k` is the length of the contraction.
+// Returns the compared strategies as text: one line for each, with its costs in cycles for one step of k of a panel.
+// The chosen one has a `*`. If none were compared, returns only the chosen one, without costs. `k` is the length of the
+// contraction.
 std::string CostText(const TileContext& context, const Window& window, int64_t k);
 
 }  // namespace raggemm

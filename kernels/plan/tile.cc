@@ -46,7 +46,7 @@ int64_t ColumnStep(const TileContext& context) {
              : std::max(context.call.rhs.block_cols, context.kernels.row->cols);
 }
 
-// Avoids slow integer divisions if there is only one tile. So planning 512 groups takes only microseconds.
+// Avoids slow integer divisions if there is only one tile, so that planning 512 groups takes only microseconds.
 TileGrid::TileGrid(const TileContext& context, const Matrix& out) : rows(out.rows), cols(out.cols) {
   row_tiles = cols == 0 || rows == 0 ? 0 : rows <= context.blocking.m ? 1 : CeilDiv(rows, context.blocking.m);
   col_tiles = row_tiles == 0 ? 0 : 1;

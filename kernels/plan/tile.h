@@ -1,4 +1,3 @@
-// Divides results into tiles, and estimates their costs.
 #ifndef RAGGEMM_KERNELS_PLAN_TILE_H_
 #define RAGGEMM_KERNELS_PLAN_TILE_H_
 
@@ -12,36 +11,36 @@ namespace raggemm {
 // Returns how many multiply-adds of these kernels take as long as one f32 fma.
 double ProductsPerFma(const KernelChoice& kernels);
 
-// Returns the number of multiply-adds that one core computes in the time of reading one element of rhs from memory. A
-// group with more rows than this is bound by arithmetic, and a group with fewer rows by memory. By the numbers of Cpu,
-// the result for f32 is 12 on Zen 3 and 23 on Emerald Rapids. Measured were 13 and 21 rows.
+// Returns the number of multiply-adds that one core computes in the time of reading one element of rhs from memory.
+// Groups with more rows are bound by arithmetic, and groups with fewer rows by memory. By the numbers of Cpu, the
+// result for f32 is 12 on Zen 3 and 23 on Emerald Rapids. Measured were 13 and 21 rows.
 double CostOfElement(const TileContext& context);
 // Returns the cost of a group GEMM with result `out`: the time of its multiply-adds or of its memory traffic, whichever
 // is longer. The unit is the time of one multiply-add. At least 1.
 int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out);
 
-// The rows [row, row + rows) and columns [col, col + cols) of a result, which a tile computes.
+// The rows [row, row + rows) and columns [col, col + cols) of a result: a tile.
 struct Window {
   int64_t row, rows;
   int64_t col, cols;
 };
 
-// Number of columns of the widest tile. A tile with few rows may have more than Blocking::n columns, but no more
-// elements than Blocking::m x Blocking::n. A row of 4096 f32 has 16 KiB: four pages that are read from end to end.
+// Columns of the widest tile. A tile with few rows may have more than Blocking::n columns, but no more elements than
+// Blocking::m x Blocking::n. 4096 f32 are four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
 // Returns the width of a panel, or of a column block if rhs has column blocks that are not wider than tiles. The first
 // column of each tile is a multiple of this width.
 int64_t ColumnStep(const TileContext& context);
 
-// The grid of tiles of a group GEMM. Tiles have about the same size, in whole register tiles.
+// The tiles of a group GEMM, of about the same size, in whole register tiles.
 struct TileGrid {
   TileGrid(const TileContext& context, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }
-  // Returns tile `index` of the grid. Tiles with the same columns follow each other, because they share rhs.
+  // Returns tile `index`. Tiles with the same columns follow each other, because they share rhs.
   Window At(const TileContext& context, int64_t index) const;
 
-  int64_t rows, cols;  // Size of the result.
+  int64_t rows, cols;
   int64_t row_tiles, col_tiles;
 
  private:

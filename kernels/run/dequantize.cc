@@ -13,14 +13,14 @@
 namespace raggemm {
 namespace {
 
-// Room for the unwanted elements in a buffer before the first element to pack. Dequantizers start at a whole byte, and
-// a byte has up to 4 elements.
+// Room for unwanted elements before the first element to pack. Dequantizers start at a whole byte, which has up to 4
+// elements.
 constexpr int64_t kMostLead = 4;
 static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
                           [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
 
-// Reads the scales or zero points of elements, line by line. A line is a part of a stored row or column. Values that
-// successive lines share are read only once.
+// Reads scales or zero points line by line. A line is a part of a stored row or column. Values that successive lines
+// share are read only once.
 class LineParams {
  public:
   LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)
@@ -29,8 +29,7 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns the scales or zero points of the n elements from `at` on. Returns null if the operand has none, or if they
-  // multiply sums instead of elements.
+  // Returns the values of the n elements from `at` on, or null if the operand has none that multiply elements.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
@@ -38,8 +37,7 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns the number of lines (rows or columns), from the line of `at` on, that share their scales or zero points
-  // with this line. Returns kKc if all lines share them.
+  // Returns the number of lines, from the line of `at` on, that share their values, or kKc if all do.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;
@@ -50,8 +48,7 @@ class LineParams {
   const PackSource& source_;
   const QuantParams& params_;
   const bool is_used_;
-  // Index of the row of blocks whose values are in values_, or of the column of blocks with StoredPosition::down. -1:
-  // none.
+  // Row of blocks whose values are in values_, or column of blocks with StoredPosition::down. -1: none.
   int64_t block_ = -1;
   float values_[kKc + kMostLead];
 };

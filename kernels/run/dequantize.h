@@ -1,5 +1,5 @@
-// Packs the elements of an operand. Elements that need dequantizing are first dequantized to a buffer in L1. Rows of
-// lhs that row_index selects are first copied to such a buffer.
+// Packs the elements of an operand. Elements that need dequantizing, and rows of lhs that row_index selects, first go
+// to a buffer in L1.
 #ifndef RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 #define RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 
@@ -20,10 +20,9 @@ struct PackSource {
   int64_t row, col;
 };
 
-// Dequantizes and packs at most kKc steps of k, for at most kMaxRows rows of lhs or columns of rhs. Sets src and
-// src_stride of `args`.
+// Dequantizes and packs at most kKc steps of k, for at most kMaxRows rows of lhs or columns of rhs.
 void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
-// Packs the rows of lhs that row_index selects, by `pack`. Sets src and src_stride of `args`.
+// Packs the rows of lhs that row_index selects.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {

@@ -114,14 +114,12 @@ void TileResult::Finish() const {
   if (nontemporal_) FenceStores();
 }
 
-// Returns the row of `values` that applies to the group GEMM of the tile. Null if `values` is not given.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
   const int64_t row = RowOf(context_.call, values.per, task_.gemm);
   return values.data + row * row_elements * SizeOf(values.dtype);
 }
 
-// Returns the scaled totals if the call scales sums, or else the totals of the kernel.
 char* TileResult::TotalOf(const MicrokernelArgs& args) const {
   char* total = static_cast<char*>(const_cast<void*>(args.total));
   return context_.call.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
@@ -198,10 +196,9 @@ void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   }
 }
 
-// Returns true if stores of the result bypass the caches, unless an epilogue is needed. Applies to ragged K on CPUs
-// with Cpu::streaming_stores_pay, if the rows of out are aligned to cache lines. With ragged K the results are
-// gradients of weights. The gradients of all experts are too large to stay in the caches until they are read. GFLOP/s
-// for f32 gradients of 2048x768 on two cores of Emerald Rapids:
+// Returns true if stores of the result bypass the caches, unless an epilogue is needed. With ragged K the results are
+// gradients of weights. Those of all experts are too large to stay in the caches until they are read. GFLOP/s for f32
+// gradients of 2048x768 on two cores of Emerald Rapids:
 //
 //     rows of an expert    ordinary stores, from scratch    stores past the caches
 //     16                   48                               184

@@ -1,4 +1,4 @@
-// Computes the result of a tile from its sums: applies scales and the epilogue, and stores to out.
+// Applies scales and the epilogue to the sums of a tile, and stores the result.
 #ifndef RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 #define RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 
@@ -17,28 +17,25 @@ class TileResult {
  public:
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
-  // Returns true if `block` ends sums that are scaled: scales multiply them, or s32 sums become floats
-  // (Checked::scales_sums). The caller then calls ReadRowScales for the block, ReadColumnScales for each panel, and
-  // AddSums after each kernel.
+  // Returns true if `block` ends sums that are scaled (Checked::scales_sums). The caller then calls ReadRowScales for
+  // the block, ReadColumnScales for each panel, and AddSums after each kernel.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Sets args.out, where a kernel stores its results. Kernels store to out itself if `last` is true (the block ends the
-  // contraction), the register tile has no missing rows or columns, and no epilogue is needed. Otherwise they store to
-  // scratch.
+  // Sets args.out. Kernels store to out itself if `last` is true (the block ends the contraction), the register tile
+  // has no missing rows or columns, and no epilogue is needed. Otherwise they store to scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
-  // Copies TileContext::earlier_totals to the scratch buffer from which the kernel of the register tile continues.
+  // Copies TileContext::earlier_totals to the scratch buffer from which the kernel continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
   void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
-  // Applies the epilogue to the totals, which are in scratch and still in L1. Stores the result to out.
+  // Applies the epilogue to the totals, which are still in L1, and stores the result to out.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Stores the result of an empty contraction (K = 0). alpha times its sums counts as zero, even if alpha is a NaN, as
-  // in BLAS.
+  // Stores the result of an empty contraction. alpha times its sums counts as zero, even if alpha is a NaN, as in BLAS.
   void StoreEmpty() const;
 
   // Makes nontemporal stores visible to other threads before they can see that the tile is done.
@@ -60,8 +57,8 @@ class TileResult {
   const Scratch& scratch_;
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
-  bool plain_;        // True if no epilogue is needed, so kernels may store totals directly to out.
-  bool nontemporal_;  // True if kernels store to out with nontemporal stores, which bypass the caches.
+  bool plain_;        // True if no epilogue is needed.
+  bool nontemporal_;  // True if stores of kernels to out bypass the caches.
 };
 
 }  // namespace raggemm

@@ -7,7 +7,7 @@
 
 namespace raggemm {
 
-// Returns the text that ToString(const Plan&) returns for a plan with this schedule.
+// Returns the text of ToString(const Plan&).
 std::string ToString(const Schedule& schedule);
 
 }  // namespace raggemm

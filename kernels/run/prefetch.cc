@@ -28,7 +28,7 @@ void Prefetcher::StartColumn() {
 
 void Prefetcher::SetLhsTarget(const Block& block) {
   lhs_ = {};
-  // Prefetches no rows that row_index selects, because they are not adjacent in memory.
+  // Rows that row_index selects are not adjacent in memory.
   if (context_.call.lhs.row_index.data != nullptr) return;
   Matrix lhs = block.lhs;
   Window window = task_.window;

@@ -1,6 +1,5 @@
-// Prefetches the elements of lhs and rhs that a thread will probably need next into L2, even if they belong to another
-// tile or group. The caller calls Prefetcher::StartBlock before each block, and Prefetcher::For before each packer and
-// kernel.
+// Prefetches the elements of lhs and rhs that a thread will probably need next into L2, even from another tile or
+// group. The caller calls Prefetcher::StartBlock before each block, and Prefetcher::For before each packer and kernel.
 #ifndef RAGGEMM_KERNELS_RUN_PREFETCH_H_
 #define RAGGEMM_KERNELS_RUN_PREFETCH_H_
 
@@ -19,15 +18,14 @@ class Prefetcher {
   Prefetcher(const Schedule& schedule, const TileTask& task, int64_t tile)
       : context_(schedule.tile), task_(task), next_tile_(schedule, tile) {}
 
-  // Selects the cache lines to prefetch during the work on `block`. `next` is the next block of this tile. Null:
-  // `block` is the last one.
+  // Selects the cache lines to prefetch during the work on `block`. Null `next`: `block` is the tile's last one.
   void StartBlock(const Block& block, const Block* next) {
     if (block.begins_kc_block()) SetLhsTarget(block);
     SetRhsTarget(LayoutOf(context_).prefetch_target(context_, task_, block, next, next_tile_));
   }
 
-  // Returns the cache lines of rhs that the next call of a packer (kPack) or of a kernel (kKernel) prefetches. For a
-  // kernel, this function also prefetches some lines of lhs itself.
+  // Returns the cache lines of rhs that the next packer or kernel prefetches. Before a kernel, also prefetches some
+  // lines of lhs itself.
   enum class Work : uint8_t { kPack, kKernel };
   Prefetch* For(Work work) {
     if (work == Work::kPack) return NextOfRhs(rhs_.packer_parts);
@@ -51,8 +49,8 @@ class Prefetcher {
   void SetRhsTarget(const PrefetchTarget& target);
   void StartColumn();
 
-  // Prefetches a few cache lines of the elements of lhs that are packed next: for the next KC block, or for the next
-  // tile. Without PrefetchLhs and PrefetchOut, 512 rows of 2048x768 f32 ran at 268 instead of 292 GFLOP/s.
+  // Prefetches a few cache lines of lhs for the next KC block, or for the next tile. Without PrefetchLhs and
+  // PrefetchOut, 512 rows of 2048x768 f32 ran at 268 instead of 292 GFLOP/s.
   void PrefetchLhs() {
     for (int64_t i = std::min(lhs_.per_kernel, lhs_.lines_left); i > 0; --i) {
       __builtin_prefetch(lhs_.line, 0, 2);
@@ -69,22 +67,19 @@ class Prefetcher {
   const TileTask& task_;
   NextTile next_tile_;
 
-  // The part of rhs that is prefetched after the current column of runs. `first` is its first cache line, and `lines`
-  // is its number of cache lines in each row. `panels` is the number of panels of the block during which it is
-  // prefetched.
+  // The part of rhs that is prefetched after the current column of runs, during the block's remaining `panels`.
   PrefetchTarget rhs_;
   Prefetch at_{};
-  // Progress in the current column of runs. A column of runs is one run of adjacent cache lines from each row of rhs.
-  // The column is prefetched in column_parts_ parts of lines_per_part_ lines each, of which parts_left_ are still to
-  // come. lines_over_ is the number of lines that equal parts leave over. due_ spreads these lines evenly over the
-  // parts.
+  // Progress in the current column of runs, one run of cache lines from each row of rhs. It is prefetched in
+  // column_parts_ parts of lines_per_part_ lines each, of which parts_left_ are left. due_ spreads the lines that equal
+  // parts leave over, lines_over_, evenly over the parts.
   int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;
 
   struct {
     const char* line = nullptr;
     int64_t lines_left = 0, per_kernel = 0;
     int64_t row_left = 0, lines_per_row = 0;
-    int64_t row_skip = 0;  // Bytes from the end of one prefetched row to the start of the next.
+    int64_t row_skip = 0;  // Bytes between prefetched rows.
   } lhs_;
 };
 

@@ -55,8 +55,8 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
   }
 }
 
-// The packed panels of rhs. MakeReady packs a panel before its kernels run. Kernels of AMX can pack ahead instead:
-// while they multiply one panel, they pack the next panel into a second buffer.
+// The packed panels of rhs. Kernels of AMX can pack ahead: while they multiply one panel, they pack the next one into a
+// second buffer.
 class RhsPanels {
  public:
   RhsPanels(const TileContext& context, const TileTask& task, const Scratch& scratch)
@@ -74,8 +74,7 @@ class RhsPanels {
     ready_ = false;
   }
 
-  // Selects the panel of `block` at column `col` of the tile, for the next kernels to pack ahead. Selects none if
-  // `block` is null, if kernels cannot pack ahead, or if rhs is dequantized.
+  // Selects the panel of `block` at column `col` of the tile, for the next kernels to pack ahead, if they can.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
@@ -91,8 +90,7 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
-  // Returns the slices of the next panel that the kernel of register tile i packs while it multiplies. Null if this
-  // kernel packs nothing.
+  // Returns the slices of the next panel that the kernel of register tile i packs while it multiplies, or null.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
     ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
@@ -131,8 +129,7 @@ class RhsPanels {
 };
 
 // Sets the arguments of kernels. Adjacent register tiles with the same height and rhs mode share a kernel and most
-// arguments, so MoveDown only moves the pointers. GFLOP/s for 2048x768 f32 on two cores of Zen 3, if BindTile sets all
-// arguments for each register tile, and with MoveDown:
+// arguments, so MoveDown only moves the pointers. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
 //
 //                            BindTile only    with MoveDown
 //     gradient, 16 rows      64               69
@@ -184,8 +181,8 @@ class ArgumentBinder {
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
-  // Moves the arguments on to the register tile below the current one. Both must have the same RegisterTiles::Height
-  // and RegisterTiles::Rows.
+  // Moves the arguments on to the register tile below, which must have the same RegisterTiles::Height and
+  // RegisterTiles::Rows.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;
@@ -198,18 +195,16 @@ class ArgumentBinder {
   const TileTask& task_;
   const Scratch& scratch_;
   MicrokernelArgs& args_;
-  const int64_t sum_size_;   // Bytes of a sum.
-  const int64_t row_bytes_;  // Bytes of one packed row of lhs in a whole KC block.
+  const int64_t sum_size_;
+  const int64_t row_bytes_;  // Bytes of a packed row of lhs in a KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes of one packed row of lhs between the start of the KC block and the current block.
-  // Bytes from the current register tile to the one below it: lhs_bytes_ in packed lhs, sum_bytes_ in chains and
-  // totals, and result_bytes_ in the output of kernels.
+  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs before this block of its KC block.
+  // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
 // Computes a GEMM tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over the blocks of rhs, the panels
-// of a block, and the register tiles of lhs. If `tile` is beyond the GEMM tiles, fills a part of out that belongs to no
-// processed group instead.
+// of a block, and the register tiles of lhs. Fills a part of out instead if `tile` is beyond the GEMM tiles.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);
@@ -265,8 +260,7 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   result.Finish();
 }
 
-// Takes pack buffers of `bytes` bytes for all threads. Returns FailedPrecondition if this CPU lacks the instruction set
-// of the schedule.
+// Takes pack buffers for all threads. Returns FailedPrecondition if this CPU lacks the instruction set of the schedule.
 absl::Status Prepare(const Schedule& schedule, int64_t threads, int64_t bytes, ScratchLease& lease) {
   const Isa isa = schedule.tile.kernels.isa;
   if (HostCpu().Has(isa)) return lease.Acquire(threads, bytes);

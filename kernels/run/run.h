@@ -7,8 +7,7 @@
 
 namespace raggemm {
 
-// Computes out by a schedule. Returns the errors of Run in raggemm/grouped_gemm.h. Without `team`, starts a new thread
-// team.
+// Computes out by a schedule, with the errors of Run in raggemm/grouped_gemm.h. Without `team`, starts a new one.
 absl::Status Run(const Schedule& schedule);
 absl::Status Run(const Schedule& schedule, Team& team);
 // Runs two schedules in one parallel loop on `team`. Neither schedule may read what the other one writes.

@@ -22,11 +22,11 @@ struct FreeBlock {
   size_t bytes;
 };
 
-// Size of the header of a block. The header holds a FreeBlock, and the memory that a lease hands out follows it.
+// Size of the header of a block, a FreeBlock. The memory that a lease hands out follows it.
 constexpr size_t kHeader = kLineBytes;
 
-// Head of the list of free buffers. A plain pointer without a destructor, because other threads may still make calls
-// after static destructors ran.
+// Head of the list of free buffers, without a destructor, because other threads may still make calls after static
+// destructors ran.
 constinit FreeBlock* free_list = nullptr;
 constinit KeptBuffers kept = {};
 
@@ -65,8 +65,7 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Frees the buffers of free_list when the library is unloaded. Locks lists_mutex, because other threads may still make
-// calls.
+// Frees the buffers when the library is unloaded. Other threads may still make calls.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};

@@ -10,34 +10,33 @@
 
 namespace raggemm {
 
-// The buffers of one thread. Each buffer starts at a cache line.
+// The buffers of one thread, aligned to cache lines.
 struct Scratch {
-  // Divides `block` into the buffers. Only counts their bytes if `block` is null.
+  // Divides `block` into the buffers. Null: only counts their bytes.
   Scratch(const TileContext& context, void* block);
   static int64_t Bytes(const TileContext& context) { return Scratch(context, nullptr).bytes; }
 
   // Packed panels of lhs, one for each register tile: of one KC block, or of all KC blocks with BlockShape::k_inner.
   char* packed_lhs;
   char* panels[2];  // Packed panels of rhs. The second one is for kernels that pack ahead.
-  // Accumulation chains: an array [mr][nr] for each register tile of the first panel, then of the next panel, and so
-  // on.
+  // Accumulation chains: an array [mr][nr] for each register tile of the first panel, then of the next.
   char* chain;
-  char* total;  // Sums of each element's finished accumulation chains, in the layout of `chain`.
-  char* bias;   // Bias [columns], in the type in which the epilogue computes.
-  // Only for calls with an activation: one row of the gate and one row of results before the activation, f32 [columns].
+  char* total;  // Sums of finished chains, in the layout of `chain`.
+  char* bias;   // Bias [columns], in the compute type.
+  // Only for calls with an activation: a row of the gate and a row of results before the activation, f32 [columns].
   float *gate, *result;
   // Only for calls that scale sums (Checked::scales_sums). `scaled` has the totals of scaled sums in the layout of
-  // `chain`, `row_scales` the scales of the tile's rows, and `column_scales` the scales of one panel's columns.
+  // `chain`. The scales are those of the tile's rows and of one panel's columns.
   char* scaled;
   float *row_scales, *column_scales;
-  int64_t bytes = 0;  // Bytes of all buffers.
+  int64_t bytes = 0;
 };
 
-// Largest number of buffers that the process-wide list keeps. On CPUs with 2 MiB of L2, such buffers usually have 2 MiB
-// each, or 4 MiB if scales multiply sums.
+// Largest number of buffers that the process-wide list keeps. With 2 MiB of L2, a buffer usually has 2 MiB, or 4 MiB if
+// scales multiply sums.
 inline constexpr int64_t kMostKeptBuffers = 64;
 
-// The pack buffers of a call, one for each thread. The destructor returns them to the process-wide list.
+// The pack buffers of a call. The destructor returns them to the process-wide list.
 class ScratchLease {
  public:
   ScratchLease() = default;
@@ -45,8 +44,8 @@ class ScratchLease {
   ScratchLease(const ScratchLease&) = delete;
   ScratchLease& operator=(const ScratchLease&) = delete;
 
-  // Takes `count` buffers of at least `bytes` bytes each from the buffers that the process keeps, or allocates them.
-  // Returns ResourceExhausted if memory is short.
+  // Takes `count` buffers of at least `bytes` bytes from the process-wide list, or allocates them. Returns
+  // ResourceExhausted if memory is short.
   absl::Status Acquire(int64_t count, int64_t bytes);
   void* at(int64_t i) const { return blocks_[i]; }
 

@@ -1,4 +1,3 @@
-// The instruction sets of aarch64 (64-bit ARMv8).
 #include <sys/auxv.h>
 
 #include <cstdint>
@@ -21,10 +20,10 @@ namespace {
 
 constexpr Isa kNeon{1};         // 128-bit vectors
 constexpr Isa kNeonDotprod{2};  // SDOT and UDOT for bytes
-constexpr Isa kNeonI8mm{3};     // Instructions SMMLA, UMMLA and USMMLA for bytes.
+constexpr Isa kNeonI8mm{3};     // SMMLA, UMMLA and USMMLA for bytes
 constexpr Isa kNeonBf16{4};     // BFMMLA
 
-// Names of cores by implementer and part number of MIDR_EL1, from the technical reference manuals of the cores.
+// Names of cores by implementer and part number of MIDR_EL1, from the technical reference manuals.
 constexpr struct {
   unsigned implementer, part;
   const char* name;
@@ -33,7 +32,7 @@ constexpr struct {
     {0x41, 0xd49, "Neoverse N2"}, {0x41, 0xd4f, "Neoverse V2"},
 };
 
-// Returns null: Linux and its compilers require NEON on aarch64, and the scalar instruction set needs nothing.
+// Returns null: Linux and its compilers require NEON on aarch64.
 const char* MissingNothing() { return nullptr; }
 
 // If the cores of a CPU differ, Linux reports only the features that all cores have.
@@ -64,8 +63,8 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
-// Returns kF32, the only rule for bf16 that keeps denormals. The other rules flush them after rounding, but the float
-// mode of aarch64 flushes before rounding. So kernels would have to flush, which is slow.
+// Returns kF32, the only rule that keeps denormals. The others flush them after rounding, but the float mode of aarch64
+// flushes before rounding, so kernels would have to flush, which is slow.
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 
 absl::Span<const IsaRow> IsaRows() {

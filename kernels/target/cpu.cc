@@ -15,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the GFLOP/s of the kernel of the tallest register tile over one KC block, in the fastest of kTurns
-// measurements. A measurement takes about 10 us. Returns 0 if memory is short.
+// Returns the GFLOP/s of the tallest register tile over one KC block, in the fastest of kTurns measurements of about 10
+// us. Returns 0 if memory is short.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;
@@ -62,7 +62,7 @@ Cpu ProbedCpu() {
   if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
   if (row == nullptr) {
     // A CPU without measured numbers is assumed to compute two vector fmas per cycle, and to read half a vector of f32
-    // per cycle from L2, with the vectors of the preferred ISA.
+    // per cycle from L2.
     const Isa isa = PreferredIsa(host, kArithmetics[0]);
     host.fmas_per_cycle = host.l2_bytes_per_cycle = 2.0 * static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
   }
@@ -82,8 +82,8 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // A later ISA of AllIsas() is preferred to an earlier one only if its probed speed is more than kClearly times as
-  // high. The margin allows for other work on the core during a part of the probe.
+  // A later ISA is preferred only if it is more than kClearly times as fast, because other work may delay a part of the
+  // probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

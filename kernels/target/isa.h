@@ -19,8 +19,7 @@ const IsaRow& RowOf(Isa isa);
 std::string NameOf(const KernelRow& kernels);
 
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
-// Returns the kernels that an instruction set uses for an arithmetic: its own, or those of its base (IsaRow) if it has
-// none.
+// Returns the kernels of an instruction set, or of its base (IsaRow) if it has none.
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);
 const Dequantizers& DequantizersFor(Isa isa);
@@ -28,8 +27,8 @@ inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
   return row.formats[static_cast<int>(dtype)];
 }
 
-// Returns the size in bytes of a packed panel with k steps and `width` rows or columns. If k is a multiple of k_group,
-// this is also the offset of step k in a longer panel.
+// Returns the bytes of a packed panel with k steps and `width` rows or columns. If k is a multiple of k_group, this is
+// also the offset of step k in a longer panel.
 int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width);
 
 class MatrixUnitScope {

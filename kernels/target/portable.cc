@@ -12,7 +12,7 @@ absl::Span<const Cpu> MeasuredCpus() { return {}; }
 const Cpu* MeasuredRow() { return nullptr; }
 int64_t CacheBytes(int level) { return sysconf(level == 1 ? _SC_LEVEL1_DCACHE_SIZE : _SC_LEVEL2_CACHE_SIZE); }
 
-// Ignores the flag `flushes`, because the floating-point environment of C++ has no mode that flushes denormals.
+// Ignores `flushes`, because C++ has no mode that flushes denormals.
 FloatMode::FloatMode(bool /*flushes*/) {
   std::fegetenv(&saved_.environment);
   std::fesetenv(FE_DFL_ENV);

@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // kAmxKernels[0] is for bf16, and kAmxKernels[1] for bytes.
+extern const KernelRow kAmxKernels[2];  // The first one is for bf16, and the second one for bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
@@ -29,9 +29,9 @@ constexpr Isa kAvxVnni{2};     // 256-bit VPDPBUSD for bytes
 constexpr Isa kAvx512{3};      // AVX-512 F, BW, DQ, VL
 constexpr Isa kAvx512Vnni{4};  // VPDPBUSD for bytes
 constexpr Isa kAvx512Bf16{5};  // VDPBF16PS for pairs of bf16
-constexpr Isa kAmx{6};         // Instructions TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes.
+constexpr Isa kAmx{6};         // TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes
 
-// Returns the value of Cpu::isas for a CPU with the scalar ISA and the named ISAs.
+// Returns Cpu::isas with the scalar ISA and the named ISAs.
 std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) {
   std::array<bool, kMostIsas> all = {true};
   for (absl::string_view isa : isas) all[static_cast<size_t>(*IsaOf(isa))] = true;
@@ -57,8 +57,8 @@ absl::Span<const IsaRow> IsaRows() {
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 
 absl::Span<const Cpu> MeasuredCpus() {
-  // The table has the GFLOP/s of 2048x768 products on two cores, by which prefetch_panels_below was chosen. "panels":
-  // the next block of rhs is prefetched panel by panel. "rows": it is prefetched row by row.
+  // GFLOP/s of 2048x768 products on two cores, by which prefetch_panels_below was chosen. The next block of rhs is
+  // prefetched panel by panel ("panels") or row by row ("rows").
   //
   //     Emerald Rapids   panels  rows         Zen 3            panels  rows
   //     f32, 4 rows      55      50           f32, 8 rows      31      51
@@ -68,18 +68,16 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 8 rows     155     153
   //     bf16, 32 rows    243     269
   //
-  // On Emerald Rapids, the numbers below predict that the arithmetic of 23 rows of f32 takes as long as reading rhs
-  // from memory. By measurement, it is that of 21 rows. The constants in rhs_layout.h and strategy.cc were measured on
-  // Emerald Rapids. On Zen 3, memory_bytes_per_cycle, cycles_per_call and block_bytes were not measured, but calls were
-  // tested with those of Emerald Rapids.
+  // The constants in rhs_layout.h and strategy.cc were measured on Emerald Rapids. On Zen 3, memory_bytes_per_cycle,
+  // cycles_per_call and block_bytes were not measured. They are those of Emerald Rapids, with which calls were tested.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 32,
        .memory_bytes_per_cycle = 5.5,  // 16 GB/s at 2.9 GHz
        .l2_bytes_per_cycle = 32,
-       // The overhead of a kernel call, besides its fmas: a call with 8 rows and 32 steps of k takes 430 cycles, its
-       // fmas 256. A call with 13 rows and 64 steps takes 950 cycles, its fmas 832.
+       // A call with 8 rows and 32 steps of k takes 430 cycles, its fmas 256. A call with 13 rows and 64 steps takes
+       // 950 cycles, its fmas 832.
        .cycles_per_call = 120,
        .l1_bytes = 48 << 10,
        .l2_bytes = 2 << 20,

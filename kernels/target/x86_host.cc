@@ -8,7 +8,7 @@
 namespace raggemm {
 
 std::string HostCpuBrand() {
-  // CPUID has the brand string in three leaves, 16 characters in each, padded with blanks or zeros.
+  // CPUID has the brand string in three leaves of 16 characters, padded with blanks or zeros.
   constexpr unsigned kFirst = 0x80000002, kLeaves = 3;
   unsigned text[4 * kLeaves] = {};
   for (unsigned leaf = 0; leaf < kLeaves; ++leaf) {

@@ -1,4 +1,3 @@
-// Probes an x86 CPU and its operating system.
 #ifndef RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 #define RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 
@@ -7,8 +6,7 @@
 
 namespace raggemm {
 
-// Each MissingForNAME returns what the CPU or the operating system lacks for the instruction set NAME. Null if it lacks
-// nothing.
+// Each MissingForNAME returns what the CPU or the operating system lacks for NAME, or null.
 const char* MissingForAvx2();
 const char* MissingForAvx512();
 const char* MissingForAvx512Vnni();

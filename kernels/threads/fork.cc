@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<bool> is_child = false;
 
 void BeforeFork() {
-  HostCpu();  // Waits until no other thread probes the CPU, because the child would wait for such a thread forever.
+  HostCpu();  // Waits until no other thread probes the CPU, because the child would wait forever.
   lists_mutex.lock();
 }
 

@@ -7,8 +7,7 @@
 
 namespace raggemm {
 
-// The mutex of the process-wide lists of free pack buffers and free teams. Handlers of fork() lock the mutex before the
-// fork, and unlock it afterwards in both processes.
+// The mutex of the process-wide lists of free pack buffers and free teams. Handlers of fork() hold it during the fork.
 extern constinit std::mutex lists_mutex;
 
 // Returns true if fork() made this process after the library was loaded.

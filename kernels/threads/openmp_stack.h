@@ -1,4 +1,3 @@
-// Reads the stack size of OpenMP threads from the environment.
 #ifndef RAGGEMM_KERNELS_THREADS_OPENMP_STACK_H_
 #define RAGGEMM_KERNELS_THREADS_OPENMP_STACK_H_
 
@@ -6,7 +5,7 @@
 
 namespace raggemm {
 
-// Returns the stack size of libgomp's threads in bytes. Returns 0 if the environment sets no valid size.
+// Returns the stack size of libgomp's threads in bytes, or 0 if the environment sets no valid size.
 //
 // The first valid value of OMP_STACKSIZE, GOMP_STACKSIZE and OMP_STACKSIZE_ALL (libgomp 13 and later) counts: an
 // integer in KiB, or an integer and the unit B, K, M or G in upper or lower case. Call this function when libgomp is

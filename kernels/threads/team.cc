@@ -19,18 +19,17 @@
 namespace raggemm {
 namespace {
 
-// Range::next and Range::end hold the number of a tile in the low kTileBits bits, and the number of the loop in the
-// bits above.
+// Range::next and Range::end hold a tile in the low kTileBits bits, and the number of the loop above.
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Bit kLast of a loop number tells the helpers to stop after the loop. A team for one loop gives its loop the number 1.
-// A team for several loops gives them the numbers 2, 4, 6 and so on. Team::End stops the helpers with the number
-// kEnded, which has bit kLast but no tiles.
+// Bit kLast of a loop number tells the helpers to stop after the loop. A team for one loop gives its loop the number 1,
+// and a team for several loops the numbers 2, 4, 6 and so on. Team::End stops the helpers with the number kEnded, which
+// has bit kLast but no tiles.
 constexpr int64_t kLast = 1, kEnded = -1;
 
-// Number of times that a waiting thread checks a value before it sleeps. The value usually changes within microseconds,
-// and waking a thread takes 50 us. On Zen 4 one spin takes 64 cycles, and all spins take 25 us.
+// Checks of a value before a thread sleeps. The value usually changes within microseconds, and waking a thread takes 50
+// us. On Zen 4 one spin takes 64 cycles, and all spins take 25 us.
 constexpr int kSpins = 1000;
 
 int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
@@ -96,9 +95,9 @@ void Team::For(int64_t count, TileBody body) {
   For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
 }
 
-// Claims and runs tiles until all ranges are empty. Reads body_ only after a claim: body_ then belongs to the loop of
-// the claimed tile, because the caller waits for claimed tiles. A late claim beyond the end of an old loop may be
-// compared with Range::end of a newer loop. So a claim counts only if its loop number equals that of Range::end.
+// Reads body_ only after a claim: body_ then belongs to the loop of the claimed tile, because the caller waits for
+// claimed tiles. A late claim beyond the end of an old loop may be compared with Range::end of a newer loop. So a claim
+// counts only if its loop number equals that of Range::end.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -117,8 +116,8 @@ void Team::Work(int64_t worker) {
   if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
 }
 
-// Works on the loops of the team as `worker`, until the last loop is done. Does nothing if it runs on the thread of the
-// caller, because that thread would wait for itself.
+// Works on the loops of the team until the last one is done. Does nothing on the thread of the caller, which would wait
+// for itself.
 void Team::Help(int64_t worker) {
   if (std::this_thread::get_id() == caller_) return;
   int64_t loop = 0;
@@ -155,7 +154,7 @@ namespace {
 
 #ifdef _OPENMP
 
-// Stack size of libgomp's threads. Static, to read the environment when the library is loaded, as libgomp does.
+// Stack size of libgomp's threads, read when the library is loaded, as by libgomp.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -163,7 +162,7 @@ void* WaitUntilTried(void* tried) {
   return nullptr;
 }
 
-// Returns how many more threads the process can have at once, up to `wanted`.
+// Returns how many more threads the process can have, up to `wanted`.
 int64_t TryThreads(int64_t wanted) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
@@ -180,12 +179,12 @@ int64_t TryThreads(int64_t wanted) {
   return made;
 }
 
-// Returns the number of threads with which libgomp can start a team, up to `wanted`. `kept` of them still exist from
-// libgomp's last team. Makes the other threads and allocates memory on trial, because libgomp ends the process if it
-// gets no thread or no memory. libgomp can still fail if other code takes the last thread in between, or if other code
-// has run a smaller team on this thread.
+// Returns the number of threads with which libgomp can start a team, up to `wanted`. `kept` of them exist since the
+// last team. Makes the others and allocates memory on trial, because libgomp ends the process if it gets no thread or
+// no memory. libgomp can still fail if other code takes the last thread in between, or if other code has run a smaller
+// team on this thread.
 int64_t AvailableThreads(int64_t wanted, int64_t kept) {
-  if (IsForkedChild()) return 1;  // In a forked child, libgomp would wait for threads that only the parent process has.
+  if (IsForkedChild()) return 1;  // libgomp would wait for threads that only the parent process has.
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
@@ -195,7 +194,7 @@ int64_t AvailableThreads(int64_t wanted, int64_t kept) {
   return memory == nullptr ? 1 : threads;
 }
 
-// Starts a team of at most `threads` threads, and calls body(worker) once on each of them.
+// Calls body(worker) once on each thread of a team of at most `threads` threads.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
   // Number of threads of the last team that this thread started. libgomp keeps them, unless the team was nested. With
   // initial-exec, the variable lies in memory that is reserved for libraries loaded late, so the first use allocates
@@ -213,7 +212,7 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// Calls body only on the calling thread. Used in builds without OpenMP, such as those with sanitizers, which do not see
+// Calls body only on the calling thread. For builds without OpenMP, such as those with sanitizers, which do not see
 // into libgomp.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
@@ -248,7 +247,6 @@ bool IsOpenMp(const ThreadChoice& threads) { return threads.executor == Executor
 
 }  // namespace
 
-// Scope in which a caller uses a team. The destructor ends the team, and releases the caller's reference to the team.
 struct Membership {
   ~Membership() {
     team->End();
@@ -279,7 +277,7 @@ absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Statu
     return caller(*team);
   }
   absl::Status status;
-  // Exception of `caller`. It must not leave the parallel region, so it is thrown again after the region.
+  // Exception of `caller`, which must not leave the parallel region.
   std::exception_ptr thrown;
   RunOpenMpTeam(threads.count, [&](int64_t worker) {
     if (worker != 0) return team->Help(worker);

@@ -1,8 +1,7 @@
-// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other: first the
-// tiles of its own range, then tiles of other ranges. So a thread that the host delays holds up only one tile.
+// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other, first of
+// its own range, then of others. So a thread that the host delays holds up only one tile.
 //
-// A team can run several loops. Its threads spin for a while between loops, so the next loop starts within a
-// microsecond.
+// Threads of a team spin for a while between loops, so the next loop starts within a microsecond.
 //
 // With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left,
 // and then waits for the tiles that other threads have claimed. A task that starts later touches nothing but the
@@ -28,7 +27,7 @@ struct ThreadChoice {
 
 int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
-// Contiguous ranges of tiles. Range i has the tiles [first(i), first(i + 1)).
+// Range i has the tiles [first(i), first(i + 1)).
 struct TileRanges {
   int64_t count;
   absl::FunctionRef<int64_t(int64_t range)> first;
@@ -41,9 +40,8 @@ class Team {
 
   // Calls body(tile, worker) once for each tile. worker is less than threads(), and is never in two calls at the same
   // time. body must not throw. During body the floating-point environment is the default one, without flush-to-zero.
-  // The environment of the caller is restored afterwards.
   void For(const TileRanges& ranges, TileBody body);
-  // Runs `count` tiles of equal cost, with one range of tiles for each thread.
+  // Runs `count` tiles of equal cost.
   void For(int64_t count, TileBody body);
 
  private:
@@ -75,19 +73,19 @@ class Team {
   bool one_loop_;
   std::thread::id caller_;
   std::atomic<int64_t> references_;
-  std::atomic<int64_t> next_worker_;  // Next free worker number. The caller is worker 0.
+  std::atomic<int64_t> next_worker_;  // The caller is worker 0.
   std::atomic<int64_t> loop_;         // Number of the current loop.
-  std::atomic<int64_t> remaining_;    // Number of unfinished tiles of the current loop.
+  std::atomic<int64_t> remaining_;    // Unfinished tiles of the current loop.
   const TileBody* body_;
   Team* next_free_;
   Range ranges_[kMaxThreads];
 };
 
-// Runs one loop like Team::For, on a new team. Returns ResourceExhausted, without any call of body, if memory is short.
+// Runs one loop like Team::For, on a new team. Returns ResourceExhausted, without calling `body`, if memory is short.
 absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body);
 
 // Calls caller(team) and returns the status of `caller`. Returns ResourceExhausted, without calling `caller`, if memory
-// is short. If `caller` throws, ends the team and throws the exception again.
+// is short. Passes on exceptions of `caller`.
 absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
