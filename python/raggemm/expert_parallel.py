@@ -15,8 +15,8 @@ gloo):
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
 On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options). This also
-concerns quantized operands, and float32 operands that are multiplied as bfloat16. If the rules differ, results depend
-on which process has an expert. check_processes detects different rules.
+concerns quantized operands, and float32 operands that are multiplied as bfloat16. Then results depend on which process
+has an expert. check_processes detects different rules.
 
 python/examples/expert_processes.py runs the layers in several processes.
 """
@@ -56,14 +56,11 @@ Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 )
 @dataclasses.dataclass(frozen=True)
 class Routing:
-    """The experts of each token.
+    """The experts of each token. An id outside [0, num_experts) means no expert, for example in padding."""
 
-    An id outside [0, num_experts) means no expert, and adds nothing to the token's result. Padding can use such ids.
-    """
-
-    expert_ids: jax.Array  # ids of each token's experts, integer [t,k]
-    weights: jax.Array  # weights of these experts, float [t,k]
-    num_experts: int  # number of experts on all devices together
+    expert_ids: jax.Array  # integer [t,k]
+    weights: jax.Array  # float [t,k]
+    num_experts: int  # number on all devices together
 
 
 class _ExpertOrder(NamedTuple):
@@ -141,7 +138,7 @@ def _run_experts(experts: Experts, rows: jax.Array, group_sizes: jax.Array, grou
 def check_processes() -> None:
     """Checks that all processes of jax.distributed sum products of bfloat16 by the same rounding rule.
 
-    All processes must call this function, because it is a collective. Call it before layers that multiply bfloat16.
+    All processes must call this collective, before layers that multiply bfloat16.
 
     Raises:
       RuntimeError: in every process, if the rules differ.
@@ -162,8 +159,8 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
     Args:
       w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
-      options: keyword arguments of moe_mlp, except group_offset. By default results have the type of rows. Results are
-        not multiplied by routing weights.
+      options: keyword arguments of moe_mlp, except group_offset. Results are not multiplied by routing weights, and
+        have by default the type of rows.
     """
 
     def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:
@@ -213,7 +210,7 @@ def _sum_local_experts(
 def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
     """Computes the layer for all devices' tokens. Gathers tokens by all_gather, and sums results by psum_scatter.
 
-    Each device temporarily holds k copies of all devices' tokens, one for each expert that a token chooses.
+    Each device temporarily holds k copies of all devices' tokens.
 
     Args:
       experts: computes this device's num_experts / devices experts.
@@ -236,7 +233,7 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
     """Computes the layer for tokens that every device has. Sums results by psum.
 
-    Suits decoding with few tokens, because there is a single exchange, with one row per token.
+    Suits decoding with few tokens, because it exchanges only once, one row per token.
 
     Args:
       experts, axis_name: see by_all_gather.
@@ -263,7 +260,7 @@ class _Exchange(NamedTuple):
         return self._all_to_all(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
 
     def send_back(self, rows: jax.Array) -> jax.Array:
-        """Sends results back to the devices of their rows. Results of rows that were not sent are zero."""
+        """Sends results back. Results of rows that were not sent are zero."""
         return self._all_to_all(rows).at[self.slots].get(mode="fill", fill_value=0)
 
     def _all_to_all(self, buffers: jax.Array) -> jax.Array:

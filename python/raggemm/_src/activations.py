@@ -15,9 +15,9 @@ def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    """Returns the normal cumulative distribution function at x.
+    """Computes the normal cumulative distribution function.
 
-    The derivative is defined below, because jax 0.12.0.1 cannot differentiate erfc inside shard_map.
+    Its derivative is defined below, because jax 0.12.0.1 cannot differentiate erfc inside shard_map.
     """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
@@ -44,7 +44,7 @@ _ACTIVATIONS = {
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # activations that need a gate, as functions of (gate, up)
+GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # functions of (gate, up)
 ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the custom calls' attribute `activation`
 
 

@@ -36,13 +36,13 @@ def jit_eager_calls(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Returns a decorator that runs eager calls of a function through jax.jit.
 
-    So arguments of eager calls are checked only once for each signature. A call is eager if each argument named in
-    `arrays` is None or an untraced JAX array, and all other arguments are hashable, because they are static in jit.
+    So arguments are checked only once for each signature. A call is eager if each argument named in `arrays` is None or
+    an untraced JAX array, and all other arguments are hashable, because they are static in jit.
 
     Args:
       arrays: names of the parameters that are arrays.
-      without_effect: names of parameters that have no effect. They are not passed to jit, which would, for example,
-        compile the call again for a new function as `tiling`.
+      without_effect: names of parameters that have no effect. They are not passed to jit, which would compile again for
+        a new `tiling`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -126,7 +126,7 @@ def gmm(
 
     - Rows of the result in no processed group are those of existing_out if it is given, else zero.
     - The gradient of existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
-    - If rhs has fewer groups than group_sizes, group_offset is required. In megablox it is 0 by default.
+    - group_offset is required if rhs has fewer groups than group_sizes. In megablox its default is 0.
 
     Args:
       lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64 in any mix, or both are int8 or uint8 and the
@@ -137,8 +137,7 @@ def gmm(
       tiling, interpret: without effect.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. Required if rhs has fewer groups
         than group_sizes (else ValueError).
-      existing_out: [m, n] of preferred_element_type (else ValueError). Rows of the result outside the processed groups
-        are those of existing_out. The other rows of existing_out are not read.
+      existing_out: [m, n] of preferred_element_type (else ValueError). Its rows in processed groups are not read.
       transpose_rhs: True if the matrices of rhs are stored transposed.
       lhs_quantize: dtype to which lhs is quantized first, with one scale per row (see quantize). The gradient of lhs
         ignores the quantization (straight-through). Second derivatives treat the quantized elements as constants. Must
@@ -209,8 +208,7 @@ def tgmm(
 def _promote_floats(a: Any, b: Any) -> Any:
     """Returns the dtype of a dot without preferred_element_type, by the rule of jax.lax.
 
-    Two floats give the dtype with the larger range, or, if ranges are equal, the dtype with the larger precision. So
-    bfloat16 and float16 give bfloat16. Other dtypes give jnp.promote_types(a, b).
+    Two floats give the dtype with the larger range, or with the larger precision if ranges are equal.
     """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)

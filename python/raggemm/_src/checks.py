@@ -84,7 +84,6 @@ QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
 def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """Returns x, the elements of lhs or rhs, as a JAX array. Rejects dtypes that are not in `allowed`."""
     x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
         pair = format_dtypes(BYTES)
@@ -116,10 +115,7 @@ def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
 
 
 def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
-    """Returns a hint for an error message if an array seems to hold two 4-bit elements per byte, else "".
-
-    An array of bytes seems to do so if its extent along an axis is half of the wanted extent.
-    """
+    """Returns a hint for an error message if an array seems to hold two 4-bit elements per byte, else ""."""
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
     return (
@@ -186,7 +182,7 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """Returns a checked QuantizedTensor for a QuantizedTensor or an object with the fields of qwix's QArray."""
+    """Returns a checked QuantizedTensor. Also takes objects with the fields of qwix's QArray."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"

@@ -102,10 +102,7 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
 
 
 def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
-    """Computes grouped_gemm for a front end.
-
-    arg_names: names of the arguments in error messages. options: fields of arguments.Options.
-    """
+    """Computes grouped_gemm for a front end. options: fields of arguments.Options."""
     given = arguments.Options(**options)
     mode = _find_mode(lhs, rhs)
     for x in (lhs, rhs):

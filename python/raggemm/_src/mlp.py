@@ -216,9 +216,8 @@ def moe_mlp(
 
     vmap: the batch and its gradient are one call each, with the same bits, if extents are static and either no weight
     or every matrix is batched. In the second case biases, scales and zero points may be batched or not. Other batches
-    run as grouped GEMMs, and so do gradients of shared weights for each batch element. An error in one element of a
-    batch of B fails the whole call. Indices in the error message count rows of the call. With on_error="nan" the
-    results of the whole batch are NaN.
+    run as grouped GEMMs, and so do gradients of shared weights for each batch element. An error in one element fails
+    the whole call. Indices in the error message count rows of the call. With on_error="nan" all results are NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"

@@ -1,7 +1,6 @@
 """The options in effect when a program is lowered, and the attributes that they become.
 
-The options are the value of a context of jax.make_user_context. JAX's caches of traced, lowered and compiled programs
-include this value in their keys.
+The options are the value of a context of jax.make_user_context, which is part of the keys of JAX's caches of programs.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ _in_effect = jax.make_user_context(_Options())
 
 
 def check_not_staged(context: str) -> None:
-    """Raises RuntimeError if JAX is tracing a function. JAX would lower the function later, outside of the context."""
+    """Raises RuntimeError if JAX is tracing a function, which JAX would lower later, outside of the context."""
     with jax.transfer_guard("allow"):
         is_staged = isinstance(jax.lax.full((), 0), jax.core.Tracer)
     if is_staged:

@@ -63,7 +63,7 @@ def is_enabled() -> bool:
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
     """Returns (names of the axes of lhs, rhs or out from the third one on, names of axes that must not be divided).
 
-    An axis with the name "" must not be divided either. axes: names of the rows and the columns, such as ("m", "k").
+    axes: names of the rows and the columns, such as ("m", "k").
     """
     if storage.first is not None and storage.last is not None:
         return [""], set()
@@ -75,13 +75,13 @@ def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str
 
 
 class _Axes(NamedTuple):
-    """Names of the axes of all operands and of out. An axis with the name "" is not divided."""
+    """Names of the axes of all operands and of out. An axis with the name "" must not be divided."""
 
     operands: list[list[str]]
     out: list[str]
-    summed: set[str]  # names of the summed axes that can be divided: "k", and "replica" in ragged K
-    # For each name, the largest number of equal parts of the axis that splits no element, block or byte. The number of
-    # devices that share the axis must divide this number.
+    summed: set[str]  # summed axes that can be divided: "k", and "replica" in ragged K
+    # For each name, the largest number of equal parts that splits no element, block or byte. The number of devices that
+    # share the axis must divide it.
     parts: dict[str, int]
 
 
@@ -179,14 +179,14 @@ def make_partitionable(
 ):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: computes the custom call from flat operands and the keyword `call`. The options in effect must already be
-    bound to the function, because the partitioner calls it later, while compiling.
+    function: computes the custom call from flat operands and the keyword `call`. It must have the options in effect,
+    because the partitioner calls it later, while compiling.
     """
     axes = _name_axes(call, operands, out_shape)
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
-        # The sharding of rhs takes precedence over the others, because weights cost most to move.
+        # The sharding of rhs takes precedence, because weights cost most to move.
         arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]
         assigned = _assign_mesh_axes(axes, mesh, arrays)
         specs = [

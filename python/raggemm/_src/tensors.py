@@ -31,9 +31,9 @@ class Container:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __post_init__(self) -> None:
-        """Registers the class with flax.serialization if the program has imported flax. Does not import flax itself."""
+        """Registers the class with flax.serialization if the program has imported flax."""
         flax = sys.modules.get("flax.serialization")
-        # While another thread still imports flax.serialization, it has no to_bytes. Skips the registration then.
+        # While another thread imports flax.serialization, it has no to_bytes.
         if flax is not None and hasattr(flax, "to_bytes") and not flax.is_serializable(type(self)):
             flax.register_serialization_state(type(self), _save, _restore, override=True)
 
@@ -89,7 +89,7 @@ def _take(x: Any, index: Any) -> Any:
 
 
 def _index_elements(data: Any, index: Any) -> Any:
-    """Returns data[index]. Moves quantized elements as integers, which keeps the bits of a NaN."""
+    """Returns data[index]. Keeps the bits of a NaN."""
     if isinstance(data, np.ndarray) and not isinstance(index, jax.Array):
         return data[index]
     bits = as_bits(jnp.asarray(data))[index]
@@ -117,7 +117,6 @@ def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, di
     return _index_elements(data, index), {name: index_param(name, x) for name, x in params.items()}
 
 
-# Version of the layout of PackedWeights.
 PACKED_VERSION = 1
 
 
@@ -184,7 +183,6 @@ class QuantizedTensor(Container):
 
     @property
     def dtype(self) -> np.dtype:
-        """Returns the dtype of data."""
         return self.data.dtype
 
 
