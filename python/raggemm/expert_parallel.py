@@ -3,7 +3,7 @@
 No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device. With
 jaxlib 0.9.2, gradients can differ by a rounding of XLA's own sums. by_all_gather and by_all_reduce sum a token's
 experts in another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are
-devices. Call the three by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with
+devices. Call the by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with
 gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
@@ -15,8 +15,8 @@ gloo):
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
 On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options). This also
-concerns quantized operands, and float32 operands that are multiplied as bfloat16. Then results depend on which process
-has an expert. check_processes detects different rules.
+concerns quantized operands, and float32 operands that are multiplied as bfloat16. With different rules, results depend
+on which process has an expert. check_processes detects different rules.
 
 python/examples/expert_processes.py runs the layers in several processes.
 """
@@ -159,8 +159,8 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
     Args:
       w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
-      options: keyword arguments of moe_mlp, except group_offset. Results are not multiplied by routing weights, and
-        have by default the type of rows.
+      options: keyword arguments of moe_mlp, except group_offset. Results have the type of rows by default, and are not
+        multiplied by routing weights.
     """
 
     def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:
@@ -272,7 +272,7 @@ def _exchange_and_run(
 ) -> jax.Array:
     """Computes results for this device's sorted rows on the devices of their experts.
 
-    Sends at most `capacity` rows to each device. The results of further rows are zero.
+    Sends at most `capacity` rows to each device. Results of further rows are zero.
     """
     num_experts, local = len(order.group_sizes), _experts_per_device(len(order.group_sizes), axis_name)
     devices = num_experts // local

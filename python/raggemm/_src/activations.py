@@ -36,7 +36,7 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Activations as functions of one array: the gate if a call has one (its result is then multiplied by up), else up.
+# Functions of the gate, whose result is then multiplied by up, or of up if there is no gate.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: x * _normal_cdf(x),

@@ -285,7 +285,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
     """Checks row_index. Returns error terms [P,R,M,1]: 0, or NaN if an index is wrong and on_error is "nan".
 
-    The forward product also checks row_index, but XLA drops this product from gradients that do not need its result.
+    The forward product also checks row_index, but XLA drops it from gradients that do not need its result.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))

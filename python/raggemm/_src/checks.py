@@ -1,4 +1,4 @@
-"""Checks of single arguments of public functions. Errors name the argument, its value and the allowed values."""
+"""Checks of single arguments. Errors name the argument, its value and the allowed values."""
 
 import dataclasses
 import operator
@@ -134,7 +134,7 @@ class QuantParams(NamedTuple):
 def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
     """Returns the elements and the QuantParams of x, or x and None if x is an array.
 
-    Quantized elements get no derivative. Neither do float8_e8m0fnu scales, because this type has no zero and no sign.
+    Quantized elements and float8_e8m0fnu scales, which have no zero and no sign, get no derivative.
     """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
@@ -186,7 +186,7 @@ def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # nf4 is the only qtype of qwix whose elements are not numbers
+    if getattr(tensor, "qtype", None) == "nf4":  # the only qtype of qwix whose elements are not numbers
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)

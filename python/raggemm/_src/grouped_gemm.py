@@ -81,7 +81,7 @@ class _Shapes(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     """Reshapes the caller's arrays to canonical shape and binds the call. Runs in jit, because eager reshapes copy."""
-    # Replicates the arrays, because JAX cannot always reshape an array if an explicit mesh divides one of its axes.
+    # JAX cannot always reshape an array if an explicit mesh divides one of its axes.
     args = args.map(versions.replicate_explicit_axes)
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 

@@ -22,7 +22,7 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 def _load() -> ctypes.CDLL:
     path = _PACKAGE / "lib" / "libraggemm_ffi.so"
     try:
-        # RTLD_LOCAL keeps the library's protobuf and Abseil apart from other copies in the process.
+        # Keeps the library's protobuf and Abseil apart from other copies in the process.
         library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise ImportError(f"raggemm: the package's shared library does not load: {error}") from error

@@ -123,8 +123,7 @@ def _mlp_custom_call(
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: value for name, value in attributes.items() if value}
-    # A call without tokens must report rows that name a token. A side effect keeps XLA from dropping the call, whose
-    # results are empty.
+    # A call without tokens must report rows that name a token. A side effect keeps XLA from dropping it.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(library.call_name(target)):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]

@@ -169,10 +169,10 @@ def moe_mlp(
     up, gate and d are float32. a is computed in float32 and rounded once, to the type of w_down, or of x if w_down is
     quantized. The sum over a token's rows, in ascending order of r unless row_slots is given, is one float32 fma chain
     that starts at +0. The sum is rounded once to out's type. Forward-mode derivatives and raggemm.combine begin a new
-    chain after 256 rows of a token, so the last bits of their sums may differ.
+    chain after 256 rows, so the last bits of their sums may differ.
 
-    A token may have any number of rows. The result of a token without rows is +0. Rows of no processed group, such as
-    rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
+    A token may have any number of rows. Without rows its result is +0. Rows of no processed group, such as rows behind
+    the sum of the sizes, are ignored, and their tokens are not checked.
 
     Args:
       x: [T,H]. All float arguments are float16, bfloat16 or float32, in any mix. float64 is a TypeError.

@@ -1,4 +1,4 @@
-"""Batching rules of the experts' MLP, which compute vmap over B batch elements by one call, if possible.
+"""Batching rules of the experts' MLP. They compute B batch elements by one call, if possible.
 
 The call has the tokens and rows of all batch elements, in these groups:
 
@@ -70,7 +70,7 @@ class _MergedBatch:
 
     rows: int  # rows of one batch element, M
     count: int  # groups of one batch element that have weights, G
-    shared: bool  # True if all batch elements use the same weights
+    shared: bool  # True if batch elements share the weights
     sizes: jax.Array  # group sizes of each batch element, [B,all groups]
     offsets: jax.Array | None  # group_offset of each batch element, [B]; None: not given
 

@@ -1,6 +1,6 @@
 """The experts' MLP as a sequence of grouped GEMMs: its value and its gradients.
 
-This module computes what the custom calls do not support: some derivatives and batches, and symbolic extents.
+Computes what the custom calls do not support: some derivatives and batches, and symbolic extents.
 """
 
 import dataclasses
@@ -48,8 +48,8 @@ class MlpCall:
     down_layout: str
     dtype: np.dtype
     saves_products: bool  # True if a gradient keeps up and gate of the forward pass.
-    weight_on: str  # "INPUT": row_weights multiply rows of x. "": row_weights multiply the experts' results.
-    operands: tuple[str, ...]  # Names of the given optional operands, in the order of the custom call.
+    weight_on: str  # "INPUT": row_weights multiply rows of x. "": they multiply the experts' results.
+    operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
     returns_products: bool = False  # True if the call also returns up and gate.
 
     @property

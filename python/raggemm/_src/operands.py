@@ -1,4 +1,4 @@
-"""Checks lhs and rhs of a product. Operand is the class of a checked lhs or rhs."""
+"""Checks lhs and rhs of a product."""
 
 import dataclasses
 import functools
@@ -97,7 +97,7 @@ class Operand:
         return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
     def check_column_blocks(self) -> "Operand":
-        """Returns self. Raises ValueError for PackedWeights that are ragged or not contracted over K of [G,K,N]."""
+        """Rejects PackedWeights that are ragged or not contracted over K of [G,K,N] (ValueError)."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
                 f"{self.name}: PackedWeights are rhs [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "

@@ -128,7 +128,7 @@ def options(
 def _cpu_devices() -> int:
     try:
         return jax.device_count("cpu")
-    except RuntimeError:  # no CPU backend, for example when lowering for another platform
+    except RuntimeError:  # no CPU backend
         return 1
 
 

@@ -80,7 +80,7 @@ def _from_group_2(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array
 
 
 def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
-    """Runs trial products while the override is on. Each product must be exact, and lowered by raggemm.
+    """Runs trial products while the override is on. Each must be exact, and lowered by raggemm.
 
     Returns a message about the first fault, or None. lowered_by: returns "raggemm" or "jax" for each call lowered so
     far.
@@ -114,7 +114,7 @@ _PARAMETERS = {
 
 
 class RaggedDotLowering(NamedTuple):
-    """A record of how one ragged_dot or ragged_dot_general was lowered: by raggemm or by JAX's own rule."""
+    """A record of how one ragged_dot or ragged_dot_general was lowered."""
 
     by: str  # "raggemm" or "jax"
     why: str  # the reason if `by` is "jax", else ""
@@ -254,12 +254,10 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     raggemm.compat.lax). Integers and float8 next to a float operand are multiplied without a conversion in memory.
     JAX's rule lowers calls on other platforms, and calls that raggemm does not support: float8 results, uint64 sizes,
     some DotAlgorithmPresets, and integers with integers (supported are integers of up to 8 bits with an int32 result).
-    Unlike with JAX's rule, negative group sizes and sizes that add up to more than the number of rows are an error at
-    run time.
+    Unlike with JAX's rule, negative group sizes and a sum above the number of rows are an error at run time.
 
     The override uses parts of JAX that may change without notice (see raggemm._src.override). With a jax newer than
-    0.12 the first use compares some tiny products with exact results, and warns in the log if they are equal. Otherwise
-    it raises RuntimeError.
+    0.12 the first use compares some tiny products with exact results, and warns in the log if they are equal.
 
     Enter the context around the first call of a jitted function, which usually lowers the program.
 
@@ -269,7 +267,7 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     Yields:
       A list of RaggedDotLowering, with an entry for each call that is lowered in this context. A program that JAX has
       compiled before with the override is not lowered again. A call with group_offset gets its entry when it is traced
-      or run eagerly, and its derivatives get none. The logger "raggemm.override" writes the same at level DEBUG.
+      or run eagerly; its derivatives get none. The logger "raggemm.override" writes the same at level DEBUG.
 
     Raises:
       RuntimeError: inside a function that JAX is tracing, or if this version of jax lacks the parts or fails the trial.

@@ -21,7 +21,7 @@ def register_jitted_impl(primitive: Primitive) -> None:
     def bound(*args, call):
         return primitive.bind(*args, call=call)
 
-    # JAX sets this attribute on functions that run one primitive. Without it jax_debug_nans would recurse forever.
+    # Without this attribute, jax_debug_nans would recurse forever.
     setattr(bound, "_apply_primitive", True)  # noqa: B010  mypy rejects the assignment
     compiled = jax.jit(bound, static_argnames="call")
 
@@ -112,7 +112,7 @@ def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
 def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
     """Computes ragged K with one group_offset per replica, which the custom call does not support.
 
-    Such a call is the gradient of weights that a batch shares if each batch element has its own group_offset.
+    Such a call is the gradient of weights that a batch shares, with a group_offset per batch element.
     """
     dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
     p, replicas = args.lhs.shape[:2]

@@ -50,7 +50,7 @@ def enable_partitioning(enabled: bool = True) -> None:
     if enabled == (grouped_gemm_p in registry):
         return
     registry.symmetric_difference_update({grouped_gemm_p})
-    jax.clear_caches()  # jax caches whether a jaxpr has a primitive of `registry`, which has changed
+    jax.clear_caches()  # jax caches whether a jaxpr has a primitive of `registry`
 
 
 def is_enabled() -> bool:
@@ -128,8 +128,8 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
     """Chooses the mesh axes that divide each named axis of the call. Returns a dict from axis names to mesh axes.
 
-    An axis is divided as in the first array whose sharding divides the axis evenly. Mesh axes that already divide
-    another axis do not count. arrays: for each array the names of its axes, and its shape and sharding.
+    An axis is divided as in the first array whose sharding divides it evenly by mesh axes that divide no other axis.
+    arrays: for each array the names of its axes, and its shape and sharding.
     """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
@@ -159,9 +159,9 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
     """Returns the arguments of def_partition that say which axes correspond, are not divided, or are summed.
 
-    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. No axis has
-    a compound name, such as "(a b)", because the partitioner could then split an axis of the mesh into two, which jax
-    cannot represent.
+    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. With a
+    compound name, such as "(a b)", the partitioner could split an axis of the mesh into two, which jax cannot
+    represent.
     """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]

@@ -147,9 +147,9 @@ class QuantizedTensor(Container):
     shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
 
     tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, which drops the axis, a slice, or
-    an array of integers or bools with one axis. A traced integer is clamped, as for any JAX array. Any other index is a
-    TypeError. An integer out of range is an IndexError, and so is any index if scales or zero points have blocks along
-    axis 0, or are [G] with data [M,K]. len and iteration also use axis 0.
+    an array of integers or bools with one axis. A traced integer is clamped. Any other index is a TypeError. An integer
+    out of range is an IndexError, and so is any index if scales or zero points have blocks along axis 0, or are [G]
+    with data [M,K]. len and iteration also use axis 0.
 
     flax.serialization saves and restores a QuantizedTensor as a dict of its fields, if flax was imported before the
     tensor was created.
@@ -199,8 +199,8 @@ class PackedWeights(Container):
                           column N on. B is a power of two from 32 to 256.
 
     The layout is the same for all instruction sets. scale and zero_point are those of a QuantizedTensor [G,K,N]. The
-    other fields are static. columns is N. transposed and quantized tell unprepack what to return. version identifies
-    the layout.
+    other fields are static: columns is N, transposed and quantized tell unprepack what to return, and version
+    identifies the layout.
 
     As a pytree of arrays, PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and
     sharded along G, the first axis of data.

@@ -1,4 +1,4 @@
-"""Wrappers for the differences between the supported versions of jax, 0.8.1 and later."""
+"""Wrappers for differences between versions of jax, from 0.8.1 on."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    lax.axis_size(axes)  # Raises NameError outside of a shard_map over axes, with every version of jax.
+    lax.axis_size(axes)  # raises NameError outside of a shard_map over axes
     if hasattr(lax, "pcast"):  # jax 0.9 and later
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10
