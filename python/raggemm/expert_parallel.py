@@ -1,10 +1,9 @@
 """Expert parallelism: a mixture-of-experts layer with experts sharded over a mesh axis of CPU devices.
 
-No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device. With
-jaxlib 0.9.2, gradients can differ by a rounding of XLA's own sums. by_all_gather and by_all_reduce sum a token's
-experts in another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are
-devices. Call the by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with
-gloo):
+No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device, but with
+jaxlib 0.9.2 gradients can differ by a rounding of XLA's own sums. by_all_gather and by_all_reduce sum a token's experts
+in another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are devices. Call
+the by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
         routing = Routing(expert_ids, weights, num_experts=64)
@@ -171,7 +170,7 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
 
 def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.Array:
-    """Computes the layer without communication: for each token, the sum of its experts' results times their weights.
+    """Computes for each token the weighted sum of its experts' results, without communication.
 
     Args:
       experts: computes all experts.
@@ -238,7 +237,7 @@ def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
     Args:
       experts, axis_name: see by_all_gather.
       tokens: [t,d], the same on all devices.
-      routing: experts of these tokens, the same on all devices.
+      routing: the same on all devices.
 
     Returns:
       [t,n], the same on all devices.

@@ -205,7 +205,7 @@ def apply(
     transpose_down: bool = False,
     **routing: Any,
 ) -> Output:
-    """Computes the layer: for each token the weighted sum of its experts' results, plus a shared expert's result.
+    """Computes for each token the weighted sum of its experts' results, plus a shared expert's result.
 
     Args:
       params: the arrays of init; "w_gate" may be missing. Other keys than the following are a ValueError:

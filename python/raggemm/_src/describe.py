@@ -40,8 +40,7 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
 
     Without arguments, describe prints versions, the CPU, the instruction set and why it was chosen, executors, threads,
-    the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS, and the options in
-    effect.
+    the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS, and the options.
 
     With a function, describe calls function(*args, **kwargs) once, waits for the results, and prints the plan of each
     raggemm call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles.

@@ -186,7 +186,7 @@ def grouped_gemm(
     | uniform    | [G,M,K], [G,K,M]                  | [G,K,N], [G,N,K]                  | [G,M,N]          |
     | all ragged | 1-D, first_dims and last_dims     | 1-D, first_dims and last_dims     | 1-D, of out_size |
 
-    M, K and N may each be several axes, which collapse to one. An empty contraction (K = 0 in a group) gives zero.
+    M, K and N may each be several axes. An empty contraction (K = 0 in a group) gives zero.
 
     Args:
       lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix, or both of int8 or uint8
@@ -211,8 +211,7 @@ def grouped_gemm(
       out_layout: "STRIDED" or "PACKED" (see GroupedTensor), for a ragged-N out. All ragged requires "PACKED".
       preferred_element_type: dtype of out. The default is jnp.result_type(lhs, rhs). A QuantizedTensor does not count,
         and the default for two QuantizedTensors is float32. Sums are rounded once. They are in float64 if lhs, rhs or
-        out is float64, else in float32. Sums of int8 and uint8 are in int32, exact modulo 2^32. Without jax_enable_x64,
-        float64 becomes float32, with a warning.
+        out is float64, else in float32. Sums of int8 and uint8 are in int32, exact modulo 2^32.
       precision: None, or any jax.lax.Precision: products are exact. The jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3
         and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. A product's
         relative error is at most 1.01 * 2**-15 or 1.01 * 2**-24, and subnormal numbers are zero. Derivatives use the

@@ -108,8 +108,7 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes jax.lax.ragged_dot_general. raggemm.compat.lax lists the differences.
 
-    One call computes all batch elements. An operand is copied to a transposed layout only if the library cannot read
-    the given one.
+    One call computes all batch elements. An operand is transposed in memory only if the library cannot read its layout.
 
     Args:
       lhs, rhs: float16, bfloat16, float32 or float64, or both integers of up to 8 bits for an int32 result. Either may

@@ -89,13 +89,13 @@ def options(
         with raggemm.options(isa="AVX2", threads=1):
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
 
-    None keeps the option of the enclosing options(), else its default. Values may be in upper or lower case. The
-    context applies to one thread.
+    None keeps the option of the enclosing options(), else its default. Values may be in any case. The context applies
+    to one thread.
 
-    A program is usually lowered at the first call of a jitted function, so enter the context around that call. A
-    backward pass has the options in effect when it is lowered: with jit around the gradient those of the forward pass,
-    for `vjp(ct)` and an eager jax.grad those in effect when they run. The options also apply to calls that
-    override_ragged_dot() lowers. Exported and ahead-of-time compiled programs keep their options.
+    The first call of a jitted function usually lowers the program, so enter the context around it. A backward pass has
+    the options in effect when it is lowered: with jit around the gradient those of the forward pass, for `vjp(ct)` and
+    an eager jax.grad those in effect when they run. The options also apply to calls that override_ragged_dot() lowers.
+    Exported and ahead-of-time compiled programs keep their options.
 
     Args:
       threads: maximal number of threads of one call. 0 means RAGGEMM_THREADS, else all threads of the executor.

@@ -305,8 +305,8 @@ def quantize(
     (high - low) / (2^bits - 1), zero_point is round(minimum of dtype - low / scale), and element is
     round(x / scale) + zero_point.
 
-    NaN and infinity never become finite. In float8_e5m2 both stay; in float8_e4m3fn both are NaN. The scale is then 1,
-    or that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other dtypes get a scale of
+    NaN and infinity never become finite. float8_e5m2 keeps both; in float8_e4m3fn both are NaN. The scale is then 1, or
+    that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other dtypes get a scale of
     NaN and elements of 0, so that all elements with this scale are NaN.
 
     There is no derivative. See fake_quantize.

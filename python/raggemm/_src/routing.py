@@ -315,9 +315,8 @@ def combine(
 ) -> jax.Array:
     """Computes out[t] = sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order of r.
 
-    Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. The same
-    rows give the same bits, whatever other tokens there are. Unlike in moe_mlp, a new chain begins after 256 rows of a
-    token.
+    Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. Other
+    tokens do not change the bits. Unlike in moe_mlp, a new chain begins after 256 rows of a token.
 
     Args:
       rows: [M,H], any float dtype.

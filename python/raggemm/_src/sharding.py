@@ -32,11 +32,11 @@ _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
 
 def enable_partitioning(enabled: bool = True) -> None:
-    """Lets jax.jit divide calls over the devices of a mesh. Without partitioning, each device gathers sharded operands.
+    """Lets jax.jit divide calls over the devices of a mesh. Otherwise each device gathers sharded operands.
 
     With weights [G,K,N] sharded along N, the forward pass needs no communication. With weights sharded along K, partial
-    results are summed over devices, so the last bits depend on the number of devices. Switching on or off clears all
-    caches of jax.
+    results are summed over devices, so the last bits depend on the number of devices. Each switch clears all caches of
+    jax.
 
     Partitioning is off by default because it uses a private registry of jax. All arrays of a program must have the same
     mesh, with devices (not an AbstractMesh).

@@ -151,8 +151,7 @@ class QuantizedTensor(Container):
     out of range is an IndexError, and so is any index if scales or zero points have blocks along axis 0, or are [G]
     with data [M,K]. len and iteration also use axis 0.
 
-    flax.serialization saves and restores a QuantizedTensor as a dict of its fields, if flax was imported before the
-    tensor was created.
+    flax.serialization saves the tensor as a dict of its fields, if flax was imported before the tensor was created.
     """
 
     data: Any
@@ -202,8 +201,7 @@ class PackedWeights(Container):
     other fields are static: columns is N, transposed and quantized tell unprepack what to return, and version
     identifies the layout.
 
-    As a pytree of arrays, PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and
-    sharded along G, the first axis of data.
+    PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and sharded along G.
     """
 
     data: Any
@@ -235,8 +233,8 @@ class PackedWeights(Container):
 class GroupedTensor(Container):
     """The matrices of G groups in one array. Groups divide its first axis, its last axis, or both.
 
-    data: an array or a QuantizedTensor. Its free axes collapse to one axis of a matrix, and its contracted axes to the
-    other axis.
+    data: an array or a QuantizedTensor. Its free axes collapse to one axis of a matrix, its contracted axes to the
+    other.
 
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
     column slices). Rows or columns after the sum of the sizes belong to no group.

@@ -93,7 +93,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
       lhs: [m, k], of any float type.
       rhs: [num_groups, k, n], of any float type. With transpose_rhs [num_groups, n, k].
       group_sizes: [num_groups], int32, int64 or uint32, the rows of each group.
-      transpose_rhs: True if the matrices of rhs are stored transposed.
+      transpose_rhs: see rhs.
 
     Returns:
       [m, n] float32.

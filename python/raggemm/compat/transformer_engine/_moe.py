@@ -130,10 +130,10 @@ def moe(
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
     """Routes tokens to experts, and sums the weighted results of the experts.
 
-    The call has all tokens and all experts, so it needs no mesh and no ep_bootstrap. moe_mlp computes the experts,
-    except in three cases: there are quantizers; activation_type is a function, or a name other than "silu", "swish",
-    "gelu" and "relu"; or there is a wo_bias with apply_topk_weights_early. In these cases grouped_dense is called
-    twice. It rounds both results to the dtype of x.
+    The call has all tokens and experts, so it needs no mesh and no ep_bootstrap. moe_mlp computes the experts, except
+    in three cases: there are quantizers; activation_type is a function, or a name other than "silu", "swish", "gelu"
+    and "relu"; or there is a wo_bias with apply_topk_weights_early. In these cases grouped_dense is called twice, and
+    rounds both results to the dtype of x.
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.
