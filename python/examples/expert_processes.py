@@ -1,8 +1,7 @@
 """`python expert_processes.py`: runs a layer of experts on several processes that exchange tokens over loopback.
 
 Every process has one device and a share of the experts and tokens. It runs the layer forward and backward with each
-exchange (all_gather and all_to_all), and compares the results with those of the whole layer on its own device. The
-received bytes in the output come from Linux, which counts them for each socket.
+exchange (all_gather and all_to_all), and compares the results with those of the whole layer on its own device.
 """
 
 import argparse
@@ -33,7 +32,7 @@ EXCHANGES = {"all_gather": expert_parallel.by_all_gather, "all_to_all": expert_p
 
 
 def _operands(dtype: str) -> dict[str, np.ndarray]:
-    """Returns the tokens, routing and weights of the whole layer, which are the same in each process."""
+    """Returns the tokens, routing and weights of the whole layer, the same in each process."""
     rng = np.random.default_rng(0)
     popularity = rng.permutation(1 / np.arange(2, EXPERTS + 2))
     # Draws TOP_K experts per token without replacement: the largest logits after Gumbel noise is added.

@@ -2,9 +2,9 @@
 
     .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--seed=N]
 
-Three licences are held out from training. At the end, the program prints the loss on them. For comparison, it prints
-the loss of the best bigram table: the entropy of a held-out byte given the previous byte. The same seed, number of
-steps and number of threads give a bit-identical loss.
+At the end, the program prints the loss on three held-out licences and, for comparison, the loss of the best bigram
+table: the entropy of a held-out byte given the previous byte. The same seed, number of steps and number of threads give
+a bit-identical loss.
 
 The model is a decoder-only transformer in float32. Its feed-forward layers are those of raggemm.nn.
 """
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of the licence texts for training, and the bytes of the held-out licence texts."""
+    """Returns the bytes of the training texts, and those of the held-out texts."""
     files = sorted(path for path in LICENCES.iterdir() if path.is_file() and not path.is_symlink())
     missing = set(HELD_OUT) - {path.name for path in files}
     if missing or len(files) == len(HELD_OUT):
@@ -106,7 +106,7 @@ def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[j
     """Returns the cross entropy of each predicted byte in nats, [batch, context], and the balance loss.
 
     text: bytes [batch, context + 1]. All except the first byte of each row are predicted. The balance loss is the mean
-    of load_balance_loss over the layers. It is 1 if all experts get the same number of tokens.
+    of load_balance_loss over the layers.
     """
     x, balance = parameters["embedding"][text[:, :-1]] + parameters["position"], jnp.float32(0)
     for layer in parameters["layers"]:
@@ -176,7 +176,7 @@ def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: 
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Trains the model. Returns the last loss on the held-out text, in bits per byte."""
+    """Returns the last loss on the held-out text, in bits per byte."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=4.0, help="minutes of training (default 4)")

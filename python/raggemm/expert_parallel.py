@@ -1,10 +1,9 @@
 """Expert parallelism: a mixture-of-experts layer with experts sharded over a mesh axis of CPU devices.
 
-No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device. With
-jaxlib 0.9.2, gradients can differ by a rounding of XLA's own sums. by_all_gather and by_all_reduce sum a token's
-experts in another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are
-devices. Call the three by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with
-gloo):
+No function drops tokens. Results and gradients of by_all_to_all are bit-identical to those of on_one_device, but with
+jaxlib 0.9.2 gradients can differ by a rounding of XLA's own sums. by_all_gather and by_all_reduce sum a token's experts
+in another order. by_all_gather is cheaper than by_all_to_all if a token has more experts than there are devices. Call
+the by_ functions inside jax.shard_map, over devices of one process or several (jax.distributed with gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
         routing = Routing(expert_ids, weights, num_experts=64)
@@ -15,7 +14,7 @@ gloo):
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
 On different CPUs, processes may sum products of bfloat16 by different rounding rules (see raggemm.options). This also
-concerns quantized operands, and float32 operands that are multiplied as bfloat16. If the rules differ, results depend
+concerns quantized operands, and float32 operands that are multiplied as bfloat16. With different rules, results depend
 on which process has an expert. check_processes detects different rules.
 
 python/examples/expert_processes.py runs the layers in several processes.
@@ -56,14 +55,11 @@ Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 )
 @dataclasses.dataclass(frozen=True)
 class Routing:
-    """The experts of each token.
+    """The experts of each token. An id outside [0, num_experts) means no expert, for example in padding."""
 
-    An id outside [0, num_experts) means no expert, and adds nothing to the token's result. Padding can use such ids.
-    """
-
-    expert_ids: jax.Array  # ids of each token's experts, integer [t,k]
-    weights: jax.Array  # weights of these experts, float [t,k]
-    num_experts: int  # number of experts on all devices together
+    expert_ids: jax.Array  # integer [t,k]
+    weights: jax.Array  # float [t,k]
+    num_experts: int  # number on all devices together
 
 
 class _ExpertOrder(NamedTuple):
@@ -141,7 +137,7 @@ def _run_experts(experts: Experts, rows: jax.Array, group_sizes: jax.Array, grou
 def check_processes() -> None:
     """Checks that all processes of jax.distributed sum products of bfloat16 by the same rounding rule.
 
-    All processes must call this function, because it is a collective. Call it before layers that multiply bfloat16.
+    All processes must call this collective, before layers that multiply bfloat16.
 
     Raises:
       RuntimeError: in every process, if the rules differ.
@@ -162,8 +158,8 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
     Args:
       w_up, w_down: matrices of this device's experts, [num_experts / devices,.,.].
-      options: keyword arguments of moe_mlp, except group_offset. By default results have the type of rows. Results are
-        not multiplied by routing weights.
+      options: keyword arguments of moe_mlp, except group_offset. Results have the type of rows by default, and are not
+        multiplied by routing weights.
     """
 
     def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:
@@ -174,7 +170,7 @@ def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
 
 
 def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.Array:
-    """Computes the layer without communication: for each token, the sum of its experts' results times their weights.
+    """Computes for each token the weighted sum of its experts' results, without communication.
 
     Args:
       experts: computes all experts.
@@ -213,7 +209,7 @@ def _sum_local_experts(
 def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
     """Computes the layer for all devices' tokens. Gathers tokens by all_gather, and sums results by psum_scatter.
 
-    Each device temporarily holds k copies of all devices' tokens, one for each expert that a token chooses.
+    Each device temporarily holds k copies of all devices' tokens.
 
     Args:
       experts: computes this device's num_experts / devices experts.
@@ -236,12 +232,12 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
     """Computes the layer for tokens that every device has. Sums results by psum.
 
-    Suits decoding with few tokens, because there is a single exchange, with one row per token.
+    Suits decoding with few tokens, because it exchanges only once, one row per token.
 
     Args:
       experts, axis_name: see by_all_gather.
       tokens: [t,d], the same on all devices.
-      routing: experts of these tokens, the same on all devices.
+      routing: the same on all devices.
 
     Returns:
       [t,n], the same on all devices.
@@ -263,7 +259,7 @@ class _Exchange(NamedTuple):
         return self._all_to_all(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
 
     def send_back(self, rows: jax.Array) -> jax.Array:
-        """Sends results back to the devices of their rows. Results of rows that were not sent are zero."""
+        """Sends results back. Results of rows that were not sent are zero."""
         return self._all_to_all(rows).at[self.slots].get(mode="fill", fill_value=0)
 
     def _all_to_all(self, buffers: jax.Array) -> jax.Array:
@@ -275,7 +271,7 @@ def _exchange_and_run(
 ) -> jax.Array:
     """Computes results for this device's sorted rows on the devices of their experts.
 
-    Sends at most `capacity` rows to each device. The results of further rows are zero.
+    Sends at most `capacity` rows to each device. Results of further rows are zero.
     """
     num_experts, local = len(order.group_sizes), _experts_per_device(len(order.group_sizes), axis_name)
     devices = num_experts // local

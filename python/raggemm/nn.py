@@ -7,7 +7,7 @@
 apply calls route, sort_by_expert and moe_mlp. All matrices except router and shared_router may be QuantizedTensors or
 PackedWeights.
 
-Calls for known models. params holds the arrays of init and the arrays named here:
+Calls for known models, with the arrays of init and the arrays named here:
 
     Mixtral       apply(params, x, 2)
     Qwen3-MoE     apply(params, x, 8, pre_softmax=True, renormalize=True)
@@ -48,13 +48,13 @@ _ROUTING = tuple(name for name in _ROUTE_KEYWORDS if name not in _KEYS)
 class Shape(NamedTuple):
     """The sizes of a mixture-of-experts layer."""
 
-    width: int  # number of elements of a token, H
+    width: int  # elements of a token, H
     hidden: int  # hidden width of an expert, I
-    num_experts: int  # number of experts, G
+    num_experts: int  # G
 
 
 class Output(NamedTuple):
-    """The results of raggemm.nn.apply. raggemm.load_balance_loss takes two of them, logits and experts."""
+    """The results of apply. raggemm.load_balance_loss takes logits and experts."""
 
     out: jax.Array  # result, of the shape and dtype of x
     logits: jax.Array  # router logits, float32 [T,G]
@@ -174,7 +174,7 @@ def _run_experts(
 ) -> jax.Array:
     """Calls moe_mlp with `options`. For PackedWeights, sets transpose_up and transpose_down to False.
 
-    rows: row_tokens, row_weights and group_sizes of moe_mlp. matrices: w_up, w_gate and w_down of moe_mlp.
+    rows: row_tokens, row_weights and group_sizes. matrices: w_up, w_gate and w_down.
     """
     up, gate, down = matrices
     transposes = {
@@ -205,7 +205,7 @@ def apply(
     transpose_down: bool = False,
     **routing: Any,
 ) -> Output:
-    """Computes the layer: for each token the weighted sum of its experts' results, plus a shared expert's result.
+    """Computes for each token the weighted sum of its experts' results, plus a shared expert's result.
 
     Args:
       params: the arrays of init; "w_gate" may be missing. Other keys than the following are a ValueError:

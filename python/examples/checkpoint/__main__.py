@@ -39,8 +39,7 @@ def load(loader: Loader) -> Tree:
     count = len(loader.config.windows)
     for i in range(count):
         kind = i in loader.config.dense_layers
-        # With random weights, all dense layers are copies of the first dense layer, and all other layers are copies of
-        # the first layer with experts.
+        # With random weights, all layers of a kind are copies of the first one.
         layer = jax.tree.map(jnp.copy, kinds[kind]) if kind in kinds else loader.layer(i)
         if isinstance(loader.files, RandomFiles):
             kinds[kind] = layer

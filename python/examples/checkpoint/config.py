@@ -37,20 +37,20 @@ class Latent(NamedTuple):
 
     query_rank: int | None
     rank: int
-    plain_dim: int  # Number of elements of a head that are not rotated.
-    rotary_dim: int  # Number of elements of a head that are rotated.
-    value_dim: int  # Number of elements of the value of a head.
+    plain_dim: int  # Elements of a head that are not rotated.
+    rotary_dim: int  # Elements of a head that are rotated.
+    value_dim: int  # Elements of a head's value.
 
 
 class Quantization(NamedTuple):
     method: str | None = None  # Value of quant_method. None: weights are floats.
     block: tuple[int, int] = (1, 1)  # For fp8: numbers of rows and columns that share a scale.
     size: int = -1  # For awq and gptq: number of steps of K that share a scale. -1: all steps.
-    zeros_less_one: bool = True  # For gptq: True if zero points are stored minus one.
+    zeros_less_one: bool = True  # For gptq: see GPTQ_FORMATS.
 
 
 class Config(NamedTuple):
-    """The configuration of a model. It is hashable, so that it can be a static argument of jax.jit."""
+    """The configuration of a model, hashable to be a static argument of jax.jit."""
 
     family: str
     width: int

@@ -77,7 +77,7 @@ def grouped_attention(
 def latent_attention(
     config: Config, window: int | None, layer: Tree, x: jax.Array, cache: Tree, positions: jax.Array
 ) -> tuple[jax.Array, Tree]:
-    """Computes latent attention. Caches a latent vector and a rotated key for each token.
+    """Caches a latent vector and a rotated key for each token.
 
     Multiplies the unrotated part of each query by k_b, then by latent vectors. So no unrotated keys are computed.
     """

@@ -117,7 +117,7 @@ class Loader:
         return _pack(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
-        """Loads a linear layer: its matrix "w" with a group axis of 1, and its bias "b" if `bias` is True."""
+        """Loads a linear layer: its matrix "w" with a group axis of 1, and, if `bias`, its bias "b"."""
         out = {"w": self.load_weights([name], n, k)}
         return out | {"b": self.vector(f"{name}.bias", n)} if bias else out
 
@@ -135,10 +135,7 @@ class Loader:
         return slice(part * count, (part + 1) * count)
 
     def gpt_oss_experts(self, at: str) -> Mlp:
-        """Loads the experts of gpt-oss: gate_up_proj has gate and up of all experts, and down_proj has down.
-
-        In the file, floats are [E,K,N], and MXFP4 matrices are [E,N,K].
-        """
+        """Loads the experts of gpt-oss. In the file, floats are [E,K,N], and MXFP4 matrices are [E,N,K]."""
         c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
 
         def read(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:

@@ -15,9 +15,9 @@ def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    """Returns the normal cumulative distribution function at x.
+    """Computes the normal cumulative distribution function.
 
-    The derivative is defined below, because jax 0.12.0.1 cannot differentiate erfc inside shard_map.
+    Its derivative is defined below, because jax 0.12.0.1 cannot differentiate erfc inside shard_map.
     """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
@@ -36,7 +36,7 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Activations as functions of one array: the gate if a call has one (its result is then multiplied by up), else up.
+# Functions of the gate, whose result is then multiplied by up, or of up if there is no gate.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: x * _normal_cdf(x),
@@ -44,7 +44,7 @@ _ACTIVATIONS = {
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # activations that need a gate, as functions of (gate, up)
+GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # functions of (gate, up)
 ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the custom calls' attribute `activation`
 
 

@@ -4,8 +4,8 @@ The product is linear in each operand, and its derivatives are grouped GEMMs, to
 
     d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out
 
-x is the matrix product. d lhs is the tangent of lhs, and ct lhs its cotangent. Both rules bind the primitive
-grouped_gemm again, so derivatives of every order exist in forward and reverse mode.
+d lhs is the tangent of lhs, and ct lhs its cotangent. Both rules bind grouped_gemm again, so derivatives of every order
+exist.
 """
 
 import dataclasses
@@ -122,8 +122,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Index of the dims array that error messages of this product name. In mode all ragged, this array has the groups'
-    # numbers of rows.
+    # Index of the dims array that error messages of this product name.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
@@ -141,7 +140,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
     """Multiplies each element of x, which has the shape of out, by the value of the element's group.
 
-    values: [P,1|R,G]. Elements of no processed group become zero. The result has the type of sums (compute_dtype).
+    values: [P,1|R,G]. Elements of no processed group become zero. The result has the type of sums.
     """
     dtype = _compute_dtype(call, args)
     return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
@@ -176,7 +175,7 @@ def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
-    # Replaces elements of c outside of the processed groups by 0, because they may be NaN, and 0 * NaN is NaN.
+    # Elements of c outside of the processed groups may be NaN, and 0 * NaN is NaN.
     c = jnp.where(_mask_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
@@ -193,7 +192,7 @@ def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = Non
     """Applies the activation to the float32 `result` of a product. Gives the bits of one call that computes both.
 
     Binds a product with K = 0, which has `result` as c, or as the gate if `gate` is None. So a derivative computes the
-    expensive product only once.
+    product only once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
@@ -264,10 +263,10 @@ def _jvp(primals, tangents, *, call: Call):
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     """Returns the Call that computes the cotangent of lhs or rhs, and True if ct out is the lhs of this Call.
 
-    If ct out is the rhs of this Call, the second value is False. aval: shape and dtype of the cotangent to compute.
+    The second value is False if ct out is the rhs. aval: shape and dtype of the cotangent.
     """
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # If the operand is stored transposed, its cotangent is stored transposed, too.
+    # The cotangent is stored transposed if the operand is.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -286,7 +285,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
     """Checks row_index. Returns error terms [P,R,M,1]: 0, or NaN if an index is wrong and on_error is "nan".
 
-    The forward product also checks row_index, but XLA drops this product from gradients that do not need its result.
+    The forward product also checks row_index, but XLA drops it from gradients that do not need its result.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
@@ -321,8 +320,8 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # Replaces each index out of range by `tokens`, which selects no row. Rows in no processed group may have such an
-    # index, because the custom call does not check the indices of these rows.
+    # Replaces each index out of range by `tokens`, which selects no row. The custom call does not check the indices of
+    # rows in no processed group.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
@@ -345,15 +344,14 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
     if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
-        # The gradient sums over elements of ct that have different alphas. So ct is multiplied by alpha before the
-        # product.
+        # The gradient sums over elements of ct with different alphas, so ct is multiplied by alpha first.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
     for operand in args.select(OperandRole.QUANT_PARAM).given:
         if operand.side == ("rhs" if to_lhs else "lhs"):
             values = args.optional[operand.name]
             if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
-                # Ragged K sums over replicas, each with its own scales. So each row or column gets its own scale.
+                # Ragged K sums over replicas with different scales, so each row or column gets its own scale.
                 values = broadcast_scale(call, args, operand.side, values)
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
@@ -397,7 +395,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # No product has a float8 or float4 result, so the cotangent of a float8 or float4 operand gets a wider type first.
+    # No product has a float8 or float4 result, so the cotangent gets a wider type first.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)
@@ -411,8 +409,7 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
     """Returns True if prim is a grouped GEMM.
 
-    With this function as policy, jax.checkpoint saves the results of grouped GEMMs, and recomputes all other values.
-    jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. jax.checkpoint_policies.save_from_both_policies
-    combines the two policies.
+    As the policy of jax.checkpoint, it saves only the results of grouped GEMMs. jax.checkpoint_policies.dots_saveable
+    does not save them. jax.checkpoint_policies.save_from_both_policies combines the two policies.
     """
     return prim is grouped_gemm_p

@@ -36,13 +36,13 @@ def jit_eager_calls(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Returns a decorator that runs eager calls of a function through jax.jit.
 
-    So arguments of eager calls are checked only once for each signature. A call is eager if each argument named in
-    `arrays` is None or an untraced JAX array, and all other arguments are hashable, because they are static in jit.
+    So arguments are checked only once for each signature. A call is eager if each argument named in `arrays` is None or
+    an untraced JAX array, and all other arguments are hashable, because they are static in jit.
 
     Args:
       arrays: names of the parameters that are arrays.
-      without_effect: names of parameters that have no effect. They are not passed to jit, which would, for example,
-        compile the call again for a new function as `tiling`.
+      without_effect: names of parameters that have no effect. They are not passed to jit, which would compile again for
+        a new `tiling`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -122,11 +122,8 @@ def gmm(
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
-    Differences from megablox:
-
-    - Rows of the result in no processed group are those of existing_out if it is given, else zero.
-    - The gradient of existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
-    - If rhs has fewer groups than group_sizes, group_offset is required. In megablox it is 0 by default.
+    Rows of the result in no processed group are those of existing_out if it is given, else zero. The gradient of
+    existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
 
     Args:
       lhs: [m, k]. lhs and rhs are float16, bfloat16, float32 or float64 in any mix, or both are int8 or uint8 and the
@@ -136,10 +133,9 @@ def gmm(
       preferred_element_type: dtype of the result. The default is float32, also for float64 operands.
       tiling, interpret: without effect.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. Required if rhs has fewer groups
-        than group_sizes (else ValueError).
-      existing_out: [m, n] of preferred_element_type (else ValueError). Rows of the result outside the processed groups
-        are those of existing_out. The other rows of existing_out are not read.
-      transpose_rhs: True if the matrices of rhs are stored transposed.
+        than group_sizes (else ValueError). In megablox the default is 0.
+      existing_out: [m, n] of preferred_element_type (else ValueError). Its rows in processed groups are not read.
+      transpose_rhs: see rhs.
       lhs_quantize: dtype to which lhs is quantized first, with one scale per row (see quantize). The gradient of lhs
         ignores the quantization (straight-through). Second derivatives treat the quantized elements as constants. Must
         not be given with existing_out.
@@ -209,8 +205,7 @@ def tgmm(
 def _promote_floats(a: Any, b: Any) -> Any:
     """Returns the dtype of a dot without preferred_element_type, by the rule of jax.lax.
 
-    Two floats give the dtype with the larger range, or, if ranges are equal, the dtype with the larger precision. So
-    bfloat16 and float16 give bfloat16. Other dtypes give jnp.promote_types(a, b).
+    Two floats give the dtype with the larger range, or with the larger precision if ranges are equal.
     """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)
@@ -247,10 +242,10 @@ def ragged_dot(
       rhs: [g, k, n], or PackedWeights.
       group_sizes: [g], or more than g sizes with group_offset. See gmm. Rows of the result in no processed group are
         zero.
-      precision: any jax.lax.Precision. Each gives the same result. float32 operands also allow the DotAlgorithmPresets
+      precision: any jax.lax.Precision gives the same result. float32 operands also allow the DotAlgorithmPresets
         BF16_BF16_F32_X3 and _X6 (see grouped_gemm). None means jax_default_matmul_precision.
       preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the dtype of lhs
-        or rhs with the larger range, or, if ranges are equal, with the larger precision. A QuantizedTensor does not
+        or rhs with the larger range, or with the larger precision if ranges are equal. A QuantizedTensor does not
         count. If both are QuantizedTensors, the default is float32.
       group_offset: see gmm.
       out_sharding: sharding of the result, on a mesh with explicit axes.

@@ -87,7 +87,7 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
     """Returns the scale and zero point of lhs or rhs, if given, by their names in the custom call, such as "rhs_scale".
 
-    Values per block get the canonical shape that OptionalOperand in call.py describes.
+    OptionalOperand describes the canonical shape of values per block.
     """
     given: dict[str, jax.Array] = {}
     if x.quant_params is None:
@@ -106,7 +106,7 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
             if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            # Repeats a block's value for each index along the ragged axis, because a group may begin inside a block.
+            # A group may begin inside a block, so each index along the ragged axis gets its own value.
             if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):
                 values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
             values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)
@@ -183,7 +183,7 @@ def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute
 def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
     """Returns the arguments c and beta of grouped_gemm with the effect of megablox's existing_out, or {} if c is None.
 
-    c: existing_out. beta: 0 if products overwrite c in processed groups, 1 if they are added to c.
+    beta: 0 if products overwrite c in processed groups, 1 if they are added to c.
     """
     if c is None:
         return {}
@@ -199,7 +199,6 @@ class _Preset(NamedTuple):
     attribute: str = ""  # value of the custom call's attribute `precision`
 
 
-# The supported DotAlgorithmPresets.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),

@@ -22,8 +22,7 @@ from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_rag
 def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
     """Merges the batch axis of x, of extent `size`, with the axis `into`, which is counted without the batch axis.
 
-    axis: position of the batch axis. None: x has no batch axis, and is repeated `size` times. extent: the axis `into`
-    is first broadcast to this extent. None: no broadcast.
+    axis: the batch axis, or None to repeat x `size` times. extent: extent to which the axis `into` is broadcast first.
     """
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]

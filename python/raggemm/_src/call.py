@@ -76,9 +76,9 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Returns the OptionalOperand for a row of the library's table of operands.
+    """Returns the OptionalOperand of a row of the library's table of operands.
 
-    `name` and `axes` are fields of the row. `axes` is empty for scales and zero points.
+    `axes` is empty for scales and zero points.
     """
     if name not in _ROLES:
         return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
@@ -104,11 +104,11 @@ class Storage(NamedTuple):
     """The storage of lhs, rhs or out in an array of canonical shape. See the docstring of this module."""
 
     first: int | None = None  # index in Arguments.dims of the group sizes along the first axis; None: not ragged
-    last: int | None = None  # index in Arguments.dims of the group sizes along the last axis; None: not ragged
+    last: int | None = None  # the same for the last axis
     trans: bool = False  # True: the product uses the transpose of each group's matrix
     layout: str = STRIDED  # STRIDED or PACKED along a ragged last axis, or COLUMN_BLOCKS
     shared: bool = False  # True: one matrix for all groups
-    columns: int = 0  # number of columns N, for COLUMN_BLOCKS
+    columns: int = 0  # N, for COLUMN_BLOCKS
 
     @property
     def per_group(self) -> bool:
@@ -126,8 +126,8 @@ class Call:
     rhs: Storage
     out: Storage  # out.trans is always False
     dtype: np.dtype
-    precision: str = ""  # value of the custom call's attribute `precision`; "": default arithmetic
-    activation: str = ""  # value of the custom call's attribute `activation`; "": no activation
+    precision: str = ""  # attribute of the custom call; "": default arithmetic
+    activation: str = ""  # attribute of the custom call; "": none
     out_extent: int | None = None  # number of groups in out for ragged K, length of out for all ragged, else None
     overwrites_c: bool = False  # True if beta is the constant 0
     # Argument names for the custom call's error messages.

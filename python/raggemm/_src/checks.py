@@ -1,4 +1,4 @@
-"""Checks of single arguments of public functions. Errors name the argument, its value and the allowed values."""
+"""Checks of single arguments. Errors name the argument, its value and the allowed values."""
 
 import dataclasses
 import operator
@@ -84,7 +84,6 @@ QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
 def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """Returns x, the elements of lhs or rhs, as a JAX array. Rejects dtypes that are not in `allowed`."""
     x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
         pair = format_dtypes(BYTES)
@@ -116,10 +115,7 @@ def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
 
 
 def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
-    """Returns a hint for an error message if an array seems to hold two 4-bit elements per byte, else "".
-
-    An array of bytes seems to do so if its extent along an axis is half of the wanted extent.
-    """
+    """Returns a hint for an error message if an array seems to hold two 4-bit elements per byte, else ""."""
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
     return (
@@ -138,7 +134,7 @@ class QuantParams(NamedTuple):
 def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
     """Returns the elements and the QuantParams of x, or x and None if x is an array.
 
-    Quantized elements get no derivative. Neither do float8_e8m0fnu scales, because this type has no zero and no sign.
+    Quantized elements and float8_e8m0fnu scales, which have no zero and no sign, get no derivative.
     """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
@@ -186,11 +182,11 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """Returns a checked QuantizedTensor for a QuantizedTensor or an object with the fields of qwix's QArray."""
+    """Returns a checked QuantizedTensor. Also takes objects with the fields of qwix's QArray."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # nf4 is the only qtype of qwix whose elements are not numbers
+    if getattr(tensor, "qtype", None) == "nf4":  # the only qtype of qwix whose elements are not numbers
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)

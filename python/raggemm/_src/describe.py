@@ -40,13 +40,12 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
 
     Without arguments, describe prints versions, the CPU, the instruction set and why it was chosen, executors, threads,
-    the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS, and the options in
-    effect.
+    the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS, and the options.
 
     With a function, describe calls function(*args, **kwargs) once, waits for the results, and prints the plan of each
     raggemm call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles.
-    moe_mlp computes its rows piece by piece. Its plans are those of the products of the first piece. The gradient call
-    of moe_mlp has no plan.
+    moe_mlp computes its rows piece by piece, and has plans for the products of the first piece. Its gradient call has
+    no plan.
     """
     if function is None:
         facts = list(_facts())

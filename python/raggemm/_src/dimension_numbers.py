@@ -27,8 +27,8 @@ MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
     """Converts per-block scales or zero points to the canonical shape of OptionalOperand in call.py.
 
-    The custom call requires blocks of one size along each canonical axis. So this function repeats `values` to one
-    value per index along some axes of data:
+    The custom call requires blocks of one size along each canonical axis. So `values` are repeated to one value per
+    index along these axes of data:
 
     - axes that merge to problems, or to the replicas of an operand that groups divide
     - axes that merge to groups, if one of them has several blocks
@@ -69,8 +69,8 @@ def canonicalize_quant_params(
 ) -> dict[str, jax.Array]:
     """Returns the scale and zero point of lhs or rhs, by operand name, in canonical shape.
 
-    side: "lhs" or "rhs". quant_params: the scales and zero points of both, by operand name, in the caller's shapes. x:
-    the elements of lhs or rhs, in the caller's shape. parts, ragged: see _canonicalize_blocks.
+    side: "lhs" or "rhs". quant_params: those of both sides, in the caller's shapes. x: the elements, in the caller's
+    shape. parts, ragged: see _canonicalize_blocks.
     """
     canonical = {}
     for name, values in quant_params.items():
@@ -157,16 +157,15 @@ class _Axes:
 def _arrange_ragged(x, lead, free, ragged, trans_if_first):
     """Returns x with axes [lead, ragged, free] or [lead, free, ragged], and the Storage for this order.
 
-    Transposes x to the first order, unless the axes of x already have the second order. lead, free: lists of axes of x.
-    ragged: the axis of x that groups divide. trans_if_first: Storage.trans for the first order, `not trans_if_first`
-    for the second order.
+    Transposes x like _arrange. ragged: the axis of x that groups divide. trans_if_first: Storage.trans for the first
+    order, `not trans_if_first` for the second order.
     """
     matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
 def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the axes that merge to rows, and the axes that merge to columns, of an operand from _arrange_ragged."""
+    """Returns the axes that merge to rows, and those that merge to columns, of an operand from _arrange_ragged."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
@@ -189,7 +188,7 @@ def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> 
 def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
     """Computes [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...].
 
-    One of the axes m... is ragged, and the other axes m... are replicas.
+    One of the axes m... is ragged, and the others are replicas.
     """
     rest = [a for a in axes.lhs_free if a != axes.ragged]
     batch, free = _extents(lhs, axes.lhs_batch), _extents(rhs, axes.rhs_free)
@@ -214,7 +213,7 @@ def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _A
 def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
     """Computes [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...].
 
-    One of the axes k... is ragged. The other axes k... are replicas, which ragged K sums over.
+    One of the axes k... is ragged. The others are replicas, which ragged K sums over.
     """
     index = axes.left.index(axes.ragged)
     left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))

@@ -9,7 +9,7 @@ import numpy as np
 from raggemm._src.library import tables
 
 _S32, _F32, _F64 = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float64)
-# Rows of the library's table of element formats, by the format's name.
+# Rows of the library's table of element formats, by name.
 _FORMATS = {row["name"]: row for row in tables()["formats"] if row["role"] != "panel"}
 _DTYPES = {name: np.dtype(row["numpy"]) for name, row in _FORMATS.items()}
 
@@ -53,10 +53,8 @@ def format_dtypes(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
 
 
 def compute_dtype(*dtypes: Any) -> np.dtype:
-    """Returns the type in which sums and the epilogue of a product are computed.
-
-    It is int32 if one of the dtypes is int32, else float64 if one is float64, else float32.
-    """
+    """Returns the type of sums and epilogue: int32 if one of the dtypes is int32, else float64 if one is, else
+    float32."""
     given = [np.dtype(x) for x in dtypes]
     return next((wanted for wanted in (_S32, _F64) if wanted in given), _F32)
 
@@ -77,7 +75,7 @@ def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[
     if narrow and all(x in INTEGER_ELEMENTS for x in (lhs, rhs)):
         operands, results = INTEGER_ELEMENTS, (_S32,)
     elif narrow and any(x in QUANTIZED for x in (lhs, rhs)):
-        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # the custom call rejects float8_e5m2 x float8_e5m2
+        both_wide = lhs == rhs == ml_dtypes.float8_e5m2
         operands, results = FLOATS if both_wide else (*FLOATS, *QUANTIZED), FLOATS
     triples = (("lhs", lhs, operands), ("rhs", rhs, operands), ("result", out, results))
     return next(((name, allowed) for name, dtype, allowed in triples if dtype not in allowed), None)

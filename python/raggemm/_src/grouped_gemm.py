@@ -81,7 +81,7 @@ class _Shapes(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     """Reshapes the caller's arrays to canonical shape and binds the call. Runs in jit, because eager reshapes copy."""
-    # Replicates the arrays, because JAX cannot always reshape an array if an explicit mesh divides one of its axes.
+    # JAX cannot always reshape an array if an explicit mesh divides one of its axes.
     args = args.map(versions.replicate_explicit_axes)
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
@@ -102,10 +102,7 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
 
 
 def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
-    """Computes grouped_gemm for a front end.
-
-    arg_names: names of the arguments in error messages. options: fields of arguments.Options.
-    """
+    """Computes grouped_gemm for a front end. options: fields of arguments.Options."""
     given = arguments.Options(**options)
     mode = _find_mode(lhs, rhs)
     for x in (lhs, rhs):
@@ -189,7 +186,7 @@ def grouped_gemm(
     | uniform    | [G,M,K], [G,K,M]                  | [G,K,N], [G,N,K]                  | [G,M,N]          |
     | all ragged | 1-D, first_dims and last_dims     | 1-D, first_dims and last_dims     | 1-D, of out_size |
 
-    M, K and N may each be several axes, which collapse to one. An empty contraction (K = 0 in a group) gives zero.
+    M, K and N may each be several axes. An empty contraction (K = 0 in a group) gives zero.
 
     Args:
       lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix, or both of int8 or uint8
@@ -214,8 +211,7 @@ def grouped_gemm(
       out_layout: "STRIDED" or "PACKED" (see GroupedTensor), for a ragged-N out. All ragged requires "PACKED".
       preferred_element_type: dtype of out. The default is jnp.result_type(lhs, rhs). A QuantizedTensor does not count,
         and the default for two QuantizedTensors is float32. Sums are rounded once. They are in float64 if lhs, rhs or
-        out is float64, else in float32. Sums of int8 and uint8 are in int32, exact modulo 2^32. Without jax_enable_x64,
-        float64 becomes float32, with a warning.
+        out is float64, else in float32. Sums of int8 and uint8 are in int32, exact modulo 2^32.
       precision: None, or any jax.lax.Precision: products are exact. The jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3
         and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. A product's
         relative error is at most 1.01 * 2**-15 or 1.01 * 2**-24, and subnormal numbers are zero. Derivatives use the

@@ -31,7 +31,7 @@ def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner
 def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
     """Returns the shape and dtype of the result, by jax.lax's rule.
 
-    The rule does not support group_offset. If has_offset is True, the rule gets only as many sizes as rhs has groups.
+    The rule does not support group_offset. With an offset, it gets only as many sizes as rhs has groups.
     """
     sizes_shape = group_sizes.shape
     group_axes = tuple(numbers.rhs_group_dimensions)
@@ -42,7 +42,7 @@ def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, h
     def call(lhs, rhs, group_sizes):
         return jax.lax.ragged_dot_general(lhs, rhs, group_sizes, numbers, preferred_element_type=dtype)
 
-    # An empty mesh replaces the caller's mesh, because jax.lax requires out_sharding on a mesh with explicit axes.
+    # jax.lax requires out_sharding on a mesh with explicit axes, so an empty mesh replaces the caller's.
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return jax.eval_shape(call, *avals)
 
@@ -108,8 +108,7 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes jax.lax.ragged_dot_general. raggemm.compat.lax lists the differences.
 
-    One call computes all batch elements. An operand is copied to a transposed layout only if the library cannot read
-    the given one.
+    One call computes all batch elements. An operand is transposed in memory only if the library cannot read its layout.
 
     Args:
       lhs, rhs: float16, bfloat16, float32 or float64, or both integers of up to 8 bits for an int32 result. Either may

@@ -52,7 +52,7 @@ def _swap_axes(values: jax.Array | None, transpose: bool) -> jax.Array | None:
 def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     """Packs the weights of G groups in the layout that kernels read fastest.
 
-    Packing copies the weights, also under jit. So pack weights once, and donate w if nothing else needs w. prepack of
+    Packing copies the weights, also under jit. So pack weights once, and donate w if nothing else needs it. prepack of
     an array is linear, and has derivatives.
 
     Args:

@@ -22,7 +22,7 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 def _load() -> ctypes.CDLL:
     path = _PACKAGE / "lib" / "libraggemm_ffi.so"
     try:
-        # RTLD_LOCAL keeps the library's protobuf and Abseil apart from other copies in the process.
+        # Keeps the library's protobuf and Abseil apart from other copies in the process.
         library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise ImportError(f"raggemm: the package's shared library does not load: {error}") from error
@@ -64,7 +64,7 @@ def _runtime_ffi_version() -> tuple[int, int] | None:
 def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) -> None:
     """Raises ImportError if XLA would reject the library's handlers. XLA's own message would name only a symbol.
 
-    built: version of XLA's FFI that the library was built with. runtime: version of XLA's FFI in jaxlib.
+    built, runtime: versions of XLA's FFI in the library and in jaxlib.
     """
     if runtime is None or (built[0] == runtime[0] and built[1] <= runtime[1]):
         return
@@ -93,8 +93,7 @@ def call_name(target: str) -> str:
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
     """Returns (constant, per_group): a grouped_gemm call needs constant + per_group * P*R*G int64 of workspace.
 
-    P, R and G are the numbers of problems, replicas and groups. dims_arrays: number of the call's arrays of group
-    sizes, at most six.
+    dims_arrays: number of the call's arrays of group sizes, at most six.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))
@@ -115,7 +114,7 @@ def moe_mlp_workspace(target: str, *extents: int) -> int:
 
 
 def _text(function: str) -> str:
-    """Calls the library function named `function`, which returns text. Copies the text and frees the original."""
+    """Calls a library function that returns text. Copies the text and frees the original."""
     text = getattr(_library, function)()
     if not text:
         raise MemoryError(function)
@@ -127,14 +126,14 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """Returns the library's tables, such as that of formats, by name. See raggemm_tables_json in ffi/handlers.h."""
+    """Returns the tables of raggemm_tables_json in ffi/handlers.h, by name."""
     return json.loads(_text("raggemm_tables_json"))
 
 
 def description() -> dict[str, Any]:
-    """Returns facts about the library, this CPU and the library's environment variables.
+    """Returns the facts of raggemm_describe_json in ffi/handlers.h.
 
-    See raggemm_describe_json in ffi/handlers.h. The first call takes some milliseconds to measure the instruction sets.
+    The first call takes some milliseconds to measure the instruction sets.
     """
     return json.loads(_text("raggemm_describe_json"))
 

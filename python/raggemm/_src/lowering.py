@@ -85,7 +85,7 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
     if names := call.names_attribute():
         attributes["names"] = names
     # If lhs has no rows, every index in row_index is wrong, and the call must report that. A side effect keeps XLA from
-    # dropping the call, for example from the gradient of lhs, which is empty.
+    # dropping the call.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
@@ -109,9 +109,9 @@ def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     def named(*operands):
         return partitioned(*operands)
 
-    # The text of the lowered program identifies `partitioned` only by its address in memory, which may be the same for
-    # another call in a later process. A function name with a hash of the call and the options makes the texts differ,
-    # so that JAX's persistent compilation cache does not return the program of the other call.
+    # The lowered program identifies `partitioned` only by its address, which may be the same for another call in a
+    # later process. A function name with a hash of the call and the options keeps JAX's persistent compilation cache
+    # from returning the program of the other call.
     key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
     named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return jax.jit(named)
@@ -123,8 +123,7 @@ def _mlp_custom_call(
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: value for name, value in attributes.items() if value}
-    # A call without tokens must report rows that name a token. A side effect keeps XLA from dropping the call, whose
-    # results are empty.
+    # A call without tokens must report rows that name a token. A side effect keeps XLA from dropping it.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(library.call_name(target)):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
@@ -136,10 +135,7 @@ def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
 
 
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the custom call of moe_mlp.
-
-    If an extent is symbolic, the size of the workspace is unknown, and grouped GEMMs compute the result.
-    """
+    """Calls the custom call of moe_mlp, or grouped GEMMs if a symbolic extent makes the workspace's size unknown."""
     extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)

@@ -1,4 +1,4 @@
-"""Batching rules of the experts' MLP, which compute vmap over B batch elements by one call, if possible.
+"""Batching rules of the experts' MLP. They compute B batch elements by one call, if possible.
 
 The call has the tokens and rows of all batch elements, in these groups:
 
@@ -39,7 +39,7 @@ _NON_WEIGHTS = ("x", *_ROW_ARGS, *_SIZE_ARGS)
 
 
 def _move_batch_first(x: jax.Array, axis: int | None, size: int) -> jax.Array:
-    """Returns x as [B,...]. axis: position of the batch axis, or None: x is then repeated B = `size` times."""
+    """Returns x as [B,...]. axis: the batch axis, or None to repeat x B = `size` times."""
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
@@ -68,9 +68,9 @@ def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
 class _MergedBatch:
     """The groups and rows of a batch, merged for one call."""
 
-    rows: int  # number of rows of one batch element, M
-    count: int  # number of groups of one batch element that have weights, G
-    shared: bool  # True if all batch elements use the same weights
+    rows: int  # rows of one batch element, M
+    count: int  # groups of one batch element that have weights, G
+    shared: bool  # True if batch elements share the weights
     sizes: jax.Array  # group sizes of each batch element, [B,all groups]
     offsets: jax.Array | None  # group_offset of each batch element, [B]; None: not given
 
@@ -84,12 +84,11 @@ class _MergedBatch:
         return jnp.take_along_axis(x, groups, 1, mode="clip")
 
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
-        """Returns (is_wrong, sizes). is_wrong is True if any group size is wrong.
+        """Returns (True if any group size is wrong, sizes [B,all groups] with which the merged call reports the error).
 
-        With `sizes` [B,all groups] the merged call reports the error. They are 0 for all batch elements except the
-        first one with a wrong size, because other sizes could hide the error. The first size of this element, unless it
-        is negative, is increased by the number of rows of all other elements, because the merged call has the rows of
-        all elements.
+        The sizes are 0 for all batch elements except the first one with a wrong size, because other sizes could hide
+        the error. The first size of this element, unless negative, is increased by the number of rows of all other
+        elements, because the merged call also has these rows.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -102,8 +101,8 @@ class _MergedBatch:
     def group_arguments(self) -> Args:
         """Returns the arguments of the merged call: group_sizes and, if the batch has offsets, group_offset.
 
-        If the batch has offsets, group_sizes begins with the sizes of the processed groups, and the rest is 0. But if
-        a size or offset is wrong, group_sizes and group_offset are such that the call reports the error.
+        With offsets, group_sizes begins with the sizes of the processed groups, and the rest is 0. If a size or offset
+        is wrong, the arguments make the call report the error.
         """
         is_wrong, shown = self._find_wrong_sizes()
         all_sizes = self._merge(jnp.where(is_wrong, shown, self.sizes))
@@ -123,9 +122,8 @@ class _MergedBatch:
     def _order(self) -> tuple[jax.Array, jax.Array]:
         """Returns two int32 arrays [B*M], for rows in the order of the batch ([B,M], flattened) and of the merged call.
 
-        The first array has for each row of the merged call its index in the batch. The second has for each row of the
-        batch its index in the merged call. For rows of no processed group, the first array has any index, and the
-        second has B*M-1, a row of the merged call that is in no group.
+        The first array has for each row of the merged call its index in the batch. The second array is the inverse. For
+        rows of no processed group, the first array has any index, and the second array B*M-1, a row in no group.
         """
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
@@ -144,7 +142,7 @@ class _MergedBatch:
     def split_batch(self, x: jax.Array, is_rows: bool = False) -> jax.Array:
         """Splits a result [B*n,...] of the merged call to [B,n,...].
 
-        is_rows: True for a result with an entry for each of the B*M rows. Puts the entries in the order of the batch.
+        is_rows: True for a result with an entry for each of the B*M rows, which are put in the order of the batch.
         """
         x = x.at[self._order[1]].get(mode="clip") if is_rows else x
         return x.reshape(len(self.sizes), x.shape[0] // len(self.sizes), *x.shape[1:])
@@ -200,7 +198,7 @@ def _bind_backward(flat: Sequence[Any], axes: Sequence[Any], call: BackwardCall,
 
 
 def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | BackwardCall, size: int) -> Any:
-    """Computes the batch by one call. Returns results with the batch axis first, or None if one call cannot do this."""
+    """Computes the batch by one call. Returns results with the batch axis first, or None if this is not possible."""
     if size == 1:
         single = (x if axis is None else jnp.squeeze(x, axis) for x, axis in zip(flat, axes, strict=True))
         found = mlp_p.bind(*single, call=call) if isinstance(call, MlpCall) else backward_p.bind(*single, call=call)
@@ -211,8 +209,7 @@ def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | Backw
 
 
 def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
-    # Replicates the operands, because an explicit mesh axis may divide the batch axis. JAX cannot always merge a
-    # divided axis with the next one.
+    # JAX cannot always merge the batch axis with the next one if an explicit mesh axis divides it.
     flat = [versions.replicate_explicit_axes(x) for x in flat]
     size = next(x.shape[axis] for x, axis in zip(flat, axes, strict=True) if axis is not None)
     has_symbols = any(jax.export.is_symbolic_dim(n) for x in flat for n in x.shape)

@@ -1,7 +1,7 @@
 """The JAX primitives of the experts' MLP, and their derivatives.
 
-TangentCall computes the MLP by grouped GEMMs. They run under jax.checkpoint, so derivatives of the tangent save only
-the arguments of the MLP.
+TangentCall computes the MLP by grouped GEMMs. They run under jax.checkpoint, so that derivatives of the tangent save
+only the arguments.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """The experts' MLP as a sequence of grouped GEMMs: its value and its gradients.
 
-This module computes what the custom calls do not support: some derivatives and batches, and symbolic extents.
+Computes what the custom calls do not support: some derivatives and batches, and symbolic extents.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ Args = dict[str, Any]
 
 
 def widen_partial_bytes(args: Args) -> Args:
-    """Widens weights with elements narrower than a byte to one byte per element, if rows would end inside a byte."""
+    """Widens weight elements narrower than a byte to one byte, if rows would end inside a byte."""
     wide: Args = {}
     for part in ("up", "gate", "down"):
         matrix, zero = f"w_{part}", f"{part}_zero"
@@ -47,9 +47,9 @@ class MlpCall:
     up_layout: str  # layout of w_up and w_gate
     down_layout: str
     dtype: np.dtype
-    saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass.
-    weight_on: str  # "INPUT": row_weights multiply rows of x. "": row_weights multiply the experts' results.
-    operands: tuple[str, ...]  # Names of the given optional operands, in the order of the custom call.
+    saves_products: bool  # True if a gradient keeps up and gate of the forward pass.
+    weight_on: str  # "INPUT": row_weights multiply rows of x. "": they multiply the experts' results.
+    operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
     returns_products: bool = False  # True if the call also returns up and gate.
 
     @property
@@ -127,7 +127,7 @@ def multiply_weight(
 ) -> jax.Array:
     """Returns float32 [M,columns]: each row times the matrix of the row's group, plus the group's bias if given.
 
-    weight: suffix of the names of matrix and bias, such as "up" for w_up and b_up. has_bias: False to ignore the bias.
+    weight: suffix of the names of matrix and bias, such as "up" for w_up and b_up.
     """
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
@@ -174,7 +174,7 @@ def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.
 
 
 def gather_input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, weights: jax.Array) -> jax.Array:
-    """Returns the inputs of the first products, float32 [M,H]. Rows with the token T, the number of tokens, are 0."""
+    """Returns the inputs of the first products, float32 [M,H]. Ignored rows (token T) are 0."""
     x = args["x"]
     rows = gather_rows(x.astype(jnp.float32), token)
     if call.weight_on != "INPUT":

@@ -1,4 +1,4 @@
-"""Checks lhs and rhs of a product. Operand is the class of a checked lhs or rhs."""
+"""Checks lhs and rhs of a product."""
 
 import dataclasses
 import functools
@@ -97,7 +97,7 @@ class Operand:
         return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
     def check_column_blocks(self) -> "Operand":
-        """Returns self. Raises ValueError for PackedWeights that are ragged or not contracted over K of [G,K,N]."""
+        """Rejects PackedWeights that are ragged or not contracted over K of [G,K,N] (ValueError)."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
                 f"{self.name}: PackedWeights are rhs [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
@@ -123,8 +123,8 @@ class Operand:
 
     @functools.cached_property
     def contracts_first(self) -> bool:
-        """Returns True if the matrix is [contracted, free], and False if it is [free, contracted]."""
-        # A matrix without a free axis is [contracted,1] if it has first_dims (group sizes), else [1,contracted].
+        """Returns True for a matrix [contracted, free], False for [free, contracted]."""
+        # A matrix without a free axis is [contracted,1] if it has first_dims, else [1,contracted].
         if self.rank == len(self.axes):
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
@@ -193,10 +193,7 @@ def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...
 
 
 def check_contraction(lhs: Operand, rhs: Operand) -> None:
-    """Checks that lhs and rhs have the same contracted extents.
-
-    If the numbers of contracted axes differ, only the products of their extents must be equal.
-    """
+    """Checks that the contracted extents are equal, or only their products if the numbers of contracted axes differ."""
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         message = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"

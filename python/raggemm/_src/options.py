@@ -1,7 +1,6 @@
 """The options in effect when a program is lowered, and the attributes that they become.
 
-The options are the value of a context of jax.make_user_context. JAX's caches of traced, lowered and compiled programs
-include this value in their keys.
+The options are the value of a context of jax.make_user_context, which is part of the keys of JAX's caches of programs.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ _in_effect = jax.make_user_context(_Options())
 
 
 def check_not_staged(context: str) -> None:
-    """Raises RuntimeError if JAX is tracing a function. JAX would lower the function later, outside of the context."""
+    """Raises RuntimeError if JAX is tracing a function, which JAX would lower later, outside of the context."""
     with jax.transfer_guard("allow"):
         is_staged = isinstance(jax.lax.full((), 0), jax.core.Tracer)
     if is_staged:
@@ -90,13 +89,13 @@ def options(
         with raggemm.options(isa="AVX2", threads=1):
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
 
-    None keeps the option of the enclosing options(), else its default. Values may be in upper or lower case. The
-    context applies to one thread.
+    None keeps the option of the enclosing options(), else its default. Values may be in any case. The context applies
+    to one thread.
 
-    A program is usually lowered at the first call of a jitted function, so enter the context around that call. A
-    backward pass has the options in effect when it is lowered: with jit around the gradient those of the forward pass,
-    for `vjp(ct)` and an eager jax.grad those in effect when they run. The options also apply to calls that
-    override_ragged_dot() lowers. Exported and ahead-of-time compiled programs keep their options.
+    The first call of a jitted function usually lowers the program, so enter the context around it. A backward pass has
+    the options in effect when it is lowered: with jit around the gradient those of the forward pass, for `vjp(ct)` and
+    an eager jax.grad those in effect when they run. The options also apply to calls that override_ragged_dot() lowers.
+    Exported and ahead-of-time compiled programs keep their options.
 
     Args:
       threads: maximal number of threads of one call. 0 means RAGGEMM_THREADS, else all threads of the executor.
@@ -129,7 +128,7 @@ def options(
 def _cpu_devices() -> int:
     try:
         return jax.device_count("cpu")
-    except RuntimeError:  # no CPU backend, for example when lowering for another platform
+    except RuntimeError:  # no CPU backend
         return 1
 
 

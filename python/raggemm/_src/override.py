@@ -1,14 +1,12 @@
 """The opt-in override: jax.lax.ragged_dot lowers to raggemm on CPU.
 
-The override replaces JAX's lowering rule of the primitive ragged_dot_general for the platform cpu, with
-jax.interpreters.mlir.register_lowering, and falls back to JAX's private rule. Neither is a stable interface.
+The first use of the override replaces JAX's lowering rule of the primitive ragged_dot_general for the platform cpu,
+with jax.interpreters.mlir.register_lowering. The new rule falls back to JAX's private rule. Neither is a stable
+interface. A context of jax.make_user_context switches the new rule on and off.
 
-The rule is registered at the first use of the override, and stays registered. A context of jax.make_user_context
-switches it on and off.
-
-group_offset needs another mechanism. In JAX group_offset is a parameter of the primitive. Parameters must be hashable,
-and JAX's rules for shapes, derivatives and lowering reject a group_offset. While the override is on, `bind` of the
-primitive passes calls with a group_offset to ragged_dot_general of raggemm.
+group_offset needs another mechanism. In JAX it is a parameter of the primitive. Parameters must be hashable, and JAX's
+rules for shapes, derivatives and lowering reject a group_offset. While the override is on, `bind` of the primitive
+passes calls with a group_offset to ragged_dot_general of raggemm.
 """
 
 import concurrent.futures
@@ -82,10 +80,10 @@ def _from_group_2(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array
 
 
 def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
-    """Runs trial products while the override is on. Each product must be exact, and lowered by raggemm.
+    """Runs trial products while the override is on. Each must be exact, and lowered by raggemm.
 
-    Returns None if all are, else a message about the first fault. lowered_by: returns "raggemm" or "jax" for each call
-    that was lowered so far.
+    Returns a message about the first fault, or None. lowered_by: returns "raggemm" or "jax" for each call lowered so
+    far.
     """
     trials: list[tuple[str, Callable[..., Any], Any, Any]] = [
         ("ragged_dot", lambda *x: jax.lax.ragged_dot(*x), (_LHS, _RHS, _SIZES), _exact_product()),
@@ -109,14 +107,14 @@ _log = logging.getLogger("raggemm.override")
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
-    "preferred_element_type",  # not read, because it is the dtype of the result's aval
+    "preferred_element_type",  # not read: the result's aval has it
     "group_offset",  # always None in the lowering rule
-    "out_sharding",  # not read, because the result's aval has it
+    "out_sharding",  # not read: the result's aval has it
 }
 
 
 class RaggedDotLowering(NamedTuple):
-    """A record of how one ragged_dot or ragged_dot_general was lowered: by raggemm or by JAX's own rule."""
+    """A record of how one ragged_dot or ragged_dot_general was lowered."""
 
     by: str  # "raggemm" or "jax"
     why: str  # the reason if `by` is "jax", else ""
@@ -162,7 +160,7 @@ def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
     """Runs the function `trial` on the CPU in a new thread, without the caller's traces, meshes and precisions."""
 
     def run():
-        # Sets a precision that raggemm supports, because the user may have configured an unsupported default precision.
+        # The user may have configured a default precision that raggemm does not support.
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
             return trial()
 
@@ -178,7 +176,7 @@ def _raise_fault(fault: str | None) -> None:
 
 
 class _Override:
-    """The override of ragged_dot: the context that switches it on, and the rule that lowers it."""
+    """The context that switches the override on, and the rule that lowers ragged_dot."""
 
     def __init__(self):
         primitive, expansion = versions.jax_ragged_dot()
@@ -256,12 +254,10 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     raggemm.compat.lax). Integers and float8 next to a float operand are multiplied without a conversion in memory.
     JAX's rule lowers calls on other platforms, and calls that raggemm does not support: float8 results, uint64 sizes,
     some DotAlgorithmPresets, and integers with integers (supported are integers of up to 8 bits with an int32 result).
-    Unlike with JAX's rule, negative group sizes and sizes that add up to more than the number of rows are an error at
-    run time.
+    Unlike with JAX's rule, negative group sizes and a sum above the number of rows are an error at run time.
 
     The override uses parts of JAX that may change without notice (see raggemm._src.override). With a jax newer than
-    0.12 the first use compares some tiny products with exact results, and warns in the log if they are equal. Otherwise
-    it raises RuntimeError.
+    0.12 the first use compares some tiny products with exact results, and warns in the log if they are equal.
 
     Enter the context around the first call of a jitted function, which usually lowers the program.
 
@@ -271,7 +267,7 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     Yields:
       A list of RaggedDotLowering, with an entry for each call that is lowered in this context. A program that JAX has
       compiled before with the override is not lowered again. A call with group_offset gets its entry when it is traced
-      or run eagerly, and its derivatives get none. The logger "raggemm.override" writes the same at level DEBUG.
+      or run eagerly; its derivatives get none. The logger "raggemm.override" writes the same at level DEBUG.
 
     Raises:
       RuntimeError: inside a function that JAX is tracing, or if this version of jax lacks the parts or fails the trial.

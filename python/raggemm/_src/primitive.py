@@ -1,6 +1,6 @@
 """The JAX primitive grouped_gemm, and bind(), the only function that binds it.
 
-The custom call does not support every Call. bind() rewrites unsupported Calls to supported ones.
+bind() rewrites Calls that the custom call does not support.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ def register_jitted_impl(primitive: Primitive) -> None:
     def bound(*args, call):
         return primitive.bind(*args, call=call)
 
-    # JAX sets this attribute on functions that run one primitive. Without it jax_debug_nans would recurse forever.
+    # Without this attribute, jax_debug_nans would recurse forever.
     setattr(bound, "_apply_primitive", True)  # noqa: B010  mypy rejects the assignment
     compiled = jax.jit(bound, static_argnames="call")
 
@@ -54,7 +54,7 @@ def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
 def bind(call: Call, args: Arguments) -> jax.Array:
     """Binds the primitive for the call. Returns out in canonical shape.
 
-    Callers must replicate the operands first, so that no explicit axis of a mesh divides an axis of an operand.
+    Callers must replicate the operands over explicit mesh axes first.
     """
     args = _widen_partial_bytes(call, args)
     if needs_one_group(call):
@@ -74,8 +74,7 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 def needs_one_group(call: Call) -> bool:
     """Returns True for ragged M or K with a matrix that all groups share, which the custom call does not support.
 
-    Derivatives of ragged N with a shared lhs are such calls. bind() computes such calls with a single group that
-    contains all groups.
+    Derivatives of ragged N with a shared lhs are such calls. bind() computes them with a single group.
     """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
@@ -113,7 +112,7 @@ def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
 def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
     """Computes ragged K with one group_offset per replica, which the custom call does not support.
 
-    Such a call is the gradient of weights that a batch shares if each batch element has its own group_offset.
+    Such a call is the gradient of weights that a batch shares, with a group_offset per batch element.
     """
     dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
     p, replicas = args.lhs.shape[:2]

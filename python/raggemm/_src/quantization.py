@@ -35,10 +35,10 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Returns x, replicated over its explicit mesh if an axis of x has several blocks of several elements.
+    """Replicates x over its explicit mesh if an axis has several blocks of several elements.
 
-    The caller splits such an axis, but JAX cannot always split an axis that an explicit mesh divides. counts: number of
-    blocks along each axis.
+    The caller splits such an axis, which JAX cannot always do if an explicit mesh divides it. counts: number of blocks
+    along each axis.
     """
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
@@ -68,7 +68,7 @@ def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def divide_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Returns x * (1 / scale), into which XLA rewrites most quotients x / scale. So all programs get the same bits."""
+    """Returns x * (1 / scale), as XLA rewrites most quotients x / scale, so that all programs get the same bits."""
     if scale.dtype == E8M0:
         return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
     return apply_blockwise(jnp.multiply, x, 1 / scale.astype(jnp.float32))
@@ -305,8 +305,8 @@ def quantize(
     (high - low) / (2^bits - 1), zero_point is round(minimum of dtype - low / scale), and element is
     round(x / scale) + zero_point.
 
-    NaN and infinity never become finite. In float8_e5m2 both stay; in float8_e4m3fn both are NaN. The scale is then 1,
-    or that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other dtypes get a scale of
+    NaN and infinity never become finite. float8_e5m2 keeps both; in float8_e4m3fn both are NaN. The scale is then 1, or
+    that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other dtypes get a scale of
     NaN and elements of 0, so that all elements with this scale are NaN.
 
     There is no derivative. See fake_quantize.

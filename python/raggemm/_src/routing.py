@@ -6,8 +6,8 @@
     out = combine(rows, order.row_tokens, len(x), weights.reshape(-1)[order.order], order.group_sizes)
 
 Scores, weights and losses are float32 for all dtypes of logits. The rules are those of TransformerEngine's JAX function
-fused_topk_with_score_function, and of DeepSeek's inference/model.py, which MaxText's deepseek_routing equals. If the
-two differ, docstrings name the source.
+fused_topk_with_score_function, and of DeepSeek's inference/model.py (as in MaxText's deepseek_routing). If the two
+differ, docstrings name the source.
 """
 
 import functools
@@ -23,15 +23,15 @@ from raggemm._src.grouped_gemm import grouped_gemm, mask_grouped_rows
 from raggemm._src.tensors import GroupedTensor
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
-_LEAST_SUM = 1e-20  # added to the sum of a token's scores, which may be 0 for sigmoids. TransformerEngine adds it, too
+_LEAST_SUM = 1e-20  # added to the sum of a token's scores, which may be 0 for sigmoids, as in TransformerEngine
 
 
 class ExpertGroups(NamedTuple):
-    """Groups with equal numbers of experts. A token only gets experts of the top_k groups with the largest scores."""
+    """Groups of equally many experts. A token only gets experts of the top_k groups with the largest scores."""
 
     number: int
-    top_k: int  # Number of groups from which a token gets experts.
-    best: int  # Number of largest scores in a group that are added to the score of the group.
+    top_k: int  # number of groups from which a token gets experts
+    best: int  # number of largest scores whose sum is the score of a group
 
 
 class Router(NamedTuple):
@@ -57,8 +57,7 @@ class Router(NamedTuple):
 
 def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # Multiplies scores and total by a power of two near 1 / total. The gradient of scores / total contains total ** 2,
-    # which may underflow.
+    # A power of two near 1 / total. The gradient of scores / total contains total ** 2, which may underflow.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
@@ -66,7 +65,7 @@ def _normalize(scores: jax.Array) -> jax.Array:
 def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) -> jax.Array:
     """Returns int32 [T,k]: the experts with the largest of scores [T,E], in descending order of scores.
 
-    Ties go to the lower index. If groups are given, all experts are from the chosen groups.
+    Ties go to the lower index.
     """
     if groups is None:
         return lax.top_k(scores, top_k)[1]
@@ -74,7 +73,7 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
     grouped = scores.reshape(len(scores), groups.number, size)
     group_scores = lax.top_k(grouped, groups.best)[0].sum(2)
     kept = jnp.sort(lax.top_k(group_scores, groups.top_k)[1])  # ascending, so that the lower of tied experts wins
-    # Takes only the experts of kept groups. With scores of -inf instead, the others could still win ties at -inf.
+    # With scores of -inf instead, the experts of other groups could still win ties at -inf.
     kept_scores = jnp.take_along_axis(grouped, kept[:, :, None], 1)
     positions = lax.top_k(kept_scores.reshape(len(scores), groups.top_k * size), top_k)[1]
     return jnp.take_along_axis(kept, positions // size, 1) * size + positions % size
@@ -102,8 +101,7 @@ def check_expert_groups(
 ) -> ExpertGroups:
     """Checks `groups`. Returns it, with `best` reduced to the number of experts in a group if `best` is larger.
 
-    Raises ValueError if `groups` does not fit num_experts and top_k. groups.best: number of experts of a group whose
-    scores add up to the group's score. names: names of top_k and groups.top_k in errors.
+    names: names of top_k and groups.top_k in errors.
     """
     number, group_top_k, best = groups
     if number < 1 or num_experts % number:
@@ -223,22 +221,22 @@ def _check_expert_ids(experts: Any) -> jax.Array:
     return checks.check_rank("experts", checks.as_integer_array("experts", experts), "tokens, top_k")
 
 
-# Largest number of pairs (id, expert) for which sort_expert_ids counts the rows of experts by comparing all pairs. For
-# one token this is 30 us faster than a binary search.
+# Largest number of pairs (id, expert) for which sort_expert_ids compares all pairs to count rows. For one token this is
+# 30 us faster than a binary search.
 _MOST_COMPARED = 1 << 14
 
 
 def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts expert ids of any shape, stably. Ids outside of [0, num_experts) become num_experts and come last.
 
-    Returns three int32 arrays: the n sorted ids, the position of each sorted id in the flattened `experts` [n], and the
-    number of ids of each expert [num_experts].
+    Returns three int32 arrays: the n sorted ids, their positions in the flattened `experts` [n], and the number of ids
+    of each expert [num_experts].
     """
     ids = versions.replicate_explicit_axes(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
     positions, all_experts = lax.iota(jnp.int32, ids.size), jnp.arange(num_experts, dtype=jnp.int32)
     if (num_experts + 1) * ids.size < 1 << 31:
-        # Sorts one array of distinct keys. 512 tokens with 8 experts take 0.6 ms. Sorting ids together with positions,
+        # Sorts one array of distinct keys: 0.6 ms for 512 tokens with 8 experts. Sorting ids together with positions,
         # as below, takes 1.2 ms (Zen 4).
         keys = lax.sort(ids * ids.size + positions, is_stable=False)
         sorted_ids, order = (divide(keys, max(ids.size, 1)) for divide in (jnp.floor_divide, jnp.remainder))
@@ -256,15 +254,13 @@ class SortedRows(NamedTuple):
     """The T*k pairs of a token and one of its experts, as rows sorted by expert. All arrays are int32."""
 
     row_tokens: jax.Array  # [T*k]: token of each row
-    row_slots: jax.Array  # [T*k]: slot of each row, the index of its expert among the k experts of its token
+    row_slots: jax.Array  # [T*k]: slot of each row, its index among the k rows of its token
     group_sizes: jax.Array  # [G]: rows of each expert
     order: jax.Array  # [T*k]: token * k + slot of each row. weights.reshape(-1)[order] are the weights of rows
 
 
 def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
-    """Sorts the T*k pairs of a token and one of its experts: by expert, then by token, then by slot.
-
-    A pair's slot is its position among the k pairs of its token.
+    """Sorts the T*k pairs of a token and one of its experts: by expert, then by token, then by slot (see SortedRows).
 
     Args:
       experts: integer [T,k]. A pair with an expert outside of [0, num_experts) is dropped: its row is behind all
@@ -290,10 +286,7 @@ def gather_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
 
 
 def gather_token_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
-    """Gathers the rows row_tokens of x like gather_rows, but sums the gradient of x in float32 or float64.
-
-    gather_rows sums the gradient in the dtype of x, which may be bfloat16.
-    """
+    """Gathers rows like gather_rows, but sums the gradient of x in float32 or float64, not in the dtype of x."""
     return gather_rows(versions.replicate_explicit_axes(x).astype(sum_dtype(x)), row_tokens).astype(x.dtype)
 
 
@@ -322,17 +315,16 @@ def combine(
 ) -> jax.Array:
     """Computes out[t] = sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order of r.
 
-    Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. The same
-    rows give the same bits, whatever other tokens there are. Unlike in moe_mlp, a new chain begins after 256 rows of a
-    token.
+    Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. Other
+    tokens do not change the bits. Unlike in moe_mlp, a new chain begins after 256 rows of a token.
 
     Args:
       rows: [M,H], any float dtype.
       row_tokens: integer [M], the token of each row. Rows with a token outside of [0, num_tokens) are ignored.
       num_tokens: T. A token may have any number of rows. Tokens without rows become zero.
       row_weights: [M], any float dtype, by default 1.
-      group_sizes: integer [G]. Rows behind the sum of the sizes are ignored, and may be NaN. A negative size, or a sum
-        above M, is an error at run time.
+      group_sizes: integer [G]. Rows behind the sum of the sizes are ignored, and may be NaN. A negative size or a sum
+        above M is an error at run time.
       preferred_element_type: dtype of the result, by default that of rows.
       row_slots: integer [M]. A token's rows are added in the order of these numbers, see moe_mlp.
 
@@ -349,7 +341,7 @@ def combine(
     if group_sizes is not None:
         inside = mask_grouped_rows(len(rows), group_sizes)
         weights, takes_part = weights * inside.astype(sums), takes_part & (inside != 0)
-    # Sets weights of ignored rows to 0. If such a weight were NaN, the gradient of its row would be 0 * NaN.
+    # If the weight of an ignored row were NaN, the gradient of the row would be 0 * NaN.
     weights = jnp.where(takes_part, weights, 0)
     tokens = jnp.where(takes_part, tokens, num_tokens).astype(jnp.int32)
     return sum_token_rows(rows, weights, tokens, num_tokens, dtype, given.get("row_slots"))
@@ -373,10 +365,7 @@ def sum_token_rows(
 
 @sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Computes the tangent of sum_token_rows as a scatter-add, because the transpose of a scatter-add is a fast gather.
-
-    The transpose of a grouped GEMM would be a scatter.
-    """
+    """Computes a scatter-add, whose transpose is a fast gather. The transpose of a grouped GEMM would be a scatter."""
     (rows, weights, tokens, slots), (rows_dot, weights_dot, *_) = primals, tangents
     terms = rows_dot.astype(weights.dtype) * weights[:, None] + weights_dot[:, None] * rows.astype(weights.dtype)
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype)

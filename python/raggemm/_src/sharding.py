@@ -32,11 +32,11 @@ _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
 
 def enable_partitioning(enabled: bool = True) -> None:
-    """Lets jax.jit divide calls over the devices of a mesh. Without partitioning, each device gathers sharded operands.
+    """Lets jax.jit divide calls over the devices of a mesh. Otherwise each device gathers sharded operands.
 
     With weights [G,K,N] sharded along N, the forward pass needs no communication. With weights sharded along K, partial
-    results are summed over devices, so the last bits depend on the number of devices. Switching on or off clears all
-    caches of jax.
+    results are summed over devices, so the last bits depend on the number of devices. Each switch clears all caches of
+    jax.
 
     Partitioning is off by default because it uses a private registry of jax. All arrays of a program must have the same
     mesh, with devices (not an AbstractMesh).
@@ -50,7 +50,7 @@ def enable_partitioning(enabled: bool = True) -> None:
     if enabled == (grouped_gemm_p in registry):
         return
     registry.symmetric_difference_update({grouped_gemm_p})
-    jax.clear_caches()  # jax caches whether a jaxpr has a primitive of `registry`, which has changed
+    jax.clear_caches()  # jax caches whether a jaxpr has a primitive of `registry`
 
 
 def is_enabled() -> bool:
@@ -63,7 +63,7 @@ def is_enabled() -> bool:
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
     """Returns (names of the axes of lhs, rhs or out from the third one on, names of axes that must not be divided).
 
-    An axis with the name "" must not be divided either. axes: names of the rows and the columns, such as ("m", "k").
+    axes: names of the rows and the columns, such as ("m", "k").
     """
     if storage.first is not None and storage.last is not None:
         return [""], set()
@@ -75,13 +75,13 @@ def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str
 
 
 class _Axes(NamedTuple):
-    """Names of the axes of all operands and of out. An axis with the name "" is not divided."""
+    """Names of the axes of all operands and of out. An axis with the name "" must not be divided."""
 
     operands: list[list[str]]
     out: list[str]
-    summed: set[str]  # names of the summed axes that can be divided: "k", and "replica" in ragged K
-    # For each name, the largest number of equal parts of the axis that splits no element, block or byte. The number of
-    # devices that share the axis must divide this number.
+    summed: set[str]  # summed axes that can be divided: "k", and "replica" in ragged K
+    # For each name, the largest number of equal parts that splits no element, block or byte. The number of devices that
+    # share the axis must divide it.
     parts: dict[str, int]
 
 
@@ -128,8 +128,8 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
     """Chooses the mesh axes that divide each named axis of the call. Returns a dict from axis names to mesh axes.
 
-    An axis is divided as in the first array whose sharding divides the axis evenly. Mesh axes that already divide
-    another axis do not count. arrays: for each array the names of its axes, and its shape and sharding.
+    An axis is divided as in the first array whose sharding divides it evenly by mesh axes that divide no other axis.
+    arrays: for each array the names of its axes, and its shape and sharding.
     """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
@@ -159,9 +159,9 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
     """Returns the arguments of def_partition that say which axes correspond, are not divided, or are summed.
 
-    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. No axis has
-    a compound name, such as "(a b)", because the partitioner could then split an axis of the mesh into two, which jax
-    cannot represent.
+    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. With a
+    compound name, such as "(a b)", the partitioner could split an axis of the mesh into two, which jax cannot
+    represent.
     """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
@@ -179,14 +179,14 @@ def make_partitionable(
 ):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: computes the custom call from flat operands and the keyword `call`. The options in effect must already be
-    bound to the function, because the partitioner calls it later, while compiling.
+    function: computes the custom call from flat operands and the keyword `call`. It must have the options in effect,
+    because the partitioner calls it later, while compiling.
     """
     axes = _name_axes(call, operands, out_shape)
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
-        # The sharding of rhs takes precedence over the others, because weights cost most to move.
+        # The sharding of rhs takes precedence, because weights cost most to move.
         arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]
         assigned = _assign_mesh_axes(axes, mesh, arrays)
         specs = [

@@ -31,9 +31,9 @@ class Container:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __post_init__(self) -> None:
-        """Registers the class with flax.serialization if the program has imported flax. Does not import flax itself."""
+        """Registers the class with flax.serialization if the program has imported flax."""
         flax = sys.modules.get("flax.serialization")
-        # While another thread still imports flax.serialization, it has no to_bytes. Skips the registration then.
+        # While another thread imports flax.serialization, it has no to_bytes.
         if flax is not None and hasattr(flax, "to_bytes") and not flax.is_serializable(type(self)):
             flax.register_serialization_state(type(self), _save, _restore, override=True)
 
@@ -89,7 +89,7 @@ def _take(x: Any, index: Any) -> Any:
 
 
 def _index_elements(data: Any, index: Any) -> Any:
-    """Returns data[index]. Moves quantized elements as integers, which keeps the bits of a NaN."""
+    """Returns data[index]. Keeps the bits of a NaN."""
     if isinstance(data, np.ndarray) and not isinstance(index, jax.Array):
         return data[index]
     bits = as_bits(jnp.asarray(data))[index]
@@ -117,7 +117,6 @@ def index_tensor(data: Any, params: dict[str, Any], index: Any) -> tuple[Any, di
     return _index_elements(data, index), {name: index_param(name, x) for name, x in params.items()}
 
 
-# Version of the layout of PackedWeights.
 PACKED_VERSION = 1
 
 
@@ -148,12 +147,11 @@ class QuantizedTensor(Container):
     shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
 
     tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, which drops the axis, a slice, or
-    an array of integers or bools with one axis. A traced integer is clamped, as for any JAX array. Any other index is a
-    TypeError. An integer out of range is an IndexError, and so is any index if scales or zero points have blocks along
-    axis 0, or are [G] with data [M,K]. len and iteration also use axis 0.
+    an array of integers or bools with one axis. A traced integer is clamped. Any other index is a TypeError. An integer
+    out of range is an IndexError, and so is any index if scales or zero points have blocks along axis 0, or are [G]
+    with data [M,K]. len and iteration also use axis 0.
 
-    flax.serialization saves and restores a QuantizedTensor as a dict of its fields, if flax was imported before the
-    tensor was created.
+    flax.serialization saves the tensor as a dict of its fields, if flax was imported before the tensor was created.
     """
 
     data: Any
@@ -184,7 +182,6 @@ class QuantizedTensor(Container):
 
     @property
     def dtype(self) -> np.dtype:
-        """Returns the dtype of data."""
         return self.data.dtype
 
 
@@ -201,11 +198,10 @@ class PackedWeights(Container):
                           column N on. B is a power of two from 32 to 256.
 
     The layout is the same for all instruction sets. scale and zero_point are those of a QuantizedTensor [G,K,N]. The
-    other fields are static. columns is N. transposed and quantized tell unprepack what to return. version identifies
-    the layout.
+    other fields are static: columns is N, transposed and quantized tell unprepack what to return, and version
+    identifies the layout.
 
-    As a pytree of arrays, PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and
-    sharded along G, the first axis of data.
+    PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and sharded along G.
     """
 
     data: Any
@@ -237,8 +233,8 @@ class PackedWeights(Container):
 class GroupedTensor(Container):
     """The matrices of G groups in one array. Groups divide its first axis, its last axis, or both.
 
-    data: an array or a QuantizedTensor. Its free axes collapse to one axis of a matrix, and its contracted axes to the
-    other axis.
+    data: an array or a QuantizedTensor. Its free axes collapse to one axis of a matrix, its contracted axes to the
+    other.
 
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
     column slices). Rows or columns after the sum of the sizes belong to no group.

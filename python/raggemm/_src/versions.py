@@ -1,4 +1,4 @@
-"""Wrappers for the differences between the supported versions of jax, 0.8.1 and later."""
+"""Wrappers for differences between versions of jax, from 0.8.1 on."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    lax.axis_size(axes)  # Raises NameError outside of a shard_map over axes, with every version of jax.
+    lax.axis_size(axes)  # raises NameError outside of a shard_map over axes
     if hasattr(lax, "pcast"):  # jax 0.9 and later
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10
@@ -34,9 +34,9 @@ def replicate_explicit_axes(x: jax.Array) -> jax.Array:
 
 
 def promote_vma(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Returns the arrays, all marked as varying along the same axes of the enclosing shard_maps.
+    """Marks all arrays as varying along the same axes of the enclosing shard_maps.
 
-    Therefore the gradient of an array that was replicated is summed over the devices.
+    So the gradient of a replicated array is summed over the devices.
     """
     axes = [_varying_axes(x) for x in arrays]
     union = frozenset().union(*axes)
@@ -75,7 +75,7 @@ def override_was_tested() -> bool:
 
 
 def jax_ragged_dot() -> tuple[Any, Any]:
-    """Returns JAX's private primitive ragged_dot_general, and the function that is its default lowering.
+    """Returns JAX's private primitive ragged_dot_general and its default lowering.
 
     Raises:
       RuntimeError: if this version of jax does not have them.

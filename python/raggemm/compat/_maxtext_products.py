@@ -1,7 +1,6 @@
 """The quantized product of MaxText's ops.gmm: qwix rules, quantization of the operands, and the gradients.
 
-maxtext.py has the formulas of both gradients. Each formula multiplies dout, the cotangent of the result, by scales. A
-rule may quantize each of these two products.
+maxtext.py has the formulas of both gradients. A rule may quantize the product of dout and scales in each formula.
 """
 
 import functools
@@ -51,7 +50,7 @@ def _check_qtype(name: str, qtype: Any) -> np.dtype | None:
 def check_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Rule:
     """Checks a quantization rule. Returns it with np.dtypes as qtypes.
 
-    Raises TypeError or ValueError if the rule is not supported. names: names of the three qtypes in error messages.
+    Raises TypeError or ValueError if the rule is not supported. names: names of the three qtypes in errors.
     """
     act, weight, bwd = (_check_qtype(name, qtype) for name, qtype in zip(names, rule[:3], strict=True))
     for dtype, method in zip((act, weight, bwd), rule[3:6], strict=True):
@@ -92,8 +91,8 @@ def _parse_calibration(text: str) -> tuple[str, float | None]:
 def quantize_operand(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
     """Quantizes x, unless x is quantized already or dtype is None.
 
-    Elements along `axes` share a scale. If `method` gives a fixed bound, all elements share a scale. name: name of x in
-    error messages. method: calibration method of qwix.
+    Elements along `axes` share a scale. If `method`, a calibration method of qwix, gives a fixed bound, all elements
+    share a scale.
     """
     if dtype is None or checks.is_quantized(x):
         return x
@@ -127,9 +126,9 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 
 
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
-    """Returns the scales of each row's group, [rows,n], or [1,n] if all groups share the scales.
+    """Returns the scales of each row's group, [rows,n], or [1,n] if G is 1.
 
-    scale: [G], for n = 1, or [G,1,n] if n_axis is 2, or [G,n,1] if n_axis is 1. If G is 1, all groups share the scales.
+    scale: [G], for n = 1, or [G,1,n] if n_axis is 2, or [G,n,1] if n_axis is 1.
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
@@ -142,7 +141,7 @@ def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any
 def _fold_scales(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:
     """Moves the scales of x to dout. Returns (dout times the scales, x without scales).
 
-    Returns dout and x unchanged if x has no scales, scales of blocks, or scales that differ along k. x: lhs or rhs.
+    Returns dout and x unchanged if x has no scales, scales of blocks, or scales that differ along k.
     """
     if not checks.is_quantized(x) or x.scale is None:
         return dout, x
@@ -164,8 +163,7 @@ def _zero_cotangent(x: jax.Array) -> Any:
 def _cotangent(ct: jax.Array, x: Any, came_quantized: bool) -> Any:
     """Converts the gradient ct to the cotangent of the operand x.
 
-    If the caller passed a quantized x, float elements get ct rounded to their type. Integer elements, scales and zero
-    points get zeros.
+    In a quantized x, float elements get ct rounded to their type. Integer elements, scales and zero points get zeros.
     """
     if not came_quantized:
         return ct

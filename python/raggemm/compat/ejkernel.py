@@ -10,7 +10,7 @@ kernel for CPU with rhs_bias. Deliberate differences:
 - Rows after the last group are zero, or rows of existing_out. In v3 with rhs_bias they belong to the last group.
 - A negative size, or sizes whose sum exceeds m, are an error at run time. ejkernel truncates them.
 - NaN and Inf stay in their group.
-- Nothing is tuned or cached. cfg, tiling, do_padding, use_v2 and use_v3 have no effect on the result.
+- Nothing is tuned or cached.
 - rhs may be a QuantizedTensor, or with rhs_scale have elements of quantized weights (int8, int4, float8, ...). Scales
   are applied to sums if possible, and have gradients.
 - A platform other than "xla", or a dot algorithm as precision, is a NotImplementedError.
@@ -161,14 +161,13 @@ def grouped_matmul(
     Args:
       lhs, group_sizes: see raggemm.gmm.
       rhs: [num_groups, k, n], or [num_groups, n, k] with transpose_rhs: of the types of lhs, or a QuantizedTensor.
-      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. Row 0 of lhs is the first row of
-        this group. Required if rhs has fewer groups than group_sizes. Sizes of groups that are not in rhs are ignored.
+      group_offset: see raggemm.gmm. Sizes of groups that are not in rhs are ignored.
       existing_out: [m, n] of a float type, added to the result.
       preferred_element_type: dtype of the result. None means float32, also for float64 operands.
       rhs_scale: [num_groups, blocks, 1, n] or [num_groups, blocks, n], one scale per column n and block of k. Blocks
         have the same size. rhs may then have the types of a QuantizedTensor's data. ValueError without use_v3.
       rhs_bias: [num_groups, 1, n], added to the rows of its group. ValueError without use_v3.
-      transpose_rhs: True if the matrices of rhs are stored transposed.
+      transpose_rhs: see rhs.
       precision: None, a jax.lax.Precision, its name, or a pair of them. No effect.
       out_shard_callback: applied to the result of each device. Needs mesh, in_specs and out_specs.
       platform: None, "auto" or "xla" (else NotImplementedError). The same holds for cfg.platform.

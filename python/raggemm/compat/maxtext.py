@@ -24,8 +24,7 @@ reverse-mode only. Deliberate differences:
   such arrays. int8 and uint8 with an int32 result work as in raggemm.gmm.
 - Scales may be per expert, per row of a group, or per block, with every kernel option.
 - permute and unpermute are those of MaxText before 0.2.5. Newer layers pass arguments that these functions lack.
-- unpermute always sums in float32, in the order of the experts. MaxText sums in the order of selection. use_ragged_sort
-  with use_ring_of_experts raises NotImplementedError.
+- unpermute always sums in float32, in the order of the experts. MaxText sums in the order of selection.
 """
 
 from typing import Any
@@ -74,7 +73,7 @@ def _gather_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> t
 def _wrap_elements(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any, Any]:
     """Converts arrays of a quantized dtype to QuantizedTensors without scales, if the result dtype is float.
 
-    Returns other operands, and operands that `rule` quantizes, unchanged. dtype: dtype of the result.
+    Returns other operands, and operands that `rule` quantizes, unchanged.
     """
 
     def wrap(x: Any, qtype: Any) -> Any:

@@ -3,7 +3,7 @@
 The semantics are those of gmm.py in that package, with the gradients of gmm in ops.py. Deliberate differences:
 
 - Rows outside the processed groups are zero, or rows of existing_out. In megablox they are uninitialized memory.
-- m need not be a multiple of the tile. tiling has no effect, and a LutFn is not called.
+- m need not be a multiple of the tile. A LutFn is not called.
 - lhs and rhs may also be float16 and float64. group_sizes may also be int64 and uint32, and group_offset may have the
   shape (1,). Both functions have every derivative.
 - The gradient of existing_out is zero on overwritten rows. In megablox it is the whole cotangent of gmm.
@@ -45,7 +45,7 @@ def gmm(
     transpose_rhs: bool = False,
     interpret: bool = False,
 ) -> jax.Array:
-    """Computes raggemm.gmm, whose docstring describes the arguments. The default of group_offset is 0."""
+    """Computes raggemm.gmm, whose docstring describes the arguments, with 0 as the default of group_offset."""
     group_offset = resolve_group_offset(group_offset, rhs, group_sizes)
     return api.gmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, existing_out, transpose_rhs, interpret
@@ -63,7 +63,7 @@ def tgmm(
     existing_out: Any = None,
     interpret: bool = False,
 ) -> jax.Array:
-    """Computes raggemm.tgmm, whose docstring describes the arguments. The default of group_offset is 0."""
+    """Computes raggemm.tgmm, whose docstring describes the arguments, with 0 as the default of group_offset."""
     if group_offset is None and num_actual_groups is not None:
         group_offset = 0
     return api.tgmm(

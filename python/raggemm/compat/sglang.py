@@ -6,9 +6,9 @@ Arguments and their order are those of that function. The semantics are those of
 runs without a TPU: rhs [num_groups, k, n] has scales and a bias, and rows of the groups overwrite existing_out.
 activation_quantized_dtype quantizes lhs. Deliberate differences:
 
-- Rows outside the processed groups are zero, or keep the rows of existing_out. zero_initialize has no effect. In
-  sglang-jax these rows are zero only if rhs has fewer groups than group_sizes and existing_out is None.
-- m need not be a multiple of a tile. tiling has no effect.
+- Rows outside the processed groups are zero, or keep the rows of existing_out. In sglang-jax these rows are zero only
+  if rhs has fewer groups than group_sizes and existing_out is None.
+- m need not be a multiple of a tile.
 - rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies rhs_bias and the rows of
   existing_out by the scales of lhs.
 - raggemm.quantize quantizes lhs, which then has no derivative. Other derivatives exist, including those of the scales.
@@ -54,14 +54,12 @@ def gmm(
     """Computes lhs[rows of group g] x rhs[g] + rhs_bias[g] for each group.
 
     Args:
-      lhs, group_sizes: see raggemm.gmm.
+      lhs, group_sizes, preferred_element_type, existing_out: see raggemm.gmm.
       rhs: [num_groups, k, n], of a float type or a QuantizedTensor. With rhs_scale also of the types of a
         QuantizedTensor's data.
-      preferred_element_type: dtype of the result. The default is float32, also for float64 operands.
       rhs_scale: [num_groups, blocks, 1, n], one scale per column n and block of k. Blocks have the same size.
       rhs_bias: [num_groups, 1, n], added to the rows of its group.
-      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. None is 0.
-      existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept.
+      group_offset: see raggemm.gmm. None is 0.
       activation_quantized_dtype: type to which lhs is quantized, with one scale per row. None does not quantize lhs.
       tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info: no effect.
 

@@ -41,8 +41,7 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
     """Returns (operand of the product, array that gets the gradient in place of the operand).
 
-    For an AsQArray, these are its quantized value, without a gradient, and its unquantized value. For an array or a
-    QArray x, they are x and None.
+    For an AsQArray, these are its quantized value, without a gradient, and its unquantized value, else x and None.
     """
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
@@ -58,7 +57,7 @@ def _value_dtype(x: Any) -> Any:
 
 
 def _unwrap_group_sizes(group_sizes: Any) -> Any:
-    """Returns the array of a tokamax.RaggedDotGroupSizes. The representative sizes in it are only for autotuning."""
+    """Returns the array of a tokamax.RaggedDotGroupSizes, whose representative sizes are only for autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
     checks.check_is_array("group_sizes", group_sizes)
@@ -147,7 +146,7 @@ def ragged_dot(
         gated = _gated_activation(fuse_gateup_activation, product, dtype)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
-    # The call is outside of the try, because wrong group sizes are no reason to take the next implementation.
+    # Outside of the try, because wrong group sizes are no reason to take the next implementation.
     if lhs_value is None and rhs_value is None:
         out = product()
     else:

@@ -73,10 +73,9 @@ def _parse_operands(
 
 
 def _round_to_bfloat16(*operands: Operand) -> Iterator[Operand]:
-    """Marks operands as varying along the same mesh axes, and rounds them to bfloat16.
+    """Marks operands as varying along the same mesh axes, then rounds them to bfloat16.
 
-    In this order, the gradient of an operand that is replicated under shard_map is summed over devices in the operand's
-    type, not in bfloat16.
+    In this order, the gradient of a replicated operand is summed over devices in its type, not in bfloat16.
     """
     for x, data in zip(operands, versions.promote_vma([x.data for x in operands]), strict=True):
         yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))
@@ -93,8 +92,8 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
     Args:
       lhs: [m, k], of any float type.
       rhs: [num_groups, k, n], of any float type. With transpose_rhs [num_groups, n, k].
-      group_sizes: [num_groups], int32, int64 or uint32, the rows of each group. Their sum is m.
-      transpose_rhs: True if the matrices of rhs are stored transposed.
+      group_sizes: [num_groups], int32, int64 or uint32, the rows of each group.
+      transpose_rhs: see rhs.
 
     Returns:
       [m, n] float32.
@@ -110,7 +109,7 @@ def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
     Args:
       lhs: [m, k], of any float type. (tgmm of megablox takes [k, m].)
       rhs: [m, n], of any float type.
-      group_sizes: [num_groups], int32, int64 or uint32, the rows of each group. Their sum is m.
+      group_sizes: [num_groups], int32, int64 or uint32, the rows of each group.
 
     Returns:
       [num_groups, k, n] float32, zero for an empty group.

@@ -1,7 +1,4 @@
-"""Defines grouped_dense, a dense layer for groups of rows, and grouped_dbias, the gradient of its bias.
-
-With quantizers, grouped_dense quantizes the operands of each forward and backward product along the contracted axes.
-"""
+"""Defines grouped_dense, a dense layer for groups of rows, and grouped_dbias, the gradient of its bias."""
 
 import dataclasses
 import functools
@@ -49,7 +46,7 @@ def _quantize(name: str, x: Any, args: _Operands, axis: int) -> Any:
 def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
     """Returns the sum of each group's rows of x: [groups, columns of x].
 
-    Computes the sums as a grouped product of ones and x, which also checks the group sizes.
+    A grouped product of ones and x computes the sums, and checks the group sizes.
     """
     ones = jnp.ones((1, x.shape[0]), jnp.float32)
     return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]

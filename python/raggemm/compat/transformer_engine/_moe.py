@@ -19,7 +19,7 @@ from raggemm.compat.transformer_engine._tensors import QuantizerSet
 _FLOATS = tuple(dtype for dtype in FLOATS if dtype.itemsize < 8)
 # For each name of a function of jax.nn, the activation of moe_mlp that equals it. jax.nn.gelu uses tanh.
 _FUSED_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
-_ROW_MULTIPLE = 128  # TransformerEngine pads each expert to a multiple of this number of rows.
+_ROW_MULTIPLE = 128  # TransformerEngine pads experts to multiples of this number of rows
 
 
 def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
@@ -73,8 +73,7 @@ class _Block(NamedTuple):
     def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
         """Computes for each token the weighted sum of its experts' results, [T,H].
 
-        Calls grouped_dense twice if there are quantizers, if moe_mlp lacks the activation, or if weights_before_wo is
-        set and there is a wo_bias. Calls moe_mlp in all other cases.
+        Calls grouped_dense twice in the cases that the docstring of moe lists, else moe_mlp.
         """
         wi, wo, wi_bias, wo_bias = self.experts
         is_plain = not any(has_quantizers(q, f"quantizer_sets[{i}]") for i, q in enumerate(self.quantizer_sets))
@@ -131,10 +130,10 @@ def moe(
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
     """Routes tokens to experts, and sums the weighted results of the experts.
 
-    The call has all tokens and all experts, so it needs no mesh and no ep_bootstrap. moe_mlp computes the experts,
-    except in three cases: there are quantizers; activation_type is a function, or a name other than "silu", "swish",
-    "gelu" and "relu"; or there is a wo_bias with apply_topk_weights_early. In these cases grouped_dense is called
-    twice. It rounds both results to the dtype of x.
+    The call has all tokens and experts, so it needs no mesh and no ep_bootstrap. moe_mlp computes the experts, except
+    in three cases: there are quantizers; activation_type is a function, or a name other than "silu", "swish", "gelu"
+    and "relu"; or there is a wo_bias with apply_topk_weights_early. In these cases grouped_dense is called twice, and
+    rounds both results to the dtype of x.
 
     Args:
       x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.

@@ -76,11 +76,7 @@ def _group_scales(x: Any) -> jax.Array | None:
 
 
 def _supports_blocks(layout: Layout, block: tuple[int, int]) -> bool:
-    """Returns True if grouped_gemm supports these blocks.
-
-    The stored matrices then have two axes and consist of whole blocks. Their columns are not ragged, and no block has
-    several ragged rows.
-    """
+    """Returns True if grouped_gemm supports these blocks. The docstring of the package has the conditions."""
     if layout.ragged == 1 or (layout.ragged == 0 and block[0] > 1) or len(layout.shape) != layout.lead + 2:
         return False
     return all(extent % size == 0 for extent, size in zip(layout.matrix, block, strict=True))
@@ -88,7 +84,7 @@ def _supports_blocks(layout: Layout, block: tuple[int, int]) -> bool:
 
 @jax.jit
 def _dequantize(x: ScaledOperand) -> jax.Array:
-    """Multiplies elements by the scales of their blocks. Returns the products in bfloat16.
+    """Multiplies elements by the scales of their blocks, in bfloat16.
 
     The result is [G,rows,columns], or [rows,columns] if the rows of x are ragged. If the columns of x are ragged, the
     result is transposed: [columns,rows].
@@ -165,8 +161,7 @@ def multiply(
 ) -> jax.Array:
     """Computes lhs x rhs for each group by raggemm.grouped_gemm. Either operand may have scales.
 
-    names: names of lhs and rhs for error messages. dtype: preferred_element_type of the result. options: further
-      arguments of grouped_gemm.
+    names: names of lhs and rhs for error messages. dtype: preferred_element_type. options: arguments of grouped_gemm.
     """
     is_ragged_n = _is_ragged(rhs) and not _is_ragged(lhs)
     (left, map_left), (right, map_right) = (_to_grouped_operand(x, not is_ragged_n) for x in (lhs, rhs))

@@ -53,7 +53,7 @@ def has_quantizers(x: Any, name: str = "quantizer_set") -> bool:
 
 
 def check_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer | None:
-    """Checks a quantizer, or an object with the attributes of one. Returns it as a GroupedQuantizer.
+    """Checks a quantizer. Returns it as a GroupedQuantizer.
 
     For DELAYED_TENSOR_SCALING the result has one scale per group. Returns None for None and NO_SCALING.
     """
@@ -84,11 +84,10 @@ def check_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer 
 class _GroupMatrices:
     """An array to be quantized in groups.
 
-    to_float32 reshapes x to [G,rows,columns], or to [rows,columns] if groups divide the rows.
-    """
+    to_float32 reshapes x to [G,rows,columns], or to [rows,columns] if groups divide the rows."""
 
     x: jax.Array
-    sizes: Any  # sizes of the groups that divide the rows; None if groups do not divide the rows
+    sizes: Any  # sizes of the groups that divide the rows, or None
     layout: Layout
 
     @property
@@ -118,7 +117,7 @@ class _GroupMatrices:
         return self.x * jnp.append(values, 1)[self.rows.group][:, None]
 
     def quantize_blocks(self, dtype: Any, scale_dtype: Any, block: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-        """Quantizes x with one scale per block. Returns elements and scales. Pads partial blocks with zeros."""
+        """Returns elements and scales of x, with one scale per block. Pads partial blocks with zeros."""
         (rows, columns), counts, at = self.layout.matrix, self.layout.scale_shape(block), None
         x = jnp.pad(self.x, ((0, 0),) * (self.x.ndim - 1) + ((0, -columns % block[1]),))
         if self.rows is None:

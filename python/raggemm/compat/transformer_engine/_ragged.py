@@ -1,8 +1,4 @@
-"""Helpers for matrices whose rows are divided into groups.
-
-The helpers number blocks of rows that never span two groups, and store the transposed matrices of the groups one after
-another.
-"""
+"""Numbers blocks of rows that never span two groups, and packs the transposed matrices of groups."""
 
 from typing import NamedTuple
 
@@ -26,8 +22,7 @@ def max_blocks(rows: int, groups: int, size: int) -> int:
 def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
     """Gathers x[rows], and zeros for indices from len(x) on.
 
-    float8_e8m0fnu has no 0. Its smallest number, 2^-127, takes the place of 0. JAX would use NaN, which fails with
-    jax.debug_nans.
+    In float8_e8m0fnu, which has no 0, 2^-127 takes the place of 0. JAX would use NaN, which fails with jax.debug_nans.
     """
     if x.dtype != E8M0:
         return routing.gather_rows(x, rows)
@@ -37,9 +32,9 @@ def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
 class GroupedRows(NamedTuple):
     """For each row of a matrix: its group, its index in the group, and the group's size."""
 
-    group: jax.Array  # index of each row's group; the number of groups for rows of no group
-    offset: jax.Array  # index of each row in its group
-    size: jax.Array  # size of each row's group; 0 for rows of no group
+    group: jax.Array  # the number of groups for rows of no group
+    offset: jax.Array
+    size: jax.Array  # 0 for rows of no group
 
     @classmethod
     def from_sizes(cls, sizes: jax.Array, rows: int) -> "GroupedRows":
@@ -52,8 +47,8 @@ class GroupedRows(NamedTuple):
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
         """Returns the positions of each row in another array: starts[group] + offsets. Rows of no group get `end`.
 
-        starts: position in the other array at which each group starts. offsets: one or more positions per row, relative
-        to the start of its group. end: size of the other array, a position that is out of bounds.
+        starts: position of each group in the other array. offsets: one or more per row, from the start of its group.
+        end: size of the other array.
         """
         groups = starts.shape[0]
         starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (offsets.ndim - 1))
@@ -90,8 +85,8 @@ def pack_transposed(x: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def unpack_transposed(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Returns the array of shape `shape`, which is (rows, width), that pack_transposed has packed into `flat`.
+    """Returns the array of shape (rows, width) that pack_transposed has packed.
 
-    Rows of no group get zeros, or 2^-127 if the type is float8_e8m0fnu.
+    Rows of no group get the zeros of gather_rows.
     """
     return gather_rows(flat, _packed_positions(sizes, *shape))

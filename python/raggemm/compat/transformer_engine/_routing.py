@@ -1,7 +1,4 @@
-"""Defines TransformerEngine's functions that route tokens to experts, and that reorder rows by expert and back.
-
-raggemm's router selects the experts, and raggemm.combine sums the rows of a token.
-"""
+"""Defines TransformerEngine's functions that route tokens to experts, and that reorder rows by expert and back."""
 
 import math
 from typing import Any, NamedTuple
@@ -132,16 +129,16 @@ def _flatten_batch(name: str, x: Any) -> jax.Array:
 
 
 class _DispatchedRows(NamedTuple):
-    """Rows of token_dispatch's result: ordered by expert and then by token, with padding after each expert's rows."""
+    """Rows of token_dispatch's result, with padding after each expert's rows."""
 
     tokens: jax.Array  # token of each row, int32 [rows]; T for padding
     experts: jax.Array  # expert of each row, int32 [rows]
-    sizes: jax.Array  # number of rows of each expert, including padding, int32 [E]
-    pad_offsets: jax.Array  # number of rows of padding before each expert's rows, int32 [E]
+    sizes: jax.Array  # rows of each expert, including padding, int32 [E]
+    pad_offsets: jax.Array  # rows of padding before each expert's rows, int32 [E]
 
 
 def _assign_rows(is_routed: jax.Array, count: int, align: int) -> _DispatchedRows:
-    """Assigns rows 0 to count - 1 to the pairs of token and expert in is_routed [T,E], sorted by expert, then token.
+    """Assigns `count` rows to the pairs of token and expert in is_routed [T,E], sorted by expert, then token.
 
     Pads the rows of each expert to a multiple of `align`.
     """
@@ -221,7 +218,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
       merging_probs: [T,E] or [batch,sequence,E], by default 1.
 
     Returns:
-      [T,H] of the dtype of inp. raggemm.combine sums in float32 or float64, in the order of the experts.
+      [T,H] of the dtype of inp, summed in float32 or float64.
     """
     inp, row_id_map = checks.as_float_array("inp", inp), checks.as_integer_array("row_id_map", row_id_map)
     checks.check_rank("inp", inp, "M,H")
@@ -265,7 +262,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
         raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must both be [chunks]")
 
     def new_positions(sizes: jax.Array, order: jax.Array) -> jax.Array:
-        """Returns the new position of each row if chunk order[i] moves to position i. sizes: rows of each chunk."""
+        """Returns the new position of each row if chunk order[i] moves to position i."""
         ends = jnp.cumsum(sizes[order])
         starts = jnp.zeros_like(sizes).at[order].set(ends - sizes[order])
         row = jnp.arange(len(inp), dtype=jnp.int32)

@@ -25,7 +25,7 @@ F32 = np.dtype(np.float32)
 )
 @dataclasses.dataclass
 class GroupedNoScaleTensor:
-    """An operand of grouped_gemm without scales. Objects of any class with these attributes also work.
+    """An operand of grouped_gemm without scales. Any object with these attributes also works.
 
     With last_dims the groups' matrices are dense and contiguous ("PACKED" in raggemm.GroupedTensor).
     """
@@ -33,7 +33,7 @@ class GroupedNoScaleTensor:
     data: Any  # elements, in original_shape or flat
     amax: Any  # not read
     first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
-    last_dims: Any  # group sizes along the collapsed last axis, integer [G]; None or empty if not ragged
+    last_dims: Any  # the same for the last axis
     original_shape: tuple[int, ...]
 
 
@@ -46,7 +46,7 @@ class GroupedNoScaleTensor:
 )
 @dataclasses.dataclass
 class GroupedScaledTensor1x:
-    """A quantized operand. Objects of any class with these attributes also work, such as TransformerEngine's.
+    """A quantized operand. Any object with these attributes also works, such as TransformerEngine's.
 
     data has the elements of an array of original_shape, flattened. Axes before flatten_axis collapse to rows, the
     others to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or
@@ -109,10 +109,10 @@ class ScaledTensor2x:
 )
 @dataclasses.dataclass(frozen=True)
 class GroupedQuantizer:
-    """A quantizer. An object of any class with these attributes also works, such as a quantizer of TransformerEngine.
+    """A quantizer. Any object with these attributes also works, such as a quantizer of TransformerEngine.
 
-    A quantizer may have an attribute `quantizers`, a list with one quantizer per group. DELAYED_TENSOR_SCALING uses the
-    scales of these quantizers, one for each group.
+    It may have an attribute `quantizers`, a list with one quantizer per group, whose scales DELAYED_TENSOR_SCALING
+    uses.
     """
 
     q_dtype: Any
@@ -122,9 +122,9 @@ class GroupedQuantizer:
 
 
 class QuantizerSet(NamedTuple):
-    """The quantizers of the arrays of grouped_dense. A quantizer is None for an array that is not quantized.
+    """The quantizers of the arrays of grouped_dense. None does not quantize.
 
-    An object of any class with these attributes also works.
+    Any object with these attributes also works.
     """
 
     x: Any = None
@@ -133,9 +133,9 @@ class QuantizerSet(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """A scaling mode of TransformerEngine: the types of elements and scales, and which elements share a scale."""
+    """A scaling mode of TransformerEngine."""
 
-    elements: tuple[np.dtype, ...]  # Allowed types of elements.
+    elements: tuple[np.dtype, ...]  # allowed types
     scale: np.dtype | None = None  # Type of scales. None: no scales.
     block: tuple[int, int] | None = None  # Shape of a rowwise block. None: one scale per group.
     colwise_layout: str = "T"  # data_layout of colwise data. "T": each matrix is transposed.
@@ -214,7 +214,7 @@ class Layout:
 )
 @dataclasses.dataclass(frozen=True)
 class ScaledOperand:
-    """A quantized operand of a product: a GroupedScaledTensor1x after its checks, or a result of quantize_along."""
+    """A checked GroupedScaledTensor1x, or a result of quantize_along."""
 
     mode: Mode
     layout: Layout
