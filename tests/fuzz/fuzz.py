@@ -26,7 +26,7 @@ def unpack_seeds(corpus: pathlib.Path) -> None:
 
 
 def fuzz_problems(seconds: int) -> str | None:
-    """Returns None, or a message if the program failed."""
+    """Returns a message if the program failed, else None."""
     command = [ROOT / "build/release/bin/fuzz_problems", f"--corpus={SEEDS}/problems.txt", f"--seconds={seconds}"]
     return None if subprocess.run(command).returncode == 0 else "fuzz_problems failed, see above"
 
