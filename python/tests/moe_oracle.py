@@ -34,7 +34,7 @@ def activated(xp, name, gate, up):
 
 
 def largest(xp, name, gate, up):
-    """Returns an upper bound of abs(activated()). gate, up: upper bounds of the magnitudes of its arguments."""
+    """Returns an upper bound of abs(activated()). gate, up: upper bounds of the magnitudes."""
     return up if gate is None else gate * (up + (name == "swiglu_oai"))
 
 

@@ -1,7 +1,4 @@
-"""Tests that functions of raggemm.compat have the parameters of the functions that they replace.
-
-Each Pair lists the intended differences. `./dev test --origins` runs the test.
-"""
+"""Tests that functions of raggemm.compat have the parameters of those they replace (`./dev test --origins`)."""
 
 import sys
 
