@@ -59,9 +59,9 @@ class Case:
 
 
 def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
-    """Returns cases of every mode. m, k and n are the extents of axes that are not ragged.
+    """Returns cases of every mode. m, k, n: extents of axes that are not ragged.
 
-    ragged: extent of the ragged axis in modes with one ragged axis, at least the sum of SIZES.
+    ragged: extent of a single ragged axis, at least the sum of SIZES.
     """
     rng = np.random.default_rng(1)
     g = GROUPS

@@ -1,7 +1,4 @@
-"""A table of kinds of products, such as "packed" (weights) or "moe_mlp".
-
-Each kind has a call of raggemm, the same in plain JAX, and the operands of two problems.
-"""
+"""A table of kinds of products, such as "packed" (weights) or "moe_mlp"."""
 
 import dataclasses
 from collections.abc import Callable

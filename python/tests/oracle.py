@@ -1,6 +1,6 @@
 """Computes grouped_gemm in float64, and the tolerance of each result. Follows the documentation, not the code.
 
-A group's matrix is given by an array of the positions of its elements in the flattened `data` of the operand.
+A group's matrix is given by the positions of its elements in the flattened `data` of the operand.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def _packed(rows, cols, trans):
 
 
 def _positions(x, axes, groups, has_group_axis):
-    """Returns for each group an array with the flat positions of its matrix in x.data.
+    """Returns the flat positions of each group's matrix in x.data.
 
     The second axis of each array is the contracted axis.
     """

@@ -85,7 +85,7 @@ FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of a public function. Tests trace its array arguments, and keep the others fixed."""
+    """A call of a public function. Tests trace only its array arguments."""
 
     function: Callable
     arguments: dict[str, Any]
@@ -129,7 +129,7 @@ QUANTIZED = jax.tree.map(np.asarray, raggemm.quantize(WEIGHTS, "int8", block=(1,
 SCALED = {"rhs": QUANTIZED.data, "rhs_scale": QUANTIZED.scale, "rhs_bias": random(4, 1, 16)}
 RAGGED_K = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
-# Router logits of six tokens for six experts (SCORES), and two experts per token (CHOSEN). Some experts are invalid.
+# Router logits of six tokens for six experts, and two experts per token, some of them invalid.
 SCORES, CHOSEN = random(6, 6), np.array([[0, 1], [5, 1], [2, 2], [-1, 3], [4, 6], [0, 5]], np.int32)
 ROW_TOKENS = np.array([0, 1, 1, 2, 4, 4, 8, 2, 9, 3, 0, 0], np.uint32)
 BOTH_LAYOUTS = {"x": random(12, 48), "group_sizes": COUNTS}

@@ -1,4 +1,4 @@
-"""Makes quantized operands for the modes ragged M, ragged K and uniform, and computes their products in float64."""
+"""Makes quantized operands for three modes, and computes their products in float64."""
 
 import dataclasses
 import functools
@@ -104,7 +104,7 @@ def gradient(mode, side, other, ct):
 
 
 def given_as(kind, data, scale, values):
-    """Returns a quantized operand in the form in which a front end takes it.
+    """Returns a quantized operand as a front end takes it.
 
     kind: "QArray", "AsQArray", "QuantizedTensor", or "array" for the elements alone. Any other kind gives the float32
       values.

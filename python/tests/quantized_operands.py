@@ -49,8 +49,7 @@ def close(got, want, magnitude, relative):
 def values_and_magnitudes(lhs, rhs, sizes, axes=((1,), (1,)), **options):
     """Returns the float64 product of lhs and rhs, and the product of their magnitudes.
 
-    sizes: sizes of the groups that divide the first axis of lhs, and also that of rhs if rhs has two axes. None: no
-      axis is ragged.
+    sizes: group sizes along the first axis of lhs, and also of rhs if rhs has two axes. None: no axis is ragged.
     """
     dims = [sizes, sizes if rhs.ndim == 2 else None]
 

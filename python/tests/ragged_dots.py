@@ -22,7 +22,7 @@ class Form:
 
     @property
     def letters(self) -> tuple[str, str, str, str]:
-        """Returns the letters of the axes of lhs, of rhs and of the result, and the letter of the ragged axis."""
+        """Returns the letters of the axes of lhs, rhs and the result, and of the ragged axis."""
         product, ragged = self.text.split(", ")
         operands, out = product.split("->")
         return (*operands.split(","), out, ragged)

@@ -66,7 +66,7 @@ def test_moe_lm(monkeypatch, capsys):
     assert f"after 2 steps: {loss!r}" in capsys.readouterr().out
 
 
-# The tests below run tiny checkpoints. `./dev test --checkpoints` compares their results with mlx-lm.
+# Tests of tiny checkpoints. `./dev test --checkpoints` compares their results with mlx-lm.
 
 
 def logits_of(folder, parts=(12,)):

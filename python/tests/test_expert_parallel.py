@@ -1,4 +1,4 @@
-"""Tests raggemm.expert_parallel, which spreads experts over devices or processes, against one device and float64."""
+"""Tests raggemm.expert_parallel on devices and processes against one device and float64."""
 
 import functools
 import os

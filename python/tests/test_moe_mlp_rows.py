@@ -98,8 +98,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Most bytes that a call may need for temporaries other than sums of tokens, rows of d, and cotangents. They include 24
-# bytes for each row.
+# Most bytes of temporaries other than sums of tokens, rows of d, and cotangents. They include 24 bytes for each row.
 FIXED_BYTES = 25 << 20
 
 

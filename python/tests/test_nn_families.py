@@ -161,7 +161,7 @@ def transpose(w):
 
 
 def merge_gates(params, layout):
-    """Merges each w_gate into w_up and each shared_gate into shared_up, as `merged` of moe_mlp describes.
+    """Merges w_gate into w_up and shared_gate into shared_up, as `merged` of moe_mlp describes.
 
     layout: "halves" or "interleaved".
     """

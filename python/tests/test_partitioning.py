@@ -130,7 +130,7 @@ def test_optional_operands_are_added_once(names):
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
-    """The sum 3 * (256 + 1) + 1 is 772. If the partial sums of devices were rounded to bfloat16, 257 would be 256."""
+    """3 * (256 + 1) + 1 is 772. If the partial sums of devices were rounded to bfloat16, 257 would be 256."""
     weights = np.array([256, 1, 256, 1, 256, 1, 1, 0], ml_dtypes.bfloat16).reshape(1, 8, 1)
 
     def f(x, w):
@@ -152,7 +152,7 @@ def test_axes_that_the_devices_do_not_divide_evenly(axis):
     if axis == 2 and jax.__version__ == "0.9.2":
         return  # jax 0.9.2 cannot name the sharding of a slice of six of eight columns, even without gmm
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    # With jax 0.8.1, the result is sharded over two devices, which have three columns each.
+    # With jax 0.8.1, each of two devices has three columns of the result.
     assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 

@@ -106,10 +106,10 @@ def run_nn(x, **weights):
 
 
 def product_by_mlps(run, is_gated):
-    """Returns a function of (mode, lhs, rhs) that computes the grouped product lhs @ rhs by MLPs.
+    """Returns a function of (mode, lhs, rhs) that computes lhs @ rhs by MLPs.
 
-    An MLP gives relu(y), and relu(y) - relu(-y) is y. The result is the mean of the products by an MLP with rhs as
-    w_up, one with rhs as w_down and, if is_gated, one with rhs as w_gate.
+    An MLP gives relu(y), and relu(y) - relu(-y) is y. The result is the mean over MLPs with rhs as w_up, as w_down and,
+    if is_gated, as w_gate.
     """
 
     def call(_, lhs, rhs):

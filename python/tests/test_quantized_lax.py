@@ -1,4 +1,4 @@
-"""Tests QuantizedTensors, and arrays of quantized types without scales, in compat.lax and in overridden jax.lax."""
+"""Tests QuantizedTensors, and quantized types without scales, in compat.lax and in overridden jax.lax."""
 
 import functools
 import itertools

@@ -26,7 +26,7 @@ def mesh(*shape, kind=AxisType.Auto):
 def shard(x, spec, on=None):
     """Shards the arrays of the tensor x by `spec`.
 
-    Arrays of another rank than x.ndim stay whole, and so do axes that the devices do not divide evenly.
+    Arrays of another rank than x.ndim and axes that devices do not divide evenly stay whole.
     """
     on = on or mesh()
 

@@ -82,7 +82,7 @@ def test_ties_go_to_the_lower_index(seed, name):
 
 
 def test_experts_of_other_groups_are_never_chosen():
-    """An expert in a chosen group precedes all experts of other groups, even if its logit is -infinity."""
+    """An expert in a chosen group precedes experts of other groups, even if its logit is -infinity."""
     logits = np.full((1, 6), -np.inf, np.float32)
     logits[0, [2, 4]] = 3.0, 2.0
     weights, experts = raggemm.route(logits, 3, num_groups=3, group_top_k=2)

@@ -1,4 +1,4 @@
-"""Tests that results and gradients of every public function have the same bits in JAX's strict modes as without."""
+"""Tests that JAX's strict modes do not change the bits of any public function and its gradients."""
 
 import contextlib
 import functools

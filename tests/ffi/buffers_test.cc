@@ -21,8 +21,8 @@ int64_t Elements(const host::Buffer& buffer) {
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
 // Spoils each buffer of each custom call, one at a time, and expects an error with these texts. `spoil` makes a buffer
-// invalid, or returns false if this is impossible. If `named`, the error must name the spoilt buffer. If not, the error
-// may name another operand that does not fit the spoilt buffer.
+// invalid, or returns false if this is impossible. If `named`, the error must name the spoilt buffer, otherwise it may
+// name another operand that does not fit.
 void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                          bool named = true) {
   for (const Target& target : AllTargets()) {

@@ -182,8 +182,7 @@ class HostileRunner : public host::TaskRunner {
   ThreadedPool pool_;
 };
 
-// Number of threads of an OpenMP team: the caller and one helper. OpenMP keeps the helper for the next team of this
-// size.
+// Threads of an OpenMP team: the caller and one helper, which OpenMP keeps for the next team of this size.
 constexpr int kTeam = 2;
 #ifdef _OPENMP
 constexpr int kHelpersOfTeam = kTeam - 1;

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kWrong[] = {-1, 1000, kHighest, kLowest, int64_t{1} << 31, kHighest / 2};
 
 // Writes each value of kWrong, converted to the array's type, to the element `index` of the array. Expects an error
-// whose message has all `texts`. Skips values that is_right accepts, and the value that the element had before.
+// whose message has all `texts`. Skips the previous value of the element, and values that is_right accepts.
 template <typename IsRight>
 void ExpectValuesAreRefused(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
                             IsRight is_right) {

@@ -46,8 +46,8 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Compares bits. Also checks the error bound, unless the problem has special values, because float64 overflows later
-  // than the type of the result.
+  // Compares bits, and checks the error bound unless the problem has special values: float64 overflows later than the
+  // type of the result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);

@@ -57,7 +57,7 @@ struct RunConfig {
   Isa isa = Isa::kScalar;
   Executor executor = Executor::kSerial;
   int64_t threads = 1;
-  bool plugin = false;    // True: compute by the custom call of the plugin. False: by a function of the C++ library.
+  bool plugin = false;    // True: compute by the plugin's custom call. False: by the C++ library.
   bool out_is_c = false;  // True: out and c share their memory, if the problem has a c.
 };
 
@@ -94,7 +94,7 @@ struct FuzzCase {
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
 // Returns a case as one line: "mlp " for an MLP, the fields of the spec, " : ", and the fields of the config. Omits
-// fields that have their default values.
+// fields with default values.
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
   return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));

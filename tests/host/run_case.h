@@ -29,7 +29,7 @@ struct Plugin {
 
 struct RunOptions {
   Attributes how;              // Attributes executor, isa and threads, which override those of the case.
-  std::optional<DType> dtype;  // Type that SetMatrixDType gives to lhs and rhs. Default: the types of the case.
+  std::optional<DType> dtype;  // Type for SetMatrixDType. Default: the types of the case.
   // bf16_sums rule and precision of calls, unless the case has its own. `precision` does not apply to cases for which
   // TakesPrecision is false.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
@@ -49,7 +49,7 @@ struct CaseRun {
   int64_t multiply_adds = 0;
 };
 
-// Computes a case by the plugin and checks the result. Returns errors of the plugin with their code and message.
+// Computes a case by the plugin and checks the result. Returns errors of the plugin.
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool);
 

@@ -19,7 +19,7 @@ NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute
 
 
 def kernel(algorithm):
-    """Returns one of the two kernels that raggemm.compat.ejkernel.register() registers in ejkernel.
+    """Returns one of the two kernels that compat.ejkernel.register() registers.
 
     algorithm: "v1" for ejkernel's algorithms grouped_matmul and grouped_matmulv2, "v3" for grouped_matmulv3.
     """

@@ -1,5 +1,5 @@
-// Tests calls in which an allocation of memory fails: the first one, then the second one, and so on. Each call must
-// fail with an error or give the right result, and the next call must work.
+// Tests calls in which the first, second, ... allocation of memory fails. Each call must fail with an error or give the
+// right result, and the next call must work.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -24,8 +24,7 @@ enum class Fail { kNever, kOnce, kFromThenOn };
 
 std::atomic<Fail> fail = Fail::kNever;
 std::atomic<int64_t> allocations = 0, first_to_fail = 0;
-thread_local int in_host =
-    0;  // Number of nested host functions in which this thread is. Above 0, allocations never fail.
+thread_local int in_host = 0;  // Nesting depth of host functions on this thread. Above 0, allocations never fail.
 
 bool Fails() {
   if (fail == Fail::kNever || in_host > 0) return false;
