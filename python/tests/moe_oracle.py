@@ -67,9 +67,13 @@ def mlp(
 ):
     """Computes the result of moe_mlp.
 
-    Args: values: float64 arrays by the names of moe_mlp's arguments. row_tokens, sizes: NumPy integers, as for moe_mlp.
-      first: group of the first matrix of the weights. activate: function with the arguments of activated(). rounded:
-      function that rounds the result of the activation. on_input: True if row_weights multiply the tokens.
+    Args:
+      values: float64 arrays by the names of moe_mlp's arguments.
+      row_tokens, sizes: NumPy integers, as for moe_mlp.
+      first: group of the first matrix of the weights.
+      activate: function with the arguments of activated().
+      rounded: function that rounds the result of the activation.
+      on_input: True if row_weights multiply the tokens.
     """
     x, out, start = values["x"], 0.0, 0
     for group, size in enumerate(np.asarray(sizes).tolist()):
