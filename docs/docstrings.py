@@ -1,7 +1,7 @@
-"""Converts docstrings of the package to reStructuredText. They are plain text in Google style, with tables.
+"""Converts docstrings of the package, plain text in Google style with tables, to reStructuredText.
 
 Tables, and lines that are indented more than the text around them, become literal blocks. Markup characters of
-reStructuredText are escaped. Fields of a class with a trailing comment are listed.
+reStructuredText are escaped.
 """
 
 import inspect
@@ -24,7 +24,7 @@ def _escaped(line: str) -> str:
 
 
 class _Writer:
-    """Collects the converted lines. Also has the section, list and literal block that the last line is in."""
+    """Collects converted lines, and tracks the section, list and literal block of the last line."""
 
     def __init__(self) -> None:
         self.out: list[str] = []

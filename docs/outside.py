@@ -24,10 +24,7 @@ def includes(docs: pathlib.Path = DOCS) -> dict[pathlib.Path, pathlib.Path]:
 
 
 def convert_links(page: pathlib.Path, text: str, folder: pathlib.Path, placed: dict) -> str:
-    """Makes the relative links in `text` relative to the folder of `page` instead of `folder`.
-
-    A link to an included file becomes a link to the page that includes the file.
-    """
+    """Makes the relative links in `text` relative to the folder of `page` instead of `folder`."""
 
     def link(match: re.Match) -> str:
         target = (folder / match[1]).resolve()
@@ -38,7 +35,7 @@ def convert_links(page: pathlib.Path, text: str, folder: pathlib.Path, placed: d
 
 
 def expand_includes(page: pathlib.Path, text: str, placed: dict) -> str:
-    """Returns the text of a page with its includes. All links are relative to the page."""
+    """Returns the text of a page with its includes, and links relative to the page."""
     text = convert_links(page, text, page.parent, placed)
 
     def included(match: re.Match) -> str:

@@ -1,4 +1,4 @@
-"""Makes random operands from seeds, and selects the parameters of tests."""
+"""Makes random operands, and selects the parameters of tests."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ def random(*shape, dtype=np.float32, seed=0):
 
 
 def integers(seed, *shape):
-    """Returns random integers from -2 to 2 in float32. Sums of a few of their products are exact even in bfloat16."""
+    """Returns random integers from -2 to 2 in float32. Sums of a few products are exact even in bfloat16."""
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
 
 

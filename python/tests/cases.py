@@ -1,4 +1,4 @@
-"""A table of calls of grouped_gemm. They cover every mode, and in each mode every storage of the operands."""
+"""A table of calls of grouped_gemm in every mode, and in each mode with every storage of the operands."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from raggemm import GroupedTensor
 
 GROUPS = 4
 SIZES = np.array([3, 0, 2, 4], np.int32)
-# Sizes for the mode "all ragged": M, K and N of each group. One group has no rows, and another one no steps of k.
+# M, K and N of each group for the mode "all ragged".
 M_SIZES, K_SIZES, N_SIZES = (np.array(x, np.int32) for x in ([2, 3, 0, 1], [4, 0, 2, 3], [1, 2, 3, 2]))
 
 
@@ -22,7 +22,7 @@ class Case:
     name: str
     lhs: GroupedTensor
     rhs: GroupedTensor
-    static: dict[str, Any]  # keywords of grouped_gemm: contracting_dims, and in some cases out_layout and out_size
+    static: dict[str, Any]  # keywords of grouped_gemm
 
     def __str__(self):
         return self.name
@@ -59,9 +59,9 @@ class Case:
 
 
 def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
-    """Returns cases of every mode. m, k and n are the extents of axes that are not ragged.
+    """Returns cases of every mode. m, k, n: extents of axes that are not ragged.
 
-    ragged: extent of the ragged axis in modes with one ragged axis, at least the sum of SIZES.
+    ragged: extent of a single ragged axis, at least the sum of SIZES.
     """
     rng = np.random.default_rng(1)
     g = GROUPS
@@ -86,8 +86,8 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         lhs_groups, lhs_axis = stored((g, m, k), lt), 1 if lt else 2
         add(f"uniform-{flags}", lhs_groups, rhs_groups, lhs_axis, rhs_axis)
 
-        # The sizes of a ragged axis are first_dims if this axis is the first one of the stored array, else last_dims.
-        # Only operands with last_dims have more than one layout.
+        # Sizes are first_dims if the ragged axis is the first one of the stored array, else last_dims. Only operands
+        # with last_dims have more than one layout.
         for layout in layouts if lt else layouts[:1]:
             dims = {"last_dims": SIZES, "layout": layout} if lt else {"first_dims": SIZES}
             add(f"M-{flags}-{layout}", stored((ragged, k), lt, **dims), rhs_groups, 0 if lt else 1, rhs_axis)

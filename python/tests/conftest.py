@@ -21,19 +21,18 @@ hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, 
 hypothesis.settings.load_profile("raggemm")
 
 
-# Shares one MLIR context among the programs of a test module. JAX makes a context for each program and loads all
-# dialects, which took 4 of the 12 ms of CPU time of a small program (Zen 5).
+# Shares one MLIR context among the programs of a test module. A context for each program took 4 of the 12 ms of CPU
+# time of a small program (Zen 5).
 mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
 
-# Keeps JAX's frames in tracebacks. Removing them takes 2 ms for each error (Zen 5), and tests raise thousands of
-# errors.
+# Keeps JAX's frames in tracebacks. Removing them takes 2 ms for each of thousands of errors (Zen 5).
 jax.config.update("jax_traceback_filtering", "off")
 
 
 def stage_arrays_without_compiling():
     """Makes jax.numpy copy NumPy arrays by device_put.
 
-    By itself, jax 0.10.2 compiles a program for each shape to copy, which takes 10 ms (Zen 5).
+    By itself, jax 0.10.2 compiles a program for each shape, which takes 10 ms (Zen 5).
     """
     if (stage := getattr(core, "stage_p", None)) is None:
         return
@@ -53,8 +52,7 @@ stage_arrays_without_compiling()
 def pytest_configure(config):
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
-    # Keeps compiled programs on disk for later runs of the tests. The key of a program includes XLA's flags and
-    # jaxlib's version.
+    # Keeps compiled programs on disk for later runs. Their keys include XLA's flags and jaxlib's version.
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -79,7 +77,7 @@ def no_caches_of_other_modules():
 
 @pytest.fixture(autouse=True)
 def bounded_memory():
-    """Clears caches of programs after a test if the process uses more than 1 GiB. Otherwise, processes grew to 4 GB."""
+    """Clears caches of programs if the process uses more than 1 GiB. Otherwise, processes grew to 4 GB."""
     yield
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:

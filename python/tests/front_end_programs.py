@@ -1,4 +1,4 @@
-"""Defines one program per front end, which computes a product and its gradients, and their expected values in float64.
+"""Defines one program per front end, a product and its gradients, and the expected values in float64.
 
     python front_end_programs.py FOLDER
 
@@ -10,7 +10,7 @@ runs the programs in a process of its own:
   FOLDER/NAME.exported.12.npz and FOLDER/NAME.exported.9.npz.
 - The numbers of hits and misses of the cache for the programs NAME are printed as JSON.
 
-All values are small integers, so that every sum is exact, even in bfloat16.
+All values are small integers, so that sums are exact, even in bfloat16.
 """
 
 import collections
@@ -27,7 +27,7 @@ from arrays import integers
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
-G, K, N = 4, 8, 8  # With K == N, the result has the size of x, so it can use the memory of a donated x.
+G, K, N = 4, 8, 8  # With K == N, the result can use the memory of a donated x.
 SIZES = np.array([3, 0, 2, 4], np.int32)
 ROWS = (12, 9)
 
@@ -59,7 +59,7 @@ PROGRAMS = {
 
 
 def lowering_of(name):
-    """Returns a context manager in which to lower a program. For OVERRIDE it enables the override of ragged_dot."""
+    """Returns a context manager in which to lower a program. For OVERRIDE it enables the override."""
     return raggemm.override_ragged_dot() if name == OVERRIDE else contextlib.nullcontext()
 
 

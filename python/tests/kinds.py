@@ -1,7 +1,4 @@
-"""A table of kinds of products, such as "packed" (weights) or "moe_mlp".
-
-Each kind has a call of raggemm, the same in plain JAX, and the operands of two problems.
-"""
+"""A table of kinds of products, such as "packed" (weights) or "moe_mlp"."""
 
 import dataclasses
 from collections.abc import Callable
@@ -101,9 +98,9 @@ def _dense_forward(arrays, activation=None, row_index=None):
 
 
 def _reversed(arrays, **given):
-    """Returns the operands of a second problem, with the types and shapes of `arrays`.
+    """Returns the operands of a second problem.
 
-    Each array is reversed along axis 0, except the arrays in `given`, which replace those of the same name.
+    Arrays are reversed along axis 0, except the arrays in `given`, which replace those of the same name.
     """
     return jax.tree.map(lambda a: a[::-1] if np.ndim(a) else a, arrays) | given
 
@@ -122,7 +119,7 @@ def _weights(dtype, scale_shape, zero=False, scale_dtype=np.float32):
 
 
 def _small(q):
-    """Scales a quantized tensor so that its largest value is about 1 / 8, like that of weights."""
+    """Scales a quantized tensor so that its largest value is about 1 / 8, as in weights."""
     exponent = np.ceil(np.log2(np.abs(dense(q)).max())) + 3
     return QuantizedTensor(q.data, (np.float32(q.scale) * 2.0**-exponent).astype(q.scale.dtype), q.zero_point)
 
@@ -178,8 +175,8 @@ def _other_modes():
         kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
         kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
         kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # The scales of rhs are one row. vmap joins the rows of all problems, so each row of rhs gets a row of scales,
-        # and the bits change (exact=False).
+        # vmap joins the rows of all problems, so each row of rhs gets a row of scales, and the bits change
+        # (exact=False).
         kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
         kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),
@@ -294,8 +291,8 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Names of the kinds that `./dev test` runs. Some tests run only CORE[turn::step]. The kinds in CORE cover each mode in
-# KINDS, zero points and each optional operand of grouped_gemm.
+# Names of the kinds that `./dev test` runs. They cover each mode in KINDS, zero points and each optional operand of
+# grouped_gemm.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",

@@ -55,7 +55,7 @@ def transposed(w="float32", transposes=(False, False), **_):
 
 
 def runs(gate="separate", rows="output", save="inputs", **others):
-    """Returns a function of the array arguments that calls moe_mlp. The other arguments are fixed here."""
+    """Returns a function of the array arguments of moe_mlp. The other arguments are fixed."""
     fixed = transposed(**others) | {"save": save, "weight_on": "input" if rows == "input" else "output"}
     fixed["merged"] = gate if gate in ("halves", "interleaved") else None
     return lambda values: moe_mlp(**({"row_weights": None} | values), **fixed)

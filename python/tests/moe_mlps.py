@@ -10,8 +10,8 @@ import raggemm
 TOKENS, HIDDEN, INNER, GROUPS = 9, 64, 32, 4
 SIZES = np.array([6, 0, 9, 3], np.int32)
 ROWS = 21
-# Token of each row. Token 0 has eight rows, several of them in the same group. Token 8 has no row in a group. The last
-# three rows are in no group, so their tokens may be out of range.
+# Token of each row. Token 0 has eight rows, several in the same group. Token 8 has no row in a group. The last three
+# rows are in no group, so their tokens may be out of range.
 ROW_TOKENS = np.array([0, 0, 1, 2, 3, 5, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 8, -7, 2**31 - 1], np.int32)
 GATES = (None, "separate", "halves", "interleaved")
 
@@ -68,7 +68,7 @@ class Case:
         )
 
     def check(self, got, activation="silu", relative=3e-6, **options):
-        """Compares a result of moe_mlp with the float64 oracle.
+        """Compares a result with the float64 oracle.
 
         An error may be `relative` times the MLP of the arguments' magnitudes, plus the rounding of the result. The
         result for token 8, which has no row in a group, must be +0.

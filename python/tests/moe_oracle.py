@@ -34,7 +34,7 @@ def activated(xp, name, gate, up):
 
 
 def largest(xp, name, gate, up):
-    """Returns an upper bound of abs(activated()). gate, up: upper bounds of the magnitudes of its arguments."""
+    """Returns an upper bound of abs(activated()). gate, up: upper bounds of the magnitudes."""
     return up if gate is None else gate * (up + (name == "swiglu_oai"))
 
 
@@ -70,9 +70,9 @@ def mlp(
     Args:
       values: float64 arrays by the names of moe_mlp's arguments.
       row_tokens, sizes: NumPy integers, as for moe_mlp.
-      first: index of the group to which the first matrix of the weights belongs.
+      first: group of the first matrix of the weights.
       activate: function with the arguments of activated().
-      rounded: function applied to the result of the activation, to round it.
+      rounded: function that rounds the result of the activation.
       on_input: True if row_weights multiply the tokens.
     """
     x, out, start = values["x"], 0.0, 0

@@ -1,6 +1,6 @@
 """Computes grouped_gemm in float64, and the tolerance of each result. Follows the documentation, not the code.
 
-A group's matrix is given by an array of the positions of its elements in the flattened `data` of the operand.
+A group's matrix is given by the positions of its elements in the flattened `data` of the operand.
 """
 
 import dataclasses
@@ -64,9 +64,9 @@ def _slices(sizes):
 
 
 def _packed(rows, cols, trans):
-    """Returns for each matrix, [rows[g],cols[g]], an array of the flat positions of its elements.
+    """Returns the flat positions of the elements of each matrix, [rows[g],cols[g]].
 
-    The matrices are stored one after another. trans: True transposes the returned arrays.
+    The matrices are stored one after another. trans: transposes the returned arrays.
     """
     positions, start = [], 0
     for m, n in zip(rows, cols, strict=True):
@@ -77,7 +77,7 @@ def _packed(rows, cols, trans):
 
 
 def _positions(x, axes, groups, has_group_axis):
-    """Returns for each group an array with the flat positions of its matrix in x.data.
+    """Returns the flat positions of each group's matrix in x.data.
 
     The second axis of each array is the contracted axis.
     """
@@ -159,7 +159,7 @@ def grouped_gemm(
     out_layout="STRIDED",
     preferred_element_type=None,
 ) -> Expected:
-    """Returns the expected result of raggemm.grouped_gemm with the same arguments. lhs and rhs are GroupedTensors."""
+    """Returns the expected result of raggemm.grouped_gemm. lhs and rhs are GroupedTensors."""
     first = int(np.asarray(group_offset).reshape(-1)[0])
     shape, groups = _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout)
     lhs_dtype, rhs_dtype = (np.asarray(x.data).dtype for x in (lhs, rhs))

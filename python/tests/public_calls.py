@@ -1,7 +1,7 @@
-"""Calls of every public function on small operands.
+"""Calls of every public function on small operands (CALLS).
 
-Tests run CALLS. A public name has its calls in MORE, or else one call with the simple arguments in FUNCTIONS. Names in
-NO_CALLS have none.
+A public name has its calls in MORE, or else one call with the simple arguments in FUNCTIONS. Names in NO_CALLS have
+none.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of a public function. Tests trace its array arguments, and keep the others fixed."""
+    """A call of a public function. Tests trace only its array arguments."""
 
     function: Callable
     arguments: dict[str, Any]
@@ -95,17 +95,14 @@ class Call:
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """Returns a call of the program `name` of front_end_programs.
-
-    Tests do not differentiate this call, because the program itself computes gradients.
-    """
+    """Returns a call of a program of front_end_programs, which itself computes gradients."""
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
 
 
 def kinds(*functions: str) -> list[Call]:
-    """Returns a call for each kind in kinds.KINDS whose name starts with one of the strings in `functions`.
+    """Returns a call for each kind in kinds.KINDS whose name has one of the prefixes `functions`.
 
     Group sizes and offsets are uint32, so that raggemm must convert them.
     """
@@ -121,8 +118,7 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# Operands of most calls in MORE. ROWS is bfloat16, and WEIGHTS is float32. The last three rows are in no group. Sizes
-# are uint32, which raggemm converts.
+# Operands of most calls in MORE. The last three rows are in no group. Sizes are uint32, which raggemm converts.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}
@@ -133,7 +129,7 @@ QUANTIZED = jax.tree.map(np.asarray, raggemm.quantize(WEIGHTS, "int8", block=(1,
 SCALED = {"rhs": QUANTIZED.data, "rhs_scale": QUANTIZED.scale, "rhs_bias": random(4, 1, 16)}
 RAGGED_K = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
-# Router logits of six tokens for six experts (SCORES), and two experts per token (CHOSEN). Some experts are invalid.
+# Router logits of six tokens for six experts, and two experts per token, some of them invalid.
 SCORES, CHOSEN = random(6, 6), np.array([[0, 1], [5, 1], [2, 2], [-1, 3], [4, 6], [0, 5]], np.int32)
 ROW_TOKENS = np.array([0, 1, 1, 2, 4, 4, 8, 2, 9, 3, 0, 0], np.uint32)
 BOTH_LAYOUTS = {"x": random(12, 48), "group_sizes": COUNTS}
@@ -173,7 +169,7 @@ def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedSca
 
 
 def swizzled() -> te.GroupedScaledTensor1x:
-    """Returns an MXFP8 tensor with swizzled scales. Each row is in a group: the others would get NaN as scales."""
+    """Returns an MXFP8 tensor with swizzled scales. Rows in no group would get NaN as scales."""
     tensor = te_tensor("MXFP8_1D_SCALING", int(COUNTS.sum()), 64, COUNTS)
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 
@@ -252,7 +248,7 @@ MORE: dict[str, list[Any]] = {
         {"logits": SCORES, "top_k": 2, "pre_softmax": True, "renormalize": True, "scaling_factor": 2},
         {"logits": SCORES, "top_k": 2, "expert_bias": random(6)} | DEEPSEEK,
     ],
-    # Two numbers of experts, because sort_by_expert has another algorithm for many experts.
+    # sort_by_expert has another algorithm for many experts.
     "raggemm.sort_by_expert": [
         {"experts": x, "num_experts": n} for x, n in ((CHOSEN, 6), (CHOSEN.astype(np.uint32), 6000))
     ],
@@ -313,7 +309,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.tops.gmm": [program("tops", int(front_end_programs.SIZES.sum()))],
     "raggemm.compat.tops.tgmm": [{"lhs": X, "rhs": X, "group_sizes": SIZES}],
-    # gmm_ref and tgmm_ref need the group sizes when tracing. Tests trace arrays but no tuples, so sizes are a tuple.
+    # gmm_ref and tgmm_ref need the group sizes when tracing. Tests do not trace tuples.
     "raggemm.compat.tops.gmm_ref": [{"lhs": X, "rhs": W, "group_sizes": (4,)}],
     "raggemm.compat.tops.tgmm_ref": [{"lhs": X, "rhs": X, "group_sizes": (4,)}],
     "raggemm.compat.transformer_engine.fused_topk_with_score_function": [
@@ -352,7 +348,7 @@ MORE: dict[str, list[Any]] = {
     "raggemm.compat.transformer_engine.unswizzled": [{"tensor": swizzled()}],
 }  # fmt: skip
 
-# Public names without a call in CALLS: classes of arguments and results, and ejkernel.register, which needs ejkernel.
+# Public names without a call: classes of arguments and results, and ejkernel.register, which needs ejkernel.
 NO_CALLS = {
     *(f"raggemm.{x}" for x in ("GroupedTensor", "PackedWeights", "QuantizedTensor", "RaggedDotLowering", "SortedRows")),
     *("raggemm.nn.Output", "raggemm.nn.Shape", "raggemm.expert_parallel.Routing"),

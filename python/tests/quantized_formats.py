@@ -42,7 +42,7 @@ def nearest(quotients, name):
 
 
 def broadcast_blocks(values, shape):
-    """Returns an array with shape `shape`, in which each element has the value of its block. values: one per block."""
+    """Returns an array of this shape, in which each element has the value of its block."""
     values = np.asarray(values)
     values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
     for axis, extent in enumerate(shape):

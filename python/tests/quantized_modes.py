@@ -1,4 +1,4 @@
-"""Makes quantized operands for the modes ragged M, ragged K and uniform, and computes their products in float64."""
+"""Makes quantized operands for three modes, and computes their products in float64."""
 
 import dataclasses
 import functools
@@ -19,10 +19,9 @@ FORMATS = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# Tables of the modes M (ragged M), K (ragged K) and U (uniform). EQUATIONS has the product as an einsum of lhs, rhs
-# and, as its first operand, MEMBERS [G,M], which is 1 if a row belongs to a group. For U, the number 1 replaces
-# MEMBERS. SHAPES has the shapes of lhs and rhs. SHARED has, for lhs and for rhs, the axes along which elements share a
-# scale.
+# Tables of the modes M (ragged M), K (ragged K) and U (uniform). EQUATIONS has einsums of MEMBERS (for U: 1), lhs and
+# rhs. MEMBERS [G,M] is 1 if a row belongs to a group. SHARED has, for lhs and for rhs, the axes along which elements
+# share a scale.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
@@ -33,7 +32,7 @@ SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
 )
 @dataclasses.dataclass(frozen=True)
 class QArray:
-    """A stand-in for qwix.QArray, with the same fields."""
+    """A stand-in for qwix.QArray."""
 
     qvalue: Any
     scale: Any
@@ -72,8 +71,8 @@ def operand(dtype, mode, side, seed, shared=None):
     """Makes a random quantized lhs (side 0) or rhs (side 1). Returns its elements, scales and float64 values.
 
     Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared`, by default those in
-    SHARED. One of the elements that share a scale is the largest number of their type. So quantizing the float64 values
-    gives the same elements and scales.
+    SHARED. The elements of each scale include the largest number of their type, so quantizing the float64 values gives
+    the same elements and scales.
     """
     shape = SHAPES[mode][side]
     shared = SHARED[mode][side] if shared is None else shared
@@ -105,7 +104,7 @@ def gradient(mode, side, other, ct):
 
 
 def given_as(kind, data, scale, values):
-    """Returns a quantized operand in the form in which a front end takes it.
+    """Returns a quantized operand as a front end takes it.
 
     kind: "QArray", "AsQArray", "QuantizedTensor", or "array" for the elements alone. Any other kind gives the float32
       values.

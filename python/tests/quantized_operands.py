@@ -1,4 +1,4 @@
-"""Makes random QuantizedTensors, dequantizes them in float64, and compares results with products of these values."""
+"""Makes random QuantizedTensors, and compares results with products of their float64 values."""
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -28,7 +28,7 @@ def tensor(dtype, shape, scale_shape, scale_dtype=np.float32, zero=False):
 
 
 def broadcast_scale(scale, shape, row_groups=None):
-    """Returns the scale of each element. row_groups: index of each row's group, or G for rows of no group."""
+    """Returns the scale of each element. row_groups: group of each row, or G for none."""
     if row_groups is not None and np.ndim(scale) == 1:
         return np.append(np.float64(scale), 0)[row_groups][:, None]
     return quantized_formats.broadcast_blocks(np.float64(scale), shape)
@@ -49,8 +49,7 @@ def close(got, want, magnitude, relative):
 def values_and_magnitudes(lhs, rhs, sizes, axes=((1,), (1,)), **options):
     """Returns the float64 product of lhs and rhs, and the product of their magnitudes.
 
-    sizes: sizes of the groups that divide the first axis of lhs, and also that of rhs if rhs has two axes. None: no
-      axis is ragged.
+    sizes: group sizes along the first axis of lhs, and also of rhs if rhs has two axes. None: no axis is ragged.
     """
     dims = [sizes, sizes if rhs.ndim == 2 else None]
 

@@ -22,7 +22,7 @@ class Form:
 
     @property
     def letters(self) -> tuple[str, str, str, str]:
-        """Returns the letters of the axes of lhs, of rhs and of the result, and the letter of the ragged axis."""
+        """Returns the letters of the axes of lhs, rhs and the result, and of the ragged axis."""
         product, ragged = self.text.split(", ")
         operands, out = product.split("->")
         return (*operands.split(","), out, ragged)
@@ -53,8 +53,7 @@ class Form:
     def operands(self, dtype=np.float32, sizes_per_batch=True) -> list[np.ndarray]:
         """Returns random lhs, rhs and group sizes. Sizes may sum to less than the extent of the ragged axis.
 
-        sizes_per_batch: True gives each index of the batch and outer axes its own group sizes. False gives all the same
-        sizes.
+        sizes_per_batch: True gives each index of the batch and outer axes its own group sizes.
         """
         rng = np.random.default_rng(3)
         lhs, rhs, _, ragged = self.letters
@@ -64,7 +63,7 @@ class Form:
         return [*(rng.normal(size=[EXTENTS[a] for a in x]).astype(dtype) for x in (lhs, rhs)), sizes]
 
     def einsum(self, lhs, rhs, sizes, einsum=np.einsum):
-        """Computes the ragged dot as one einsum of lhs, rhs and a mask that is 1 for members of a group."""
+        """Computes the ragged dot as an einsum of lhs, rhs and a mask that is 1 for members of a group."""
         left, right, out, ragged = self.letters
         if ragged in right and ragged in out:  # If a batch axis is ragged, group sizes have no effect.
             return einsum(f"{left},{right}->{out}", lhs, rhs)

@@ -8,7 +8,7 @@ from raggemm.compat import maxtext
 
 
 class RoutedMoE:
-    """A stand-in for MaxText's RoutedMoE. Its router selects the top_k largest logits, and adds no bias to them."""
+    """A layer that routes tokens to the top_k largest logits, without a bias."""
 
     permute, unpermute = maxtext.permute, maxtext.unpermute
     is_hash_routing = False

@@ -13,12 +13,12 @@ def sigmoid(x):
 
 
 def best(scores, count):
-    """Returns the indices of the `count` largest scores, the largest first. Among equals, the lower index is first."""
+    """Returns the indices of the `count` largest scores, the largest first. Ties go to the lower index."""
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
 
 
 def allowed(scores, num_groups, group_top_k, count):
-    """Returns the experts that a token may choose: all experts of the group_top_k best of num_groups groups.
+    """Returns the experts that a token may choose: those of the group_top_k best of num_groups groups.
 
     The score of a group is the sum of its `count` largest scores of experts.
     """

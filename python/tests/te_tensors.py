@@ -21,7 +21,7 @@ MODES = {
 }
 ScalingMode = enum.Enum("ScalingMode", [(name, i) for i, name in enumerate(MODES)])
 
-# Number of groups, and number of rows. The last five rows belong to no group.
+# The last five rows belong to no group.
 G, M = 5, 70
 SIZES = np.array([5, 0, 37, 3, 20], np.int32)
 ROWS = [slice(end - size, end) for end, size in zip(np.cumsum(SIZES), SIZES, strict=True)]
@@ -47,10 +47,7 @@ def close(got, lhs, rhs, out=None, bias=None):
 
 @dataclasses.dataclass
 class Tensor:
-    """A stand-in for TransformerEngine's class of scaled tensors, with the same attributes.
-
-    It is not an instance of raggemm's own class, so tests see if raggemm needs only the attributes.
-    """
+    """A stand-in for TransformerEngine's class of scaled tensors, to test that raggemm needs only its attributes."""
 
     data: Any
     scale_inv: Any

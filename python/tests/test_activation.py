@@ -29,7 +29,7 @@ def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **opti
 
 @pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
 def test_every_mode_and_storage(case):
-    """The number of a case selects its activation and result dtype. Every third case has no optional operands."""
+    """The number of a case selects its activation and result dtype."""
     number = CASES.index(case)
     activation, gated = PAIRS[number % len(PAIRS)]
     operands = case.operands()
@@ -85,7 +85,7 @@ def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
 
 @pytest.mark.parametrize("name", sampled(["silu", "gelu", "gelu_tanh", "quick_gelu"], 2))
 def test_small_derivatives_are_accurate(name):
-    """For x from -5 to -2.5, derivatives are accurate, although digits of 1 + tanh(x) cancel there in float32."""
+    """For x from -5 to -2.5, digits of 1 + tanh(x) cancel in float32."""
     x = np.linspace(-5, -2.5, 61, dtype=np.float32)
     got = jax.jit(jax.vmap(jax.grad(functools.partial(apply_activation, name.upper(), None))))(x)
     with jax.enable_x64(True):

@@ -12,7 +12,7 @@ AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # Columns of the eight elements in a 32-bit word
 
 
 def pack(elements, order=range(8)):
-    """Packs every eight 4-bit elements of the last axis into a 32-bit word, element order[0] in the lowest bits."""
+    """Packs eight 4-bit elements of the last axis into a 32-bit word, element order[0] in the lowest bits."""
     eight = elements.reshape(*elements.shape[:-1], -1, 8).astype(np.uint32)[..., list(order)]
     return np.bitwise_or.reduce(eight << np.arange(0, 32, 4, dtype=np.uint32), -1).view(np.int32)
 

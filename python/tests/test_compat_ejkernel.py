@@ -25,7 +25,7 @@ def expected(**options):
 
 
 def test_existing_out_is_added():
-    """existing_out is converted to the result's dtype and added to the result, like in ejkernel's CPU kernel."""
+    """existing_out is converted to the result's dtype, like in ejkernel's CPU kernel."""
     got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT)
     expected(c=OUT, beta=np.ones(G)).check(got)
     np.testing.assert_allclose(got, jax.lax.ragged_dot(LHS, RHS, SIZES) + OUT, rtol=1e-5, atol=1e-5)
@@ -39,7 +39,7 @@ def test_existing_out_is_added():
 
 
 def test_group_offset_of_v3():
-    """Results with a group_offset are those of ejkernel, except for rows that are in no group."""
+    """Results are those of ejkernel, except for rows in no group."""
     lhs, rhs = np.ones((8, 4), np.float32), np.ones((2, 4, 6), np.float32) * np.array([1, 2], np.float32)[:, None, None]
     bias = np.full((2, 1, 6), 0.5, np.float32)
     sizes, offset = np.array([2, 3, 2, 1], np.int32), np.array([1], np.int32)
@@ -71,7 +71,7 @@ def test_shard_map():
     got = ejkernel.grouped_matmul(LHS, RHS, sizes, mesh=mesh, **specs)
     want = np.concatenate([ejkernel.grouped_matmul(part, RHS, sizes) for part in np.split(LHS, 4)])
     np.testing.assert_array_equal(got, want)
-    # The contracted axis is sharded, so out_shard_callback sums the partial results.
+    # out_shard_callback sums the partial results of a sharded contracted axis.
     lhs, rhs = random(M, 8), random(G, 8, N)
     got = ejkernel.grouped_matmul(
         lhs,

@@ -28,7 +28,7 @@ def test_gmm():
     got = maxtext.gmm(LHS, RHS, SIZES)
     assert got.dtype == np.float32
     expected().check(got)
-    # Rows that are in no group keep existing_out.
+    # Rows in no group keep existing_out.
     got = maxtext.gmm(LHS, RHS.swapaxes(1, 2), SIZES, jnp.float32, (8,) * 9, None, OUT, True, True, None, None, False)
     expected().check(np.where(np.arange(M)[:, None] < 9, got, 0))
     np.testing.assert_array_equal(got[9:], OUT[9:])
@@ -53,10 +53,7 @@ def test_partial_sum_is_added():
 
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 def test_result_varies_along_the_named_axes(check_vma):
-    """shard_map treats results as different along the mesh axes in lhs_vma_axes, rhs_vma_axes and varying_axes.
-
-    All devices compute the same results here, so shard_map concatenates four equal arrays.
-    """
+    """Results vary along the named mesh axes, so shard_map concatenates four equal arrays."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
 
     def gmm_and_tgmm(lhs, rhs, sizes):

@@ -10,7 +10,7 @@ import pytest
 from arrays import random, sampled
 from raggemm.compat import megablox
 
-# `from ... import gmm` would give the function gmm of the package, which hides the module gmm.
+# `from ... import gmm` would give the package's function gmm, which hides the module.
 original = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
 
 SIZES = np.array([9, 0, 4, 7], np.int32)
@@ -22,7 +22,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def random_routing(groups, m, seed):
-    """Makes CASES random routings of m rows. In a third of the routings, each row is in a group.
+    """Makes CASES random routings of m rows. In a third of them, each row is in a group.
 
     Returns:
       (group sizes [CASES,groups]; first group of a shard and number of its groups, both [CASES]).

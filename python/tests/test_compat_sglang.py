@@ -19,7 +19,7 @@ def test_gmm(dtype, blocks):
     near(out, want + bias, magnitude + np.abs(bias))
     assert (out[17:] == 0).all()
     near(sglang.gmm(LHS, values.astype(np.float32), SIZES), want, magnitude)
-    # If rhs has fewer groups than group_sizes, rows of the other groups keep existing_out, or are zero without it.
+    # Rows of groups that rhs lacks keep existing_out, or are zero without it.
     sizes, offset = np.array([2, *SIZES[:2], 7, 2], np.int32), jnp.int32(1)
     is_member = np.repeat(np.arange(5), sizes) == np.arange(1, 4)[:, None]
     want, magnitude = (

@@ -21,7 +21,7 @@ WI, WO = random(E, H, 2 * INNER, seed=2) / 3, random(E, INNER, H, seed=3) / 2
 BIASES = random(E, INNER, seed=4), random(E, INNER, seed=5), random(E, H, seed=6)
 EXPERT_BIAS = random(E, seed=7)
 TARGET = random(B, S, H, seed=8)
-# {name of a test: (keywords of moe for its router, the same as keywords of routing_oracle.route)}
+# {name: (options of moe for its router, the same options for routing_oracle.route)}
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "softmax first, scaled": ({"use_pre_softmax": True, "scaling_factor": 2.5},
@@ -100,7 +100,7 @@ def test_activations_and_early_weights(activation, early, biases):
 
 @pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])
 def test_gradients(early):
-    """The gradient of expert_bias is 0. The other gradients match numeric derivatives."""
+    """The gradient of expert_bias is 0."""
     router = ROUTERS["sigmoid with a bias"]
     arrays = (X, GATE, WI, WO, *BIASES)
 

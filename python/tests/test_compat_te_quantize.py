@@ -8,11 +8,11 @@ from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, ROWS, SIZES, G, M, blocks, close, most, padded, parts, quantized
 
-pytestmark = pytest.mark.usefixtures("emitters")  # Emitters round to float4_e2m1fn correctly.
+pytestmark = pytest.mark.usefixtures("emitters")
 
 K, N = 40, 24
 RNG = np.random.default_rng(7)
-MAGNITUDES = np.array([2.0**-10, 1, 2.0**10, 0, 3.7], np.float32)  # group 3 is all zeros
+MAGNITUDES = np.array([2.0**-10, 1, 2.0**10, 0, 3.7], np.float32)
 
 
 def random(*shape):
@@ -80,7 +80,7 @@ def test_grouped_quantize(mode, dtype):
 
 
 def test_given_amax():
-    """If amax is given, it determines the scales, and larger values saturate."""
+    """amax determines the scales, and larger values saturate."""
     mode, amax = "CURRENT_TENSOR_SCALING", np.arange(1, 1 + G, dtype=np.float32)
     got = te.grouped_quantize(KERNEL, quantizer(mode, E4M3, "ROWWISE"), amax=amax)
     want = [quantized(mode, E4M3, x, False, np.float32(448) / a) for x, a in zip(KERNEL, amax, strict=True)]
@@ -119,7 +119,7 @@ LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 @pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[2:] + LAYERS[:2], 3, unpack=True))
 def test_dense(name, is_transposed):
-    """The result and each gradient are products of operands that are quantized along the contracted axis."""
+    """The result and gradients are products of operands quantized along the contracted axis."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
     kernel, dims = (KERNEL.swapaxes(1, 2), ((1,), (2,))) if is_transposed else (KERNEL, ((1,), (1,)))
 

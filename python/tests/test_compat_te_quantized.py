@@ -16,7 +16,7 @@ from raggemm.compat import transformer_engine as te
 from te_tensors import E4M3, E5M2, MODES, ROWS, SIZES, G, M, Tensor, blocks, close, parts, tensor
 
 RNG = np.random.default_rng(11)
-# Pairs (K, N). Blocks of 16 and 32 elements divide 64 and 32 evenly. 40 and 24 have partial blocks.
+# Pairs (K, N). Blocks of 16 and 32 elements divide only the first pair evenly.
 EXTENTS = [(64, 32), (40, 24)]
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -38,11 +38,11 @@ def as_ragged_tensor(x):
 
 @jax.jit
 def compute_products(x, kernel, grad, plain):
-    """Computes the products of a layer: the forward product and the gradients of x and kernel.
+    """Computes the forward product of a layer and the gradients of x and kernel.
 
-    x, kernel and grad are scaled tensors. `plain` has the same operands as arrays without scales. Returns a dict. Under
-    the keys "x", "kernel" and "grad" are products of this scaled tensor with plain arrays, under "both" products of two
-    scaled tensors.
+    x, kernel and grad are scaled tensors. `plain` has the same operands as arrays without scales. Returns a dict: under
+    "x", "kernel" and "grad" products of this scaled tensor with plain arrays, under "both" products of two scaled
+    tensors.
     """
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
     return {
@@ -86,7 +86,7 @@ def test_products_of_a_layer(case, layout, is_colwise):
 
 
 def swizzle(x, is_colwise):
-    """Pads a matrix of scales to whole tiles of 128 x 4, and reorders it to TransformerEngine's swizzled layout."""
+    """Pads a matrix of scales to tiles of 128 x 4, and reorders it to TransformerEngine's swizzled layout."""
     x = x.T if is_colwise else x
     rows, columns = blocks(x.shape[0], 128) * 128, blocks(x.shape[1], 4) * 4
     out = np.full(rows * columns, 7, np.uint8)
@@ -176,10 +176,7 @@ COLUMN_CASES = [*itertools.product(COLUMN_MODES, "NT", (False, True))]
 
 @pytest.mark.parametrize("mode, layout, is_colwise", sampled(COLUMN_CASES, 5, unpack=True), ids=str)
 def test_groups_of_columns(mode, layout, is_colwise):
-    """Tests tensors with ragged columns (last_dims), which can be operands in three modes.
-
-    They are lhs in modes ragged M and ragged K, and rhs in mode ragged N, with a scaled lhs.
-    """
+    """Tests ragged columns (last_dims) in lhs of ragged M and ragged K, and in rhs of ragged N with a scaled lhs."""
     x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
     shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
     shared = dataclasses.replace(shared, first_dims=None)
@@ -197,7 +194,7 @@ def test_groups_of_columns(mode, layout, is_colwise):
 
 @pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "NVFP4_1D_SCALING"])
 def test_group_offset(mode):
-    """With a group_offset, the processed groups use their own scales of x."""
+    """The processed groups use their own scales of x."""
     x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
     kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
     out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))

@@ -33,7 +33,7 @@ def to_dense(weights, experts):
     return probs, mask
 
 
-# {name: (options of TransformerEngine's router, the same options for routing_oracle.route)}
+# {name: (options of the router, the same options for routing_oracle.route)}
 ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "pre_softmax": ({"use_pre_softmax": True, "scaling_factor": 2.0}, {"pre_softmax": True, "scaling_factor": 2.0}),
@@ -115,7 +115,7 @@ combine = jax.jit(te.token_combine)
 @given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
 def test_dispatch_and_combine(case, align, with_probs):
     routing_map, probs, x = case
-    count = 40  # Enough rows for all T * 5 pairs of token and expert. A constant, so that all examples share a program.
+    count = 40  # Enough rows for all T * 5 pairs. A constant, so that all examples share a program.
     got = dispatch(x, routing_map, count, probs if with_probs else None, align_size=align)
     rows, row_probs, row_id_map, pad_offsets, sizes = got
     length = count if align is None else (count + 5 * (align - 1)) // align * align
@@ -134,7 +134,7 @@ def test_dispatch_and_combine(case, align, with_probs):
         assert (np.asarray(row_id_map[t, :n]) + offsets).tolist() == own_rows
         assert experts.tolist() == [pair_of_row[r][1] for r in own_rows]
 
-    # token_combine must not read the rows that belong to no token, so they are NaN.
+    # token_combine must not read rows that belong to no token, so they are NaN.
     results = random(length, H, seed=3)
     results[[r for r in range(length) if r not in pair_of_row]] = np.nan
     got = combine(results, row_id_map, probs if with_probs else None, pad_offsets)
@@ -181,7 +181,7 @@ def test_gradients():
 def test_sort_chunks_by_index():
     x, sizes, order = random(9, H), np.array([3, 0, 2, 3], np.uint32), np.array([2, 0, 3, 1], np.int32)
     chunks = np.split(np.arange(9), np.cumsum(sizes))
-    source_rows = np.concatenate([*(chunks[c] for c in order), chunks[4]])  # Row 8 is in no chunk, and does not move.
+    source_rows = np.concatenate([*(chunks[c] for c in order), chunks[4]])  # Row 8 is in no chunk.
     out, row_ids = jax.jit(te.sort_chunks_by_index)(x, sizes, order)
     np.testing.assert_array_equal(out, x[source_rows])
     np.testing.assert_array_equal(row_ids, np.argsort(source_rows))
@@ -220,7 +220,7 @@ def test_errors():
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("topk", [1, 3])
 def test_compute_aux_scores(score, topk):
-    """With compute_aux_scores, scores exist for all experts. Bias, groups and scaling factor do not affect them.
+    """All experts have scores. Bias, groups and scaling factor do not affect the scores.
 
     Sigmoids are divided by their sum unless topk is 1.
     """

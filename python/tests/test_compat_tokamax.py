@@ -1,7 +1,7 @@
 """Tests raggemm.compat.tokamax with the arguments that tokamax passes to an implementation.
 
-For calls that raggemm cannot compute, the implementation must raise NotImplementedError. Only then does tokamax try
-its next implementation.
+raggemm must raise NotImplementedError for calls that it cannot compute. Only then does tokamax try its next
+implementation.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def test_activation_is_applied_before_the_result_is_rounded():
     got = dot(lhs, rhs, SIZES, activation=activation)
     assert (got.dtype, dtypes) == (jnp.bfloat16, [jnp.float32])
     exact = FORM.einsum(lhs.astype(np.float64), rhs.astype(np.float64), SIZES)
-    # If products were rounded to bfloat16 before the sine, its error would be up to 2.
+    # If products were rounded to bfloat16 first, the error would be up to 2.
     np.testing.assert_allclose(np.asarray(got).astype(np.float64), np.sin(100 * exact), atol=2e-2)
 
 
@@ -82,7 +82,7 @@ def test_merged_gate_and_up(name, dtype):
     lhs, columns = LHS.astype(dtype), RHS.shape[2]
     products = FORM.einsum(lhs.astype(np.float64), merged.astype(np.float64), SIZES)
     want = moe_oracle.activated(np, GATED[name], products[:, :columns], products[:, columns:])
-    # If products were rounded to bfloat16 before the activation, errors would exceed `tolerance`.
+    # If products were rounded to bfloat16 first, errors would exceed `tolerance`.
     tolerance = 2**-8 if dtype == ml_dtypes.bfloat16 else 2e-6
     for activation, expected in ((None, want), (jnp.tanh, np.tanh(want))):
         options = {"fuse_gateup_activation": name, "activation": activation}

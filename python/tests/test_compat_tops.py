@@ -61,7 +61,7 @@ def test_devices_sum_gradients_in_the_dtype_of_the_weights(function):
     specs = {"mesh": mesh, "in_specs": (rows, PartitionSpec()), "out_specs": rows}
     product = jax.shard_map(lambda x, w: function(x, w, one), **specs)
     gradient = jax.jit(jax.grad(lambda w: product(x, w).sum()))(np.ones((1, 1, 1), np.float32))
-    np.testing.assert_array_equal(gradient, 259)  # 259 is not a bfloat16 number, so the sum was not rounded to bfloat16
+    np.testing.assert_array_equal(gradient, 259)  # 259 is not a bfloat16 number, so the sum was not rounded
 
 
 def sizes(*values):

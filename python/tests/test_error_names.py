@@ -47,7 +47,7 @@ def check_error(call, *args, message):
 def test_sizes_of_every_front_end(name):
     call, sizes = FORWARDS[name]
     check_error(call, LHS, RHS, WRONG, message=f"{sizes}: group 0")
-    # linear_transpose runs no forward call. In a gradient, the forward call would raise the error.
+    # linear_transpose runs no forward call, which would raise the error first.
     check_error(jax.linear_transpose(lambda x: call(x, RHS, WRONG), LHS), OTHER, message=f"{sizes}: group 0")
     check_error(jax.linear_transpose(lambda w: call(LHS, w, WRONG), RHS), OTHER, message=f"{sizes}: group 0")
     both = np.stack([[8, 0], WRONG]).astype(np.int32)
@@ -75,7 +75,7 @@ def lowered_text(call, *args):
 
 
 def test_names_attribute():
-    """The custom call has an attribute `names` with the argument names that differ from its own names."""
+    """The attribute `names` has the argument names that differ from those of the custom call."""
     sizes = np.array([3, 4], np.int32)
     assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in lowered_text(gmm, LHS, RHS, sizes)
     accumulated = lowered_text(functools.partial(tgmm, existing_out=RHS), LHS.T, OTHER, sizes)

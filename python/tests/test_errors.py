@@ -1,4 +1,4 @@
-"""Tests that wrong shapes and dtypes raise an error when tracing, and that wrong values raise one at run time."""
+"""Tests that wrong shapes and dtypes raise an error when tracing, and wrong values at run time."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ TRACING = [
     (lambda: forward(c=C, beta=False), TypeError, "beta: dtype is bool"),
     (lambda: forward(bias=np.ones((2, 3), np.int32)), TypeError, "bias: dtype is int32"),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=LHS[0])), TypeError, "lhs.first_dims: dtype is float32"),
-    # A wrong dtype of existing_out is a ValueError, as in megablox. All other wrong dtypes are a TypeError.
+    # A wrong dtype of existing_out is a ValueError, as in megablox.
     (lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)), ValueError,
      "existing_out: dtype is float16, must be preferred_element_type float32"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, np.float16, existing_out=RHS), ValueError, "existing_out: dtype is float32"),
@@ -72,13 +72,12 @@ TRACING = [
             lhs=GroupedTensor(np.ones((6, 2, 3)), SIZES), rhs=np.ones((2, 3, 2, 5)), contracting_dims=((1, 2), (1, 2))
         ),
         ValueError,
-        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # Both operands contract 6 elements, as 2x3 and 3x2.
+        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",
     ),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=SIZES[None])), ValueError, r"lhs.first_dims: shape is \(1, 2\)"),
     (lambda: uniform(RHS, RHS[:1]), ValueError, "group axis of rhs has 1 groups, but the group axis of lhs has 2"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=SIZES[:1]), **WGRAD), ValueError,
      "rhs.first_dims has 1 groups, but lhs.first_dims has 2"),
-    # A call that processes only some groups must have a group_offset.
     (lambda: gmm(LHS, RHS[:1], SIZES), ValueError,
      "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset names"),
     (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
@@ -174,7 +173,7 @@ RUNTIME = [
     (lambda: tgmm(LHS.T, OTHER, SIZES, group_offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
      "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3"),
-    # Gradients without a forward call are computed as a single group, so their errors name group 0.
+    # Gradients without a forward call have a single group, so their errors name group 0.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "rhs.last_dims: group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
      "rhs.last_dims: group 0 has size -1, must be at least 0"),
@@ -212,7 +211,7 @@ def test_errors_at_run_time(call, message):
 
 @pytest.mark.parametrize("has_succeeded", [False, True])
 def test_class_of_a_run_time_error(has_succeeded):
-    """JAX chooses the class of a run-time error: ValueError if the program has succeeded before, else its own class."""
+    """JAX raises ValueError if the program has succeeded before, else its own class."""
     program = jax.jit(lambda *args: gmm(*args))
     if has_succeeded:
         program(LHS, RHS, SIZES)

@@ -22,7 +22,7 @@ import moe_lm  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# A layer for quick tests. Its first, last and a middle expert have no rows.
+# A layer for quick tests.
 TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, sizes=(0, 5, 13, 0, 1, 0))
 
 
@@ -66,14 +66,11 @@ def test_moe_lm(monkeypatch, capsys):
     assert f"after 2 steps: {loss!r}" in capsys.readouterr().out
 
 
-# The tests below run tiny checkpoints. `./dev test --checkpoints` compares their results with mlx-lm.
+# Tests of tiny checkpoints. `./dev test --checkpoints` compares their results with mlx-lm.
 
 
 def logits_of(folder, parts=(12,)):
-    """Returns the logits of 12 tokens. parts: number of tokens in each call of the model.
-
-    A call uses the cache of the calls before it.
-    """
+    """Returns the logits of 12 tokens. parts: tokens in each call, which uses the cache of earlier calls."""
     files = Checkpoint(folder)
     model_config = config.parse_config(files.config)
     loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1))

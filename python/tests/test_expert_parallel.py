@@ -1,4 +1,4 @@
-"""Tests raggemm.expert_parallel, which spreads experts over devices or processes, against one device and float64."""
+"""Tests raggemm.expert_parallel on devices and processes against one device and float64."""
 
 import functools
 import os
@@ -29,7 +29,7 @@ from raggemm.expert_parallel import (
 )
 
 EXAMPLE = str(pathlib.Path(__file__).parents[1] / "examples/expert_processes.py")
-T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T is the number of tokens on all devices together
+T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # T counts the tokens of all devices
 
 
 def operands(dtype=np.float32):
@@ -115,7 +115,7 @@ def test_all_gather(check_vma):
 
 
 def test_rows_of_other_devices_are_not_used():
-    """A user's function for the experts may return NaN for rows of experts on other devices."""
+    """A user's function may return NaN for rows of experts on other devices."""
 
     def with_nan(up, down):
         def experts(rows, sizes, offset):
@@ -140,7 +140,7 @@ def test_all_reduce_of_replicated_tokens():
     ("experts_of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
 )
 def test_all_to_all_has_the_bits_of_one_device(experts_of, capacity):
-    """The argument capacity does not affect the bits, even if one expert gets more rows than the capacity."""
+    """The capacity does not affect the bits, even if one expert gets more rows."""
     got = with_gradients(
         sharded(make_layer(by_all_to_all, "expert", capacity, experts_of=experts_of), capacity is None), operands()
     )
@@ -208,7 +208,7 @@ def test_processes_over_loopback(process_count):
         least = 4 * others * mebibyte_of_tokens * (1 if algorithm == "all_gather" else top_k / process_count)
         assert all(least * 0.6 < row[2] < least * 3 for row in rows), (algorithm, least, rows)
         assert all(row[3] > 0 for row in rows)
-    # With jaxlib 0.9.2, gradients differ by 1.1e-7 from those of one device, because XLA rounds its sums differently.
+    # With jaxlib 0.9.2, gradients differ by 1.1e-7 from one device, because XLA rounds its sums differently.
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 

@@ -1,4 +1,4 @@
-"""Tests a program of each front end: lowered ahead of time, with donated operands, exported, and cached on disk."""
+"""Tests programs of each front end: lowered ahead of time, with donated operands, exported, and cached on disk."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def add_rows(c):
     return c + expected(X, W, SIZES)[0]
 
 
-# {name: (call that may write its result into the memory of c, function that computes the expected result)}
+# {name: (call that may write its result into c, function that computes the expected result)}
 ACCUMULATING = {
     "megablox.gmm": (lambda c: megablox.gmm(X, W, SIZES, existing_out=c), overwrite_rows),
     "megablox.tgmm": (lambda c: megablox.tgmm(X.T, Y, SIZES, existing_out=c), add_weights),
@@ -80,7 +80,7 @@ def test_donated_operands_are_overwritten(name):
     call, expected_result = ACCUMULATING[name]
     before = integers(3, *((G, K, N) if expected_result is add_weights else (ROWS[0], N)))
     compiled = jax.jit(call, donate_argnums=0).lower(before).compile()
-    c = jax.jit(jnp.copy)(before)  # c is the result of a program, so no other array shares its memory.
+    c = jax.jit(jnp.copy)(before)  # No other array shares the memory of a program's result.
     pointer = c.unsafe_buffer_pointer()
     out = compiled(c)
     assert out.unsafe_buffer_pointer() == pointer
@@ -89,7 +89,7 @@ def test_donated_operands_are_overwritten(name):
 
 
 def run(folder):
-    """Runs front_end_programs.py in a new process. Returns the hits and misses of JAX's compilation cache."""
+    """Runs front_end_programs.py. Returns the hits and misses of JAX's compilation cache."""
     command = [sys.executable, front_end_programs.__file__, folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

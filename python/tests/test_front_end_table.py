@@ -26,7 +26,7 @@ def tokamax_dot(lhs, rhs, sizes, **options):
     return tokamax.ragged_dot(lhs, rhs, group_sizes=sizes, **options)
 
 
-# {front end: (function, dtype of its result for bfloat16 operands by default)}
+# {front end: (function, default dtype of its result for bfloat16 operands)}
 RESULTS = {
     "ejkernel": (ejkernel.grouped_matmul, np.float32),
     "lax": (lax.ragged_dot, jnp.bfloat16),

@@ -1,4 +1,4 @@
-"""Tests derivatives: their values against numeric derivatives, their dtypes, and that no unused product is computed."""
+"""Tests derivatives: values against numeric derivatives, dtypes, and that no unused product is computed."""
 
 import functools
 
@@ -53,7 +53,7 @@ def test_second_order(name):
 
 
 def test_group_offset():
-    """Gradients of calls with a group_offset, which process a part of the groups, add up to the whole gradient."""
+    """Gradients of calls that process a part of the groups add up to the whole gradient."""
     whole = jax.jit(jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1)))(LHS, RHS)
     dlhs, drhs = [], []
     for offset in (0, 2):
@@ -63,7 +63,7 @@ def test_group_offset():
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
-    # The gradient of an lhs with last_dims is a ragged-N product, and ragged N supports no group_offset.
+    # The gradient of an lhs with last_dims is a ragged-N product, which supports no group_offset.
     for layout in ("STRIDED", "PACKED"):
 
         def columns(x, w, layout=layout):
@@ -76,7 +76,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """The gradient of existing_out is the cotangent, but 0 in the processed rows of gmm, which gmm overwrites."""
+    """The gradient is the cotangent, but 0 in the rows that gmm overwrites."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan

@@ -137,7 +137,7 @@ def test_errors_while_tracing(name):
 
 
 def test_a_wrong_size_raises_even_with_on_error_nan():
-    """With int32 results, on_error="nan" raises like on_error="raise", because int32 has no NaN."""
+    """Results are int32, which has no NaN."""
     call = jax.jit(lambda *x: raggemm.ragged_dot(*x, **S32))
     for on_error in ("raise", "nan"):
         with raggemm.options(on_error=on_error), pytest.raises(Exception, match="group_sizes"):

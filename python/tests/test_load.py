@@ -44,7 +44,7 @@ def resident_mib():
 
 
 def resident_while_calling():
-    """Makes CALLS calls from eight threads, in ten batches. Returns the MiB of resident memory after each batch."""
+    """Makes CALLS calls from eight threads. Returns the resident MiB after each of ten batches."""
     made = cases()
 
     def call(i):
@@ -61,12 +61,12 @@ def resident_while_calling():
 
 
 def test_calls_on_all_devices_at_once(capsys):
-    # Uses a new process. A process that ran other tests has much freed memory (2.8 GiB), which hides a leak.
+    # Uses a new process, because the freed memory of other tests (2.8 GiB) hides a leak.
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # If results were never freed, those of the second half of the calls would take 870 MiB.
+    # If results were never freed, the second half of the calls would take 870 MiB.
     assert resident[-1] < max(resident[:5]) + 32
 
 
@@ -88,6 +88,6 @@ sys.exit(status)
 
 
 def test_a_forked_child_can_call():
-    """After a fork, the child has none of JAX' threads. A compiled call must not need them."""
+    """A compiled call must not need JAX' threads, which the child lacks."""
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], timeout=120, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

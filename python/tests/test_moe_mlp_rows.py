@@ -27,10 +27,7 @@ def test_weights_on_the_input(gate):
 
 @pytest.mark.parametrize("out", [np.float32, jnp.bfloat16])
 def test_weighted_inputs_and_sums_are_rounded_once(out):
-    """The product of a row and its weight is rounded once, and so is a sum of rows.
-
-    255 * 3.007 is 768 in bfloat16. If the weight were rounded to 3 first, the product would be 764.
-    """
+    """255 * 3.007 is 768 in bfloat16. If the weight were rounded to 3 first, the product would be 764."""
     x = np.array([[255], [131], [3]], jnp.bfloat16)
     weights, tokens = np.float32([3.007, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
     ones = np.ones((2, 1, 1), np.float32)
@@ -88,7 +85,7 @@ def test_without_tokens_every_row_token_is_wrong(options):
     run = lambda w: case({"w_up": w}, **options)  # noqa: E731
     w = case.given["w_up"]
     results = [run, jax.grad(lambda w: run(w).sum())]
-    if jax.__version_info__ >= (0, 10):  # Before jax 0.10, XLA drops a batched call whose result has no elements.
+    if jax.__version_info__ >= (0, 10):  # Before jax 0.10, XLA drops a batched call without result elements.
         results.append(lambda w: jax.vmap(run)(w[None]))
     for result in results:
         with pytest.raises(
@@ -101,8 +98,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Most bytes that a call may need for temporaries other than sums of tokens, rows of d, and cotangents. They include 24
-# bytes for each row.
+# Most bytes of temporaries other than sums of tokens, rows of d, and cotangents. They include 24 bytes for each row.
 FIXED_BYTES = 25 << 20
 
 

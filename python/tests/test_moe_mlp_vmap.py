@@ -76,7 +76,6 @@ def test_any_batch_is_one_call(options, seed, batched, batch_weights):
 
 
 def test_batches_beyond_int32_are_grouped_gemms():
-    """A batch of more than 2^31 rows or tokens becomes grouped GEMMs."""
     values, axes, run = case(ROUTING)
     for rows, calls in ((2**31 // BATCH - 1, 1), (2**31 // BATCH, 1), (2**31 // BATCH + 1, 0), (2**30, 0)):
         row_tokens = jax.ShapeDtypeStruct((BATCH, rows), np.int32)
@@ -88,7 +87,7 @@ def test_batches_beyond_int32_are_grouped_gemms():
 
 INT32_MAX = 2**31 - 1
 ALL_IN_ONE, IS_ROW_7 = [0, 0, 30, 0, 0], np.arange(ROWS) == 7
-# {name of a test: (batched arguments, their wrong values, error if weights are shared, error if weights are batched)}
+# {name: (batched arguments, their wrong values, error if weights are shared, error if weights are batched)}
 WRONG = {
     "a size": (("group_sizes",), {"group_sizes": [[9, 0, 1, 0, 0], [0, 5, -1, 2, 0], [0, 0, 3, 0, 0]]},
         "group_sizes: group 2 has size -1", "group_sizes: group 7 has size -1"),
@@ -116,7 +115,7 @@ WRONG = {
     ("name", "batch_weights"), sampled([*itertools.product(WRONG, (False, True))], 3, unpack=True), ids=str
 )
 def test_wrong_values(name, batch_weights):
-    """A wrong value is an error. With on_error="nan", it makes the results of all problems of the batch NaN instead."""
+    """With on_error="nan", a wrong value makes the results of all problems of the batch NaN."""
     batched, changes, *messages = WRONG[name]
     values, axes, run = case(("x", *batched, *WEIGHTS * batch_weights), offset="group_offset" in changes)
     values |= {key: np.array(x, np.int32) for key, x in changes.items()}

@@ -83,7 +83,7 @@ def llama_4(p, x):
 
 
 def gpt_oss(p, x, top_k=3):
-    """Computes an expert layer of gpt-oss for a token x. Columns of gate and up alternate in w_up and b_up."""
+    """Computes the layer for a token x. Columns of gate and up alternate in w_up and b_up."""
     logits = x @ p["router"] + p["router_bias"]
     chosen = best(logits, top_k)
     out = np.zeros(H)
@@ -95,7 +95,7 @@ def gpt_oss(p, x, top_k=3):
 
 
 def gpt_oss_arrays():
-    """Returns arrays for GPT-OSS with values so large that some values of gate and up exceed the limit of 7."""
+    """Returns arrays with which some values of gate and up exceed the limit of 7."""
     params = arrays("b_up", "b_down", "router_bias")
     gate_up = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
     return params | {"w_up": 3 * gate_up}
@@ -103,7 +103,7 @@ def gpt_oss_arrays():
 
 shared_arrays = functools.partial(arrays, *SHARED)
 GROUPS = {"num_groups": 4, "group_top_k": 2}
-# {model: (function that makes params of nn.apply, further arguments, options, formula for the result of one token)}
+# {model: (function that makes params of nn.apply, further arguments, options, formula for one token)}
 FAMILIES = {
     "Qwen3-MoE": (arrays, (4,), {"pre_softmax": True, "renormalize": True}, qwen3),
     "Qwen2-MoE": (functools.partial(shared_arrays, "shared_router"), (3,), {"pre_softmax": True}, qwen2),
@@ -161,7 +161,7 @@ def transpose(w):
 
 
 def merge_gates(params, layout):
-    """Merges each w_gate into w_up and each shared_gate into shared_up, as `merged` of moe_mlp describes.
+    """Merges w_gate into w_up and shared_gate into shared_up, as `merged` of moe_mlp describes.
 
     layout: "halves" or "interleaved".
     """
@@ -255,7 +255,7 @@ LAYERS = sampled([PARAMS | NN_SHARED, PARAMS], 2)
 
 @pytest.mark.parametrize("params", LAYERS, ids=["shared", "routed"])
 def test_explicit_mesh_axes(params):
-    """With explicit mesh axes, gradients have the same values, and the gradient of tokens has the tokens' sharding."""
+    """Gradients have the same values, and the gradient of tokens has the tokens' sharding."""
     x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
     gradient = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))
     want_gradient = gradient(params, x)

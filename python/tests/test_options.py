@@ -17,7 +17,7 @@ LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 OPERANDS = LHS, RHS, SIZES
 WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
 MESSAGE = "group 2 has size 99"
-# Instruction sets that this CPU can run, the preferred one first.
+# Instruction sets of this CPU, the preferred one first.
 USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
 OTHER_DESCRIPTIONS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}
@@ -82,7 +82,7 @@ def test_executor(executor):
 
 @pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
 def test_no_stale_program_after_entering_or_leaving():
-    """No cache of JAX (of jit, eager calls, traces or lower()) returns a program lowered with other options."""
+    """Tests the caches of jit, eager calls, traces and lower()."""
     jitted = fresh_gmm()
     inner = jax.jit(lambda *x: jitted(*x) + 0)
     trace = jax.jit(lambda *x: raggemm.gmm(*x)).trace(*OPERANDS)
@@ -156,7 +156,7 @@ def test_a_backward_pass_has_the_options_of_its_lowering():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_partitioned_calls_have_the_options_of_their_lowering(axis):
-    """The partitioner divides a call when the program is compiled, after raggemm.options has ended."""
+    """The partitioner divides calls at compile time, after raggemm.options has ended."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     spec = [None, None, None]
     spec[axis] = "x"

@@ -27,7 +27,7 @@ def count_by_lowering(lowerings) -> dict[str, int]:
 
 
 def is_raggemm_result(out) -> bool:
-    """Returns true if raggemm computed `out` from POISONED. In a result of JAX, all rows are NaN."""
+    """Returns true if raggemm computed `out` from POISONED. JAX makes all rows NaN."""
     out = np.asarray(out)
     assert np.isnan(out[4:7]).all()
     return not np.isnan(out[:4]).any()
@@ -98,7 +98,7 @@ def test_other_platforms_are_lowered_by_jax(platform):
 
 
 def test_no_stale_program_after_entering_or_leaving():
-    """With the override, no cache of JAX returns a program that was lowered without it, and vice versa."""
+    """No cache of JAX returns a program lowered with another state of the override."""
     jitted = jax.jit(lax.ragged_dot)
     inner = jax.jit(lambda *x: jitted(*x) + 0)
 

@@ -37,7 +37,7 @@ def put(x, spec, on=None):
 
 
 def compiled(f, *operands):
-    """Returns the result of f and the names of its collectives. Checks that one device computes the same result."""
+    """Returns the result of f and its collectives. Checks that one device computes the same result."""
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
@@ -65,7 +65,7 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     (dlhs, drhs), collectives = compiled(
         lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
     )
-    assert collectives == {"all-reduce"}  # The all-reduce sums dlhs over the devices.
+    assert collectives == {"all-reduce"}  # Sums dlhs over the devices.
     assert dlhs.sharding.is_fully_replicated
     assert drhs.sharding.spec == along(n)
 
@@ -99,8 +99,7 @@ def test_other_shardings(transpose):
 def test_programs_of_different_calls_differ():
     """Programs of two calls differ in more than the address of their callbacks.
 
-    A later process may have the same address for another call. If nothing else differed, it would find the wrong
-    program in the cache on disk.
+    Otherwise, a later process with the same address for another call would find the wrong program in the cache on disk.
     """
 
     def program(activation, options):
@@ -131,7 +130,7 @@ def test_optional_operands_are_added_once(names):
 
 
 def test_partial_results_are_summed_before_they_are_rounded():
-    """The sum 3 * (256 + 1) + 1 is 772. If the partial sums of devices were rounded to bfloat16, 257 would be 256."""
+    """3 * (256 + 1) + 1 is 772. If the partial sums of devices were rounded to bfloat16, 257 would be 256."""
     weights = np.array([256, 1, 256, 1, 256, 1, 1, 0], ml_dtypes.bfloat16).reshape(1, 8, 1)
 
     def f(x, w):
@@ -144,7 +143,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """An axis of eight elements on four devices is sliced to six elements, which XLA may leave on all four devices."""
+    """An axis of eight elements on four devices is sliced to six, which XLA may leave on all four."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
@@ -153,7 +152,7 @@ def test_axes_that_the_devices_do_not_divide_evenly(axis):
     if axis == 2 and jax.__version__ == "0.9.2":
         return  # jax 0.9.2 cannot name the sharding of a slice of six of eight columns, even without gmm
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    # With jax 0.8.1, the result is sharded over two devices, which have three columns each.
+    # With jax 0.8.1, each of two devices has three columns of the result.
     assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 

@@ -21,8 +21,7 @@ K = 300
 LHS, RHS, CT = random(30, K), random(4, K, 40, seed=1), random(30, 40, seed=2)
 GROUP = np.repeat(np.arange(4), SIZES)
 
-# Limits of the relative RMS error of each precision. For comparison, it is 2e-3 for bfloat16 operands, and 1e-7 for
-# products in float32.
+# Limits of the relative RMS error. For comparison, it is 2e-3 for bfloat16 operands, and 1e-7 for products in float32.
 MAX_ERROR = {X3: 1e-5, X6: 4e-7}
 MIN_ERROR = {X3: 1e-6, X6: 1e-9}
 

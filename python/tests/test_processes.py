@@ -41,7 +41,7 @@ def test_with_nan_the_program_continues():
 
 @pytest.mark.parametrize("seconds", [60])
 def test_by_default_the_message_precedes_xlas_timeout(seconds):
-    """raggemm prints its message at once, before XLA's. XLA (jaxlib 0.10.2) warns after 20 s and exits after 60 s."""
+    """raggemm prints its message at once. XLA (jaxlib 0.10.2) warns after 20 s and exits after 60 s."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True) as process:
         watchdog = threading.Timer(seconds, process.kill)
         watchdog.start()
@@ -146,10 +146,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_override_is_tried_with_an_untested_jax(change):
-    """With an untested jax, enabling the override first runs trial products.
-
-    If a trial fails, an error is raised. If all trials pass, a warning is printed.
-    """
+    """Enabling the override runs trial products. A failed trial is an error. If all pass, a warning is printed."""
     code, message = CHANGES[change]
     done = subprocess.run([sys.executable, "-c", UNTESTED_JAX.format(change=code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

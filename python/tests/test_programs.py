@@ -45,7 +45,7 @@ def test_jaxpr_and_hlo_are_readable():
 
 
 def test_checkpoint_policy():
-    """The policy grouped_gemm_saveable saves only results of grouped GEMMs, so the backward pass recomputes dots."""
+    """grouped_gemm_saveable saves only results of grouped GEMMs, so the backward pass recomputes dots."""
     square = random(K, K)
 
     def loss_of_rows(x, w):

@@ -29,7 +29,7 @@ from quantized_formats import (
 )
 from raggemm import dequantize, fake_quantize, quantize, quantize_nvfp4
 
-pytestmark = pytest.mark.usefixtures("emitters")  # Emitters round to float4_e2m1fn correctly.
+pytestmark = pytest.mark.usefixtures("emitters")
 
 CASES = [
     ({}, (3, 1, 5), None),
@@ -47,7 +47,7 @@ jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dty
 def check_elements(x, q, name):
     """Checks that each element of q is the number of its type that is nearest to x / scale.
 
-    Unless the scales are float8_e8m0fnu, x / scale may be rounded to float32 first.
+    x / scale may be rounded to float32 first, unless scales are float8_e8m0fnu.
     """
     quotients = np.float64(x) / broadcast_blocks(np.float64(q.scale), x.shape)
     got = np.asarray(q.data, np.float64)
@@ -109,7 +109,7 @@ def test_quantize(name, case, scale, seed, zero, bound, dtype):
 
 @pytest.mark.parametrize("name", [n for n in (*INTEGERS, *FLOATS) if n not in UNSIGNED])
 def test_ties_and_their_neighbours(name):
-    """Ties between two values of the dtype, and the float32 numbers next to ties, are rounded to it in one step."""
+    """Ties, and the float32 numbers next to ties, are rounded in one step."""
     values = magnitudes(name)
     ties = np.float32((values[1:] + values[:-1]) / 2)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), values])

@@ -15,7 +15,7 @@ from quantized_modes import SIZES
 from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 
-# docs/ is in a folder above the tests. `./dev test --wheel` copies the tests elsewhere, and docs/ with them.
+# docs/ is in a folder above the tests, also if `./dev test --wheel` copies them elsewhere.
 PAGE = next(page for folder in pathlib.Path(__file__).parents if (page := folder / "docs/quantized.md").exists())
 CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
@@ -106,10 +106,10 @@ def run_nn(x, **weights):
 
 
 def product_by_mlps(run, is_gated):
-    """Returns a function of (mode, lhs, rhs) that computes the grouped product lhs @ rhs by MLPs.
+    """Returns a function of (mode, lhs, rhs) that computes lhs @ rhs by MLPs.
 
-    An MLP gives relu(y), and relu(y) - relu(-y) is y. The result is the mean of the products by an MLP with rhs as
-    w_up, one with rhs as w_down and, if is_gated, one with rhs as w_gate.
+    An MLP gives relu(y), and relu(y) - relu(-y) is y. The result is the mean over MLPs with rhs as w_up, as w_down and,
+    if is_gated, as w_gate.
     """
 
     def call(_, lhs, rhs):
@@ -165,7 +165,7 @@ def operands(kind, quantized_sides, dtype, mode):
             given.append(q.floats(mode, side))
             values.append(given[-1].astype(np.float64))
             continue
-        # Front ends that quantize by a dtype or a rule compute one scale per column of rhs for all experts.
+        # Front ends that quantize by a dtype or a rule share the scale of a column of rhs among experts.
         shared = (0, 1) if kind in ("dtype", "rule") and side == 1 else None
         data, scale, value = q.operand(dtypes[side], mode, side, seed=3 + side, shared=shared)
         if kind in ("dtype", "rule") or (kind == "rhs_scale" and side == 0):

@@ -107,7 +107,7 @@ def test_tangents_of_quantized_data_are_float0_or_zero(x64):
 
 
 def test_float8_e8m0fnu_scales_are_constants():
-    """Scales in float8_e8m0fnu have no derivative. JAX's zero tangent is NaN in this format, which has no zero."""
+    """JAX's zero tangent is NaN in float8_e8m0fnu, which has no zero."""
     w = tensor(jnp.float4_e2m1fn, (G, K, N), (G, 1, N), jnp.float8_e8m0fnu)
     tangents = LHS, jnp.zeros_like(w.scale)
     value, tangent = jax.jvp(lambda x, s: gmm(x, QuantizedTensor(w.data, s), SIZES), (LHS, w.scale), tangents)
@@ -139,8 +139,7 @@ def test_ejkernel_scales(dtype, blocks):
         want, magnitude = q.product("M", LHS, values)
         bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
         near(out, want + bias, magnitude + np.abs(bias))
-        # The product for dlhs contracts N, and each column has its own scales. So scales multiply elements, and the
-        # scaled elements may be rounded.
+        # The product for dlhs contracts N, along which scales differ. So elements are scaled, and may then be rounded.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
         products, magnitudes = (
             f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs)

@@ -1,4 +1,4 @@
-"""Tests QuantizedTensors, and arrays of quantized types without scales, in compat.lax and in overridden jax.lax."""
+"""Tests QuantizedTensors, and quantized types without scales, in compat.lax and in overridden jax.lax."""
 
 import functools
 import itertools
@@ -54,10 +54,10 @@ UNSCALED_CASES = [*itertools.product((ml_dtypes.bfloat16, np.float32), DTYPES)]
 
 @pytest.mark.parametrize(("lhs_dtype", "dtype"), sampled(UNSCALED_CASES, 5, unpack=True), ids=str)
 def test_unscaled_elements_with_floats(lhs_dtype, dtype):
-    """Tests an rhs with a quantized dtype and no scales. The result has the dtype of jax.lax's result.
+    """The result has the dtype of jax.lax's result.
 
-    The bits are those of raggemm.ragged_dot with QuantizedTensor(rhs). The rows of rhs have N - 1 = 31 elements, so
-    rows of 4-bit elements end within a byte.
+    The bits are those of raggemm.ragged_dot with QuantizedTensor(rhs). With N - 1 = 31 columns, rows of 4-bit elements
+    end within a byte.
     """
     lhs, rhs = LHS.astype(lhs_dtype), q.elements(dtype, (G, K, N - 1), 1)[0]
     jax_result = jax.lax.ragged_dot(lhs, rhs, SIZES)

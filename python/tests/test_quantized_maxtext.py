@@ -34,7 +34,7 @@ def fake_quantized(x, name, axes, bound=None):
     return codes * scale
 
 
-# A large tolerance: raggemm and the reference may round a quotient close to a tie to different neighbors.
+# A large tolerance: raggemm and the reference may round a quotient near a tie differently.
 near = functools.partial(q.near, relative=2e-3)
 
 
@@ -73,7 +73,7 @@ def test_rules(case, transpose):
     axes = ((0, 1), (0, 1, 2)) if one_scale else (1, (0, 1))
     left, right = fake_quantized(lhs, act, axes[0], bound), fake_quantized(rhs, weight, axes[1], bound)
     near(out, *q.product("M", left, right))
-    # The gradient of one operand multiplies the cotangent by the scales of the other operand, and then quantizes it.
+    # A gradient multiplies the cotangent by the scales of the other operand, and then quantizes it.
     scales = []
     for x, name, shared in ((lhs, act, axes[0]), (rhs, weight, axes[1])):
         largest = np.abs(x).max(shared, keepdims=True) if bound is None else np.full((1,) * x.ndim, bound)
@@ -113,7 +113,7 @@ def test_other_calibrations(method, factor):
 def test_quantized_weights_are_gathered():
     """Each of two devices has half of the columns of rhs, and gathers the other half.
 
-    Both devices compute gradients for all columns, and each device gets the sums for its own columns.
+    Both devices compute gradients for all columns, and each gets the sums for its own columns.
     """
     rule = Rule(act_qtype="int8", weight_qtype="int8", bwd_qtype="int8", weight_calibration_method="fixed,-4,4")
     options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_tokamax_backend": True}

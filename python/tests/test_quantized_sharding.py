@@ -26,7 +26,7 @@ def mesh(*shape, kind=AxisType.Auto):
 def shard(x, spec, on=None):
     """Shards the arrays of the tensor x by `spec`.
 
-    Arrays of another rank than x.ndim stay whole, and so do axes that the devices do not divide evenly.
+    Arrays of another rank than x.ndim and axes that devices do not divide evenly stay whole.
     """
     on = on or mesh()
 
@@ -73,7 +73,7 @@ def test_scales_and_zero_points_are_sharded_with_their_weights(shape, partitioni
 
 @pytest.mark.parametrize("shape, axis", [((G, 2, N), "k"), ((G, 1, 2), "n"), ((G, 4, 2), "n"), ((1, 2, 2), "k")])
 def test_blocks_are_not_split(shape, axis, partitioning):
-    """Two blocks cannot be divided over four devices. The weights are gathered, and the result has the same bits."""
+    """Two blocks cannot be divided over four devices, so the weights are gathered."""
     w = weights(shape, jnp.uint8, zero=True)
     out, collectives = compiled(product, LHS, shard(w, SPECS[axis]))
     assert "all-gather" in collectives
@@ -81,7 +81,7 @@ def test_blocks_are_not_split(shape, axis, partitioning):
 
 
 def test_bytes_are_not_split(partitioning):
-    """Columns are gathered if each of four devices would have three 4-bit elements per row, one and a half bytes."""
+    """Columns are gathered if each device would have three 4-bit elements per row, one and a half bytes."""
     w = tensor(jnp.int4, (G, K, 12), (G, 1, 12))
     for axis, collectives in (("n", {"all-gather"}), ("k", {"all-reduce"})):
         out, found = compiled(product, LHS, shard(w, SPECS[axis]))

@@ -57,7 +57,7 @@ def test_route(name):
 
 @pytest.mark.parametrize("name", sampled(ROUTERS, 3))
 def test_gradient_of_logits(name):
-    """The choice of experts is a step function and adds nothing to the gradient."""
+    """The choice of experts adds nothing to the gradient."""
     options, oracle_options = ROUTERS[name]
     target = random(T, 4, seed=2)
     got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **options)[0] * target).sum()))(LOGITS)
@@ -68,11 +68,7 @@ def test_gradient_of_logits(name):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """Tests tied scores and tied sums of scores.
-
-    Logits are not negative. With negative logits, rounding could break the tie of two sums, because the sigmoids of x
-    and -x add up to 1.
-    """
+    """No logit is negative: the sigmoids of x and -x add up to 1, so rounding could break the tie of two sums."""
     oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)
     logits = rng.integers(0, 3, (T, E)).astype(np.float32)
@@ -86,7 +82,7 @@ def test_ties_go_to_the_lower_index(seed, name):
 
 
 def test_experts_of_other_groups_are_never_chosen():
-    """An expert in a chosen group precedes all experts of other groups, even if its logit is -infinity."""
+    """An expert in a chosen group precedes experts of other groups, even if its logit is -infinity."""
     logits = np.full((1, 6), -np.inf, np.float32)
     logits[0, [2, 4]] = 3.0, 2.0
     weights, experts = raggemm.route(logits, 3, num_groups=3, group_top_k=2)
@@ -118,7 +114,7 @@ def test_no_tokens():
 def loss_in_float64(logits, experts, score):
     """Computes the loss by equation 4 of the Switch Transformer: E * sum over experts of share * mean probability.
 
-    E is the number of experts, and share is the share of the tokens that an expert gets.
+    E is the number of experts, and share is an expert's share of the tokens.
     """
     tokens, k = np.shape(experts)
     scores = oracle.softmax(logits) if score == "softmax" else oracle.sigmoid(logits)

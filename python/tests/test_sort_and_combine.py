@@ -62,7 +62,7 @@ def test_no_pairs(shape):
 
 
 def combine_in_float32(rows, tokens, num_tokens, weights, count):
-    """Returns the result of combine, computed with one float32 fma per row, in order. Products are exact in float64."""
+    """Computes combine with one float32 fma per row, in order. Products are exact in float64."""
     out = np.zeros((num_tokens, rows.shape[1]), np.float32)
     for r in range(count):
         out[tokens[r]] = (out[tokens[r]] + float(weights[r]) * rows[r].astype(np.float64)).astype(np.float32)
@@ -71,7 +71,7 @@ def combine_in_float32(rows, tokens, num_tokens, weights, count):
 
 @st.composite
 def sums(draw):
-    """Draws rows, their tokens and weights, and group sizes. Rows that are in no group are NaN."""
+    """Draws rows, tokens, weights and group sizes. Rows in no group are NaN."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     sizes = rng.multinomial(draw(st.integers(0, 18)), np.ones(G) / G).astype(np.int32)
     tokens = rng.integers(0, T, 18).astype(np.int32)
@@ -103,7 +103,7 @@ def test_derivatives():
 
 
 def test_without_weights_and_sizes():
-    """Rows whose token is outside of [0, num_tokens) are skipped, even if they are NaN. Sums start at +0."""
+    """Rows of tokens outside of [0, num_tokens) are skipped, even NaN rows. Sums start at +0."""
     rows = np.array([[1, -0.0], [np.nan, np.nan], [2, -0.0], [np.nan, 1], [4, -0.0]], np.float32)
     tokens = np.array([1, -1, 1, 3, 0], np.int32)
     for run in (jitted_combine, raggemm.combine):
@@ -156,7 +156,7 @@ def test_order_of_slots(sums, seed):
 
 
 def test_a_new_chain_begins_after_256_rows():
-    """Every 256 rows of a token are one accumulation chain. Chains are added in order."""
+    """Chains are added in order."""
     weights = np.random.default_rng(5).normal(size=600).astype(np.float32)
     chains = [
         combine_in_float32(np.ones((n, 1)), np.zeros(n, int), 1, w, n)

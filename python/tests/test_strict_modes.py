@@ -1,4 +1,4 @@
-"""Tests that results and gradients of every public function have the same bits in JAX's strict modes as without."""
+"""Tests that JAX's strict modes do not change the bits of any public function and its gradients."""
 
 import contextlib
 import functools
@@ -27,14 +27,14 @@ PROMOTION = (
 # {mode: (context managers that enable it, True if calls in it are compiled by jit)}
 # - x64: adds jax_enable_x64 to strict promotion, which then also finds operations that mix int32 and int64.
 # - tracers: compiled, because outside of jit transfer_guard refuses x[0] and x + 1, which move numbers to the device.
-# - debug_nans: not compiled, because JAX checks each operation for NaN outside of jit, but only the results inside.
+# - debug_nans: not compiled, because inside of jit JAX checks only the results for NaN.
 MODES = {
     "promotion": (PROMOTION, True),
     "x64": ((functools.partial(jax.enable_x64, True), *PROMOTION), True),
     "tracers": ((jax.checking_leaks, functools.partial(jax.transfer_guard, "disallow")), True),
     "debug_nans": ((functools.partial(jax.debug_nans, True),), False),
 }
-# Prefixes of functions whose integer results have 64 bits if jax_enable_x64 is set, as in the libraries they replace.
+# Prefixes of functions with 64-bit integer results under jax_enable_x64, as in the libraries they replace.
 WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
 
 
@@ -43,10 +43,7 @@ def is_array(x) -> bool:
 
 
 class Program:
-    """A call of public_calls.py as a function of two dicts of device arrays.
-
-    `primals` has the arrays that are differentiated, and `others` the other arrays.
-    """
+    """A call of public_calls.py as a function of two dicts of arrays: differentiated `primals`, and `others`."""
 
     def __init__(self, call: Call):
         self.call = call
@@ -57,7 +54,7 @@ class Program:
         self.others = {i: x for i, x in arrays.items() if i not in self.primals}
 
     def results(self, primals, others):
-        """Returns two dicts: the results that are differentiated, and the other results."""
+        """Returns the results that are differentiated, and the other results."""
         given = self.fixed | others | primals
         out = self.call.function(**jax.tree.unflatten(self.tree, [given[i] for i in range(len(given))]))
         leaves = dict(enumerate(jax.tree.leaves(out)))
@@ -65,7 +62,7 @@ class Program:
         return differentiable, {i: x for i, x in leaves.items() if i not in differentiable}
 
     def run(self, primals, others):
-        """Returns the results of the program. Also returns the gradients of primals, unless primals is empty."""
+        """Returns the results, and the gradients of primals unless primals is empty."""
         if not primals:
             return self.results(primals, others)
         out, pull, other_results = jax.vjp(lambda primals: self.results(primals, others), primals, has_aux=True)

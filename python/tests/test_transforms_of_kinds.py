@@ -17,7 +17,7 @@ DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
 
 
 def parametrize_kinds(step=1, turn=0, selected=KINDS):
-    """Parametrizes a test by kind. `./dev test` runs only the kinds in CORE[turn::step] of kinds.py."""
+    """Parametrizes a test by kind. step, turn: see kinds.parameters."""
     return pytest.mark.parametrize("kind", parameters(selected, step, turn), ids=str)
 
 
@@ -41,7 +41,7 @@ def comparison(kind: Kind):
 
 
 def split_leaves(arrays):
-    """Returns the arrays of a pytree that have derivatives, and a function that puts such arrays back into it."""
+    """Returns the arrays of a pytree that have derivatives, and a function that puts them back."""
     leaves, tree = jax.tree.flatten(arrays)
 
     def rebuild(primals):
@@ -141,7 +141,7 @@ def test_derivatives(kind):
 
 
 def batched_subsets(arrays):
-    """Yields lists that say for each array of a pytree if it is batched: first one array at a time, then all."""
+    """Yields lists of flags, true for batched arrays: first one array at a time, then all."""
     count = len(jax.tree.leaves(arrays))
     yield from ([i == j for j in range(count)] for i in range(count))
     yield [True] * count
@@ -286,7 +286,7 @@ def mesh(kind=AxisType.Auto):
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 @parametrize_kinds(3, 0)
 def test_data_parallel(kind, check_vma):
-    """The gradient of shared weights is summed over the devices once."""
+    """Gradients of shared weights are summed over the devices once."""
     shared, rebuild = split_leaves({name: x for name, x in kind.arrays.items() if name.startswith("w")})
     batch = {name: x for name, x in stack_problems(kind.arrays, kind.other).items() if not name.startswith("w")}
 
@@ -311,10 +311,7 @@ def test_data_parallel(kind, check_vma):
 
 
 def shard(x, axis, devices):
-    """Shards the arrays in x along an axis.
-
-    Does not shard PackedWeights, odd extents, or arrays whose rank is not that of x.
-    """
+    """Shards the arrays in x along an axis, except PackedWeights, odd extents, and arrays of another rank than x."""
 
     def place(a):
         is_sharded = np.ndim(a) == x.ndim and a.shape[axis] % 2 == 0 and not isinstance(x, PackedWeights)

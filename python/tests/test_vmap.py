@@ -69,7 +69,7 @@ def test_tgmm_in_every_combination(is_batched):
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_vmap_copies_no_weights(transpose):
-    """A vmap of gmm over rows or weights, and the gradient of such a vmap, copy no array as large as the weights."""
+    """Tests vmaps over rows or weights, and their gradients."""
     weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
 
     def loss(lhs, rhs, sizes):
@@ -87,7 +87,7 @@ def test_vmap_copies_no_weights(transpose):
 
 
 def test_weight_gradient_of_batched_offsets_is_rounded_once():
-    """The sum of three gradients of 257 is 772 in bfloat16. Each 257 alone would round to 256."""
+    """The sum of three gradients of 257 is 772 in bfloat16 (771 rounded). Each 257 alone would round to 256."""
     weights, rows = np.ones((1, 1, 1), ml_dtypes.bfloat16), np.ones((BATCH, 1, 1), ml_dtypes.bfloat16)
 
     def f(weights):
@@ -95,7 +95,7 @@ def test_weight_gradient_of_batched_offsets_is_rounded_once():
 
     (gradient,) = jax.vjp(f, weights)[1](jnp.full((BATCH, 1, 1), 257, jnp.float32))
     assert gradient.dtype == jnp.bfloat16
-    assert gradient.item() == 772  # 772 is the bfloat16 number that is nearest to 771
+    assert gradient.item() == 772
 
 
 def test_empty_batch():

@@ -95,7 +95,7 @@ ODD_VALUES = {
     "quantized": QuantizedTensor(BYTES),
     "packed": PACKED,
 }
-# {argument: another argument that its error may name instead, because the two do not fit together}
+# {argument: another argument that its error may name, because the two do not fit together}
 OTHER_NAMES = {"row_tokens": "row_weights", "x": "block", "num_groups": "groups", "experts": "function"}
 UNUSED = ("tiling", "interpret", "maybe_quantize_lhs", "zero_initialize", "acc_dtype", "v2_tile_info")
 
@@ -117,7 +117,7 @@ def test_errors_name_the_argument(function):
             assert kind != "object" or name in UNUSED, name
 
 
-# Calls with arrays of two 4-bit elements per byte, which raggemm refuses. One axis has half of the expected extent.
+# Calls with two 4-bit elements per byte, which raggemm refuses. One axis has half of the expected extent.
 
 SCALE = np.ones((1, 1, 8), np.float32)
 HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)

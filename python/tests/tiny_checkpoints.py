@@ -1,4 +1,4 @@
-"""Writes tiny checkpoints with random weights, with the names and layouts of each family of models."""
+"""Writes tiny checkpoints with random weights in the layouts of each family of models."""
 
 import json
 import pathlib
@@ -107,7 +107,7 @@ CONFIGS = {
 
 
 def random_tensors(configuration: dict, seed: int) -> dict[str, np.ndarray]:
-    """Returns a random value for each tensor that the example's loader reads for this configuration."""
+    """Returns random values for the tensors that the example's loader reads."""
     files = RandomFiles("F32", seed, keep=True)
     loader = Loader(files, config.parse_config(configuration), np.float32)
     loader.embedding_and_head()
@@ -181,7 +181,7 @@ def _dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def dequantized(configuration: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
-    """Returns the configuration and the tensors of the same model without quantization, with weights in float32."""
+    """Returns the configuration and the tensors of the same model with weights in float32."""
     stored, out = configuration["quantization_config"], {}
     parts = (".qzeros", ".scales", ".weight_scale_inv", "_scales")
     for name, x in tensors.items():

@@ -1,4 +1,4 @@
-"""Chooses the XLA flags for tests. Omits flags that the installed jaxlib does not know, as they abort the process."""
+"""Chooses XLA flags for tests. Omits flags that jaxlib does not know, which abort the process."""
 
 import functools
 import importlib.metadata
@@ -11,7 +11,7 @@ EMITTERS = "xla_cpu_use_fusion_emitters"
 
 @functools.cache
 def knows(flag: str) -> bool:
-    """Returns true if jaxlib knows the flag. Tries the flag in another process, which takes a tenth of a second."""
+    """Returns true if jaxlib knows the flag. Tries the flag in another process, in a tenth of a second."""
     program = "from jaxlib import xla_client; xla_client.make_cpu_client()"
     environment = os.environ | {"XLA_FLAGS": f"--{flag}=true"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

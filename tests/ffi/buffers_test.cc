@@ -1,5 +1,5 @@
-// Tests calls with invalid buffers: wrong types, shapes, addresses, workspaces, and buffers that overlap. The memory of
-// each buffer lies between unmapped pages, so an access beyond it ends the process.
+// Tests calls with wrong types, shapes, addresses and workspaces, and with overlapping buffers. The memory of each
+// buffer lies between unmapped pages, so an access beyond it ends the process.
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,8 +21,8 @@ int64_t Elements(const host::Buffer& buffer) {
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
 // Spoils each buffer of each custom call, one at a time, and expects an error with these texts. `spoil` makes a buffer
-// invalid, or returns false if this is impossible. If `named`, the error must name the spoilt buffer. If not, the error
-// may name another operand that does not fit the spoilt buffer.
+// invalid, or returns false if this is impossible. If `named`, the error must name the spoilt buffer, otherwise it may
+// name another operand that does not fit.
 void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                          bool named = true) {
   for (const Target& target : AllTargets()) {
@@ -83,7 +83,7 @@ TEST(ShapesTest, HugeDimsAreRefused) {
     ExpectEachIsRefused(
         [&](host::Buffer& b) {
           const bool workspace = b.dtype == XLA_FFI_DataType_S64 && b.dims.size() == 1 && b.dims[0] > 5;
-          // A workspace that is too large is no error.
+          // Too large a workspace is no error.
           if (b.dims.empty() || (workspace && dim < kHighest / 8)) return false;
           b.dims[0] = dim;
           return true;
@@ -131,8 +131,8 @@ TEST(AddressesTest, TheEndOfTheAddressSpaceIsRefused) {
       {"exceed the address space"});
 }
 
-// Covers each pair of a result and another buffer, in two positions. Either both begin at the same address, or the
-// result begins at the last element of the other buffer.
+// Covers each pair of a result and another buffer. Both begin at the same address, or the result begins at the last
+// element of the other buffer.
 TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
@@ -149,8 +149,7 @@ TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
           other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
-          // The error may name a third buffer and only one of these two, if the larger one also overlaps the third
-          // buffer.
+          // The error may name only one of the two if the larger one also overlaps a third buffer.
           const host::Error error = call->Execute(&pool);
           EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
           const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };

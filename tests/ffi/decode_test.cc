@@ -62,7 +62,7 @@ TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
   void* mapping = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapping, MAP_FAILED);
   char* begin = static_cast<char*>(mapping) + -reinterpret_cast<uintptr_t>(mapping) % kHugePage;
-  // Returns true if the mapping at the address has the flag "hg", by which Linux shows that huge pages were advised.
+  // Returns true if the mapping at the address has Linux' flag "hg": huge pages were advised.
   const auto is_advised = [](const char* address) {
     std::ifstream maps("/proc/self/smaps");
     bool inside = false;

@@ -41,8 +41,8 @@ Struct Parsed(const std::string& json) {
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// Runs `body` in a new process, and returns its result. There, of RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR,
-// only those in `variables` are set. The plugin reads the variables once, so only such processes load it.
+// Runs `body` in a new process, and returns its result. Unsets RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR, then
+// sets `variables`. The plugin reads the variables once, so only such processes load it.
 std::string RunWith(const Variables& variables, absl::FunctionRef<std::string()> body) {
   return InChild(30, [&] {
     for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);

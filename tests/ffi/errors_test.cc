@@ -1,4 +1,4 @@
-// Tests errors of the plugin. buffers_test.cc covers errors of buffers, and sizes_test.cc those of group sizes.
+// Tests errors of the plugin, except errors of buffers (buffers_test.cc) and of group sizes (sizes_test.cc).
 #include <functional>
 #include <memory>
 #include <string>
@@ -91,8 +91,7 @@ void ExpectErrors(absl::Span<const BadCall> table) {
 
 TEST(BadCallTest, Operands) { ExpectErrors(kBadOperands); }
 
-// A call with an invalid attribute fails. The stage INSTANTIATE, which XLA runs when it compiles, fails with the same
-// message.
+// The stage INSTANTIATE, which XLA runs when it compiles, fails with the same message as the call.
 TEST(BadCallTest, Attributes) {
   ExpectErrors(kBadAttributes);
   for (const BadCall& bad : kBadAttributes) {

@@ -1,5 +1,4 @@
-// Tests the bits of results, and the attributes, of the custom calls for expert MLPs. handlers_test.cc has random
-// calls.
+// Tests the bits and the attributes of the custom calls for expert MLPs. handlers_test.cc has random calls.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -30,8 +29,7 @@ TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
-// A matrix with 64 columns has a single column block. So the layout COLUMN_BLOCKS stores it with the same bytes as a
-// row-major matrix, and the same weights serve for both layouts.
+// A matrix with 64 columns has a single column block, so COLUMN_BLOCKS stores the same bytes as a row-major layout.
 TEST(MoeMlpCall, TakesColumnBlocksOfUpAndOfDown) {
   for (const bool up : {false, true}) {
     for (const bool down : {false, true}) {

@@ -1,5 +1,5 @@
-// Tests the attribute on_error with calls that fail. With RAISE, a call returns the error to XLA. With LOG it also
-// writes the error to stderr. With NaN it writes the error to stderr, fills out with NaN and succeeds.
+// Tests the attribute on_error. With RAISE, a call returns its error to XLA. With LOG it also writes the error to
+// stderr. With NaN it writes the error to stderr, fills out with NaN and succeeds.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -37,8 +37,8 @@ CallOutcome RunWith(PluginCall& call, const std::string& on_error, host::TaskRun
   return {std::move(error), testing::internal::GetCapturedStderr()};
 }
 
-// The error that SpoilSizes causes. It changes the last of five group sizes from 2 to 5. Then the sum of the sizes is
-// 18, but out has only 17 rows.
+// The error that SpoilSizes causes by changing the last of five group sizes from 2 to 5. The sum of the sizes is 18,
+// but out has only 17 rows.
 constexpr char kTooLarge[] = "group 4 has size 5 and starts at 13, which exceeds the extent 17";
 
 void SpoilSizes(PluginCall& call) {
@@ -107,9 +107,8 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
   }
 }
 
-// With on_error NaN, a call still fails if its program is wrong, because such a program fails on every device. A call
-// also fails if out overlaps an input, because the NaN would overwrite the input. The last row of kWrong has an overlap
-// of out with rhs, but the message is that of the null lhs, which is checked first.
+// NaN would hide a program error that occurs on every device, or overwrite an input that overlaps out. The last row of
+// kWrong has an overlap of out with rhs, but the message is that of the null lhs, which is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
@@ -145,7 +144,6 @@ TEST(OnErrorTest, NaNIsWrittenForEveryErrorOfDataAndShapes) {
   }
 }
 
-// A call for a pool that the caller lacks fails even with on_error NaN.
 TEST(OnErrorTest, NaNIsNotWrittenIfTheMachineLacksSomething) {
   PluginCall call(EveryOperand());
   call.call().attributes["executor"] = std::string("POOL");
@@ -180,8 +178,7 @@ TEST(OnErrorTest, ExceptionsAreErrorsToo) {
   }
 }
 
-// If out is invalid or overlaps another buffer, on_error NaN does not write NaN. It acts like LOG: writes the error to
-// stderr and returns it.
+// If out is invalid or overlaps another buffer, on_error NaN acts like LOG.
 TEST(OnErrorTest, NaNIsNotWrittenIfOutIsUnsound) {
   static float elsewhere[17 * 12];
   const std::pair<const char*, std::function<void(host::Call&)>> kUnsound[] = {

@@ -1,4 +1,4 @@
-// Tests raggemm_record_plans, which starts or stops the recording of plans, and raggemm_take_plans, which returns them.
+// Tests raggemm_record_plans, which starts or stops recording, and raggemm_take_plans, which returns the plans.
 #include <cstdint>
 #include <string>
 #include <vector>

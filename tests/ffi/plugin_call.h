@@ -26,7 +26,7 @@ inline const host::Plugin& ThePlugin() {
   return *plugin;
 }
 
-// Returns the plan of the call in a frame as text, or the message of the error if the call is invalid.
+// Returns the plan of the call in a frame as text, or the error message if the call is invalid.
 inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   char* text = ThePlugin().plan_text(frame);
   std::string copy = text;
@@ -34,8 +34,8 @@ inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   return copy;
 }
 
-// Returns a problem of mode ragged M with c, bias, alpha, beta and group_offset. It has groups 0 to 4, and processes
-// groups 1 to 3. The last two of its 17 rows are in no group.
+// Returns a ragged-M problem with c, bias, alpha, beta and group_offset. It processes groups 1 to 3 of five. The last
+// two of its 17 rows are in no group.
 inline ProblemSpec EveryOperand() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
@@ -60,7 +60,7 @@ inline ProblemSpec EveryOperandOfExperts() {
   return spec;
 }
 
-// A call of the plugin that a test may spoil, that is, make invalid.
+// A call of the plugin that a test may spoil (make invalid).
 class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;

@@ -36,7 +36,7 @@ ProblemSpec PoolSpec() {
           .beta = true};
 }
 
-// A thread pool that starts each task 30 ms after it was scheduled, on a new thread.
+// A pool that starts each task on a new thread, 30 ms after it was scheduled.
 class LatePool : public host::TaskRunner {
  public:
   ~LatePool() override {
@@ -127,7 +127,7 @@ TEST(PoolsTest, EveryExecutorIsRightOnEachPool) {
   EXPECT_EQ(host::LiveErrors(), 0);
 }
 
-// Tasks of a call that start after its end must do nothing, because its buffers and frame no longer exist.
+// Late tasks must do nothing, because the buffers and the frame of their call no longer exist.
 TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   const Deadline deadline(20);
   const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));

@@ -1,9 +1,8 @@
 // Tests the guarantee of raggemm/grouped_gemm.h: the bits of a result do not depend on the ISA, the executor, the
 // number of threads, or the threads' floating point flags.
 //
-// The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, whose checksums were
-// recorded with scalar code on one thread. Other tests compare results with those of the oracle, which computes each
-// row and group alone.
+// The results of edge.textproto and formats.textproto are compared with proto/cases/checksums.txt, recorded with scalar
+// code on one thread. Other tests compare with the oracle, which computes each row and group alone.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -183,8 +182,7 @@ class HostileRunner : public host::TaskRunner {
   ThreadedPool pool_;
 };
 
-// Number of threads of an OpenMP team: the caller and one helper. OpenMP keeps the helper for the next team of this
-// size.
+// Threads of an OpenMP team: the caller and one helper, which OpenMP keeps for the next team of this size.
 constexpr int kTeam = 2;
 #ifdef _OPENMP
 constexpr int kHelpersOfTeam = kTeam - 1;
@@ -205,7 +203,7 @@ int HostileThreadsOfTeam() {
 }
 
 TEST(FloatingPointFlags, HaveNoEffectAndStayOnEveryThread) {
-  Cases();  // Makes the cases while this thread has its usual float mode, because the mode changes below.
+  Cases();  // Makes the cases before the float mode of this thread changes.
   const uint64_t usual = ThreadMode();
   std::atomic<int> changed = 0;
   auto pool = std::make_unique<HostileRunner>(4, changed);

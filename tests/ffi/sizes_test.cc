@@ -1,4 +1,4 @@
-// Tests wrong group sizes and offsets, as a faulty router gives them, at every index of every such array in every mode.
+// Tests wrong group sizes and offsets at every index of every such array in every mode.
 #include <cstring>
 #include <deque>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kWrong[] = {-1, 1000, kHighest, kLowest, int64_t{1} << 31, kHighest / 2};
 
 // Writes each value of kWrong, converted to the array's type, to the element `index` of the array. Expects an error
-// whose message has all `texts`. Skips values that is_right accepts, and the value that the element had before.
+// whose message has all `texts`. Skips the previous value of the element, and values that is_right accepts.
 template <typename IsRight>
 void ExpectValuesAreRefused(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
                             IsRight is_right) {
@@ -106,7 +106,7 @@ struct EmptyProblem {
   std::vector<Dims> sizes;  // The values of each array of `ragged`. Empty if these arrays have no elements.
   bool lhs_is_trans = false;
   bool packed = false;
-  const char* error = "";  // Message of the error that the call returns. "": the call succeeds.
+  const char* error = "";  // Message of the expected error. "": the call succeeds.
 };
 
 // 2^60 is the largest power of two such that so many f32 elements have fewer than 2^63 bytes.
@@ -219,7 +219,7 @@ void PrintTo(const EmptyProblem& empty, std::ostream* os) { *os << empty.name; }
 INSTANTIATE_TEST_SUITE_P(Extents, EmptyTest, testing::ValuesIn(kEmpty),
                          [](const testing::TestParamInfo<EmptyProblem>& info) { return info.param.name; });
 
-// Extents from 2^40 on are an error, because the size of the workspace could overflow.
+// Extents from 2^40 on are an error, because the workspace size could overflow.
 TEST(EmptyMlpTest, HugeExtentsWithoutElements) {
   for (int64_t huge : {int64_t{1} << 32, int64_t{1} << 41, kHighest}) {
     std::vector<int64_t> workspace(1 << 16);

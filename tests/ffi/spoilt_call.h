@@ -1,5 +1,4 @@
-// Makes a valid call of each custom call of the plugin. Tests spoil these calls, that is, make them invalid, and check
-// how they end.
+// Makes a valid call of each custom call of the plugin. Tests make these calls invalid, and check how they end.
 #ifndef RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 #define RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 
@@ -26,8 +25,7 @@ inline host::Buffer& BufferAt(host::Call& call, size_t i) {
   return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
 
-// A custom call of the plugin: its description, the type of its attributes, and a function that makes a valid call with
-// optional operands.
+// A custom call of the plugin. `make` makes a valid call with optional operands.
 struct Target {
   const CustomCall& description;
   const google::protobuf::Descriptor& attributes;
@@ -37,8 +35,7 @@ struct Target {
 };
 absl::Span<const Target> AllTargets();
 
-// Returns one valid problem for each mode. If a mode has group sizes, one size is zero, and some elements are in no
-// group.
+// Returns one valid problem for each mode. Among group sizes, one is zero, and some elements are in no group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
 class SpoiltGemm : public PluginCall {
@@ -49,8 +46,8 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Compares bits. Also checks the error bound, unless the problem has special values, because float64 overflows later
-  // than the type of the result.
+  // Compares bits, and checks the error bound unless the problem has special values: float64 overflows later than the
+  // type of the result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);
@@ -67,8 +64,7 @@ class SpoiltGemm : public PluginCall {
   Reference reference_;
 };
 
-// Returns an MLP with s8 weights, a gate, biases, scales and zero points. It has groups 0 to 4, and processes groups 1
-// to 3.
+// Returns an MLP with s8 weights, a gate, biases, scales and zero points. It processes groups 1 to 3 of five.
 MlpSpec EveryMlpOperand();
 
 }  // namespace raggemm::test

@@ -26,13 +26,13 @@ def unpack_seeds(corpus: pathlib.Path) -> None:
 
 
 def fuzz_problems(seconds: int) -> str | None:
-    """Returns None, or a message if the program failed."""
+    """Returns a message if the program failed, else None."""
     command = [ROOT / "build/release/bin/fuzz_problems", f"--corpus={SEEDS}/problems.txt", f"--seconds={seconds}"]
     return None if subprocess.run(command).returncode == 0 else "fuzz_problems failed, see above"
 
 
 def fuzz_cases(seconds: int) -> str | None:
-    """Returns None if no input fails, else the end of the log and a command that replays the minimized input."""
+    """Returns None, or the end of the log and a command that replays the minimized input."""
     program, corpus, log = ROOT / "build/address/bin/fuzz_cases", FOLDER / "cases", FOLDER / "cases.log"
     unpack_seeds(corpus)
     (FOLDER / "found").mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 // A libFuzzer target for texts of GroupedGemmCases. Each text must be read, or refused as an invalid argument. The
-// custom call then computes the small cases among the first kMostCases of a text. out must be within its error bound,
-// or the call must return an error and leave out untouched.
+// custom call computes the small cases among the first kMostCases. out must be within its error bound, or the call must
+// return an error and leave out untouched.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -67,8 +67,6 @@ bool IsSmall(const proto::GroupedGemmCase& source) {
          IsSmall(source.group_shape());
 }
 
-// Requires that the call succeeds with out within its error bound, or returns an error with a message and does not
-// change out.
 void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) {
   const host::Error error = host::Execute(raggemm_grouped_gemm_v1_execute, call, nullptr);
   Require(host::LiveErrors() == 0, "every error was destroyed");

@@ -1,6 +1,6 @@
-// A program that computes random valid problems. Each problem runs with every instruction set of the host, each time in
-// another random configuration. Results are compared with the bits of the oracle and with the float64 reference. For a
-// wrong result, a crash or a hang, the program prints a line that --replay accepts.
+// Computes random valid problems with every instruction set of the host, each time in another random configuration.
+// Compares results with the bits of the oracle and with the float64 reference. For a wrong result, a crash or a hang,
+// prints a line that --replay accepts.
 #include <unistd.h>
 
 #include <chrono>
@@ -57,7 +57,7 @@ struct RunConfig {
   Isa isa = Isa::kScalar;
   Executor executor = Executor::kSerial;
   int64_t threads = 1;
-  bool plugin = false;    // True: compute by the custom call of the plugin. False: by a function of the C++ library.
+  bool plugin = false;    // True: compute by the plugin's custom call. False: by the C++ library.
   bool out_is_c = false;  // True: out and c share their memory, if the problem has a c.
 };
 
@@ -71,7 +71,7 @@ void VisitFields(SomeConfig& config, Visit visit) {
   visit("out_is_c", config.out_is_c);
 }
 
-// An MlpSpec with the smallest and simplest values as defaults. ToText omits fields that have these values.
+// An MlpSpec with the smallest and simplest values as defaults, which ToText omits.
 struct PlainMlp : MlpSpec {
   PlainMlp()
       : MlpSpec{.tokens = 1,
@@ -94,7 +94,7 @@ struct FuzzCase {
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
 // Returns a case as one line: "mlp " for an MLP, the fields of the spec, " : ", and the fields of the config. Omits
-// fields that have their default values.
+// fields with default values.
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
   return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));
@@ -124,7 +124,7 @@ RunConfig RandomConfig(Isa isa, Random& random) {
 
 // ---- crashes and hangs ----
 
-char running[1 << 14];  // Text of the case that is being computed. It is printed after a crash or a hang.
+char running[1 << 14];  // Text of the running case, printed after a crash or a hang.
 
 void PrintCase(int signal) {
   const char* texts[] = {"\ncrash or hang. Replay with\n  ./dev test fuzz_problems --replay=\"", running, "\"\n"};
@@ -275,8 +275,8 @@ int RunCorpus(const std::string& path) {
   return wrong == 0 ? 0 : 1;
 }
 
-// Returns true if float modes that flush denormals work. They do not under Valgrind, so arithmetics that flush give
-// other bits under Valgrind.
+// Returns true if float modes that flush denormals work. They do not under Valgrind, where arithmetics that flush give
+// other bits.
 bool FlushesDenormals() {
   const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;

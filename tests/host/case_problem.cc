@@ -207,7 +207,7 @@ void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
     }
   };
   // Finds by bisection the largest factor that leaves at most max_rows rows. The factor max_rows / rows could leave
-  // more rows, because each expert that has rows keeps at least one.
+  // more, because each expert with rows keeps at least one.
   double low = 0, high = 1;
   for (int step = 0; step < 40; ++step) {
     const double factor = (low + high) / 2;

@@ -19,13 +19,13 @@ namespace raggemm::host {
 // keeps at least one row, even if this exceeds the limit.
 void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 
-// Returns the explicit form of a case, which has lhs, rhs and out. A recorded case has K, N and group_sizes instead. An
-// explicit case is returned without changes. Returns InvalidArgument if fields are missing for both forms.
+// Returns the explicit form of a case, which has lhs, rhs and out. A recorded case has K, N and group_sizes instead.
+// Does not change an explicit case. Returns InvalidArgument if fields are missing for both forms.
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
-// Sets the type of lhs and rhs. Sets the type of out to f64 if `dtype` is f64, to s32 if it is an integer, otherwise to
-// f32. A bias with a type that out does not permit gets the type of out. Removes scales, zero points and precision,
-// because they belong to the previous types.
+// Sets the type of lhs and rhs, and that of out: f64 for f64, s32 for integers, otherwise f32. A bias with a type that
+// out does not permit gets the type of out. Removes scales, zero points and precision, because they belong to the
+// previous types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
 // Returns true if a precision has an effect on the case: lhs and rhs are f32, and out is not f64.
@@ -35,7 +35,7 @@ bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 // bf16_sums rule if the case names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
-// Owns arrays, which are not initialised. They have the alignment of XLA's buffers, 64 bytes.
+// Owns uninitialised arrays, which have the alignment of XLA's buffers, 64 bytes.
 class ArrayStore {
  public:
   // Throws std::invalid_argument if a dimension is negative or the number of bytes overflows, and std::bad_alloc if
@@ -57,8 +57,7 @@ struct CaseProblem {
   GroupedGemmProblem problem;
 };
 
-// Returns InvalidArgument if the fields of the case do not fit together, for example if an operand has the wrong number
-// of values. The library may still reject the problem.
+// Returns InvalidArgument if the fields of the case do not fit together. The library may still reject the problem.
 absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
 
 }  // namespace raggemm::host

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSampleSize = 4096;
 
-// Makes random integers below a limit. They are the same with every standard library.
+// Makes random integers that are the same with every standard library.
 class Below {
  public:
   explicit Below(uint64_t seed) : engine_(seed) {}

@@ -7,8 +7,8 @@
 
 namespace raggemm::host {
 
-// The random number generator SplitMix64 (Steele, Lea, Flood, 2014). For each random number, kGolden is added to the
-// state of the generator, and Scramble turns the state into the number.
+// The random number generator SplitMix64 (Steele, Lea, Flood, 2014): kGolden is the step of its state, and Scramble
+// turns the state into a number.
 inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
 
 inline uint64_t Scramble(uint64_t z) {

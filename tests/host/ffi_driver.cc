@@ -1,6 +1,6 @@
-// A program that runs cases of proto/cases through libraggemm_ffi.so like XLA, and compares the results with the
-// float64 reference. Its exit code is 0 if all results are right, 1 if a result is wrong, a case fails or Abseil
-// refuses a flag, and 2 if the program could not start.
+// Runs cases of proto/cases through libraggemm_ffi.so like XLA, and compares the results with the float64 reference.
+// The exit code is 0 if all results are right, 1 if a result is wrong, a case fails or Abseil refuses a flag, and 2 if
+// the program could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -122,7 +122,7 @@ RunOptions OptionsFromFlags() {
   return options;
 }
 
-// Returns the value on the line "key: value" of the text of a plan, or "-" if there is no such line.
+// Returns the value on the line "key: value" of the text of a plan, or "-" without such a line.
 std::string Fact(const std::string& plan, absl::string_view key) {
   for (absl::string_view line : absl::StrSplit(plan, '\n')) {
     if (absl::ConsumePrefix(&line, key) && absl::ConsumePrefix(&line, ": ")) return std::string(line);
@@ -130,8 +130,6 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// Returns the number of threads of the pool for a case: the flag --threads, else `threads` of the case, else one per
-// CPU. At most kMaxThreads.
 int PoolThreads(const GroupedGemmCase& c) {
   int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = c.config().threads();
@@ -139,8 +137,7 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// Runs a case. Returns exceptions as errors, so that the next cases still run after a case with invalid shapes or too
-// little memory.
+// Runs a case. Returns exceptions (invalid shapes, too little memory) as errors, so that the next cases still run.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));
@@ -176,8 +173,7 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   return right;
 }
 
-// Throws std::runtime_error if the plugin has another FFI API version than this program, or refuses the attributes of
-// the flags.
+// Throws std::runtime_error if the plugin has another FFI API version, or refuses the attributes of the flags.
 void CheckPlugin(const Plugin& plugin, const Attributes& attributes) {
   for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
     if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);

@@ -11,7 +11,7 @@ namespace {
 std::atomic<int64_t> live_errors{0};
 }  // namespace
 
-// The error object of XLA's C ABI. XLA's header only declares the struct, and each host defines it.
+// The error object of XLA's C ABI, which each host defines.
 struct XLA_FFI_Error {
   XLA_FFI_Error(XLA_FFI_Error_Code c, std::string m) : code(c), message(std::move(m)) { ++live_errors; }
   ~XLA_FFI_Error() { --live_errors; }
@@ -36,8 +36,8 @@ void ReadError(ErrorDetails* details) {
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-// The execution context of a call. XLA_FFI_CallFrame::ctx points to it by an opaque type, whose name depends on the
-// version of XLA.
+// The execution context of a call. XLA_FFI_CallFrame::ctx points to it by an opaque type, whose name depends on XLA's
+// version.
 struct Context {
   TaskRunner* pool;
 };
@@ -59,7 +59,7 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   return nullptr;
 }
 
-// Returns XLA's table of API functions with those functions that CPU handlers call. All other entries are null.
+// Returns XLA's table of API functions. Entries that CPU handlers do not call are null.
 XLA_FFI_Api MakeApi() {
   XLA_FFI_Api api{};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
@@ -85,7 +85,7 @@ constexpr XLA_FFI_DataType TypeOf(int64_t) { return XLA_FFI_DataType_S64; }
 constexpr XLA_FFI_DataType TypeOf(float) { return XLA_FFI_DataType_F32; }
 constexpr XLA_FFI_DataType TypeOf(double) { return XLA_FFI_DataType_F64; }
 
-// A dictionary of attributes as structs of XLA's C ABI, sorted by name. A dictionary may contain other dictionaries.
+// A dictionary of attributes as structs of XLA's C ABI, sorted by name.
 class AttributeList {
  public:
   explicit AttributeList(const Attributes& attributes) : nodes_(attributes.size()) {

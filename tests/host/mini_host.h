@@ -1,5 +1,5 @@
-// Calls FFI handlers like XLA:CPU. Implements the parts of XLA's side of the C ABI that handlers need: call frames, API
-// functions, errors, and a thread pool.
+// Calls FFI handlers like XLA:CPU. Implements XLA's side of the C ABI: call frames, API functions, errors, and a thread
+// pool.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_
 
@@ -25,16 +25,15 @@ struct Error {
   bool ok() const { return code == XLA_FFI_Error_Code_OK; }
 };
 
-// A buffer for an argument or a result of a call. Handlers must not crash if a test sets `data` to null or to a
-// misaligned address.
+// An argument or a result of a call. Tests may set `data` to null or to a misaligned address.
 struct Buffer {
   XLA_FFI_DataType dtype = XLA_FFI_DataType_F32;
   std::vector<int64_t> dims;
   void* data = nullptr;
 };
 
-// The value of an attribute. JAX passes integers as int64_t, so tests write int64_t{4} instead of 4. Attributes is a
-// map, because call frames list attributes in the order of their names.
+// JAX passes integers as int64_t, so tests write int64_t{4} instead of 4. Attributes is a map, because call frames list
+// attributes in the order of their names.
 struct Attribute;
 using Attributes = std::map<std::string, Attribute>;
 using AttributeValue =
@@ -56,7 +55,7 @@ class TaskRunner {
   virtual void Schedule(XLA_FFI_Task* task, void* data) = 0;
 };
 
-// A pool that starts tasks in the order in which they were scheduled. The destructor waits until all tasks have run.
+// A pool that starts tasks in their order. The destructor waits until all tasks have run.
 class ThreadPool : public TaskRunner {
  public:
   explicit ThreadPool(int threads);
@@ -74,36 +73,35 @@ class ThreadPool : public TaskRunner {
   std::vector<std::thread> threads_;
 };
 
-// The call frame that a handler gets. The frame points into `call`, which must outlive the frame.
+// The call frame of a handler. `call` must outlive the frame.
 class CallFrame {
  public:
-  // If `pool` is null, the thread pool functions of the API return errors.
+  // If `pool` is null, the API's thread pool functions return errors.
   CallFrame(const Call& call, XLA_FFI_ExecutionStage stage, TaskRunner* pool);
   CallFrame(const CallFrame&) = delete;
   CallFrame& operator=(const CallFrame&) = delete;
   ~CallFrame();
 
   XLA_FFI_CallFrame* get();
-  XLA_FFI_Api& api();  // Returns the frame's table of API functions. Tests may replace entries.
+  XLA_FFI_Api& api();  // Returns the table of API functions. Tests may replace entries.
 
  private:
   struct Storage;
   std::unique_ptr<Storage> storage_;
 };
 
-// Calls a handler. Returns a copy of the handler's error, if any, and destroys the error object.
+// Calls a handler. Returns a copy of its error, if any, and destroys the error object.
 Error Invoke(XLA_FFI_Handler* handler, CallFrame& frame);
 
-// Asks a handler for its FFI API version. Returns an error if this host does not support the version.
+// Returns an error if this host does not support the FFI API version of the handler.
 Error CheckVersion(XLA_FFI_Handler* handler);
 
-// Calls a handler for the stage INSTANTIATE, with attributes and without buffers, like XLA:CPU when it loads an
-// executable.
+// Calls a handler for the stage INSTANTIATE, without buffers, like XLA:CPU when it loads an executable.
 Error Instantiate(XLA_FFI_Handler* handler, const Attributes& attributes);
 
 Error Execute(XLA_FFI_Handler* handler, const Call& call, TaskRunner* pool);
 
-// Returns the number of XLA_FFI_Error objects that were created and not yet destroyed.
+// Returns the number of XLA_FFI_Error objects that exist.
 int64_t LiveErrors();
 
 // A shared library, loaded with RTLD_NOW | RTLD_LOCAL. The destructor closes it.
@@ -115,7 +113,7 @@ class Library {
   Library& operator=(const Library&) = delete;
   ~Library();
 
-  // Returns the function with this name. Throws std::runtime_error if the library lacks it.
+  // Throws std::runtime_error if the library lacks the function.
   template <typename Function>
   Function* Find(const char* name) const {
     return reinterpret_cast<Function*>(Symbol(name));

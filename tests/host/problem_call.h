@@ -17,8 +17,7 @@ Buffer ToBuffer(const Array& array);
 Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace);
 Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
 
-// Returns the size of the workspace of a call, in elements of int64. `coefficients` is the plugin's function
-// raggemm_v1_workspace_coefficients.
+// Returns the number of int64 elements of a call's workspace. `coefficients` is raggemm_v1_workspace_coefficients.
 using WorkspaceCoefficientsFunction = void(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 int64_t WorkspaceElements(const GroupedGemmProblem& problem, WorkspaceCoefficientsFunction* coefficients);
 

@@ -21,9 +21,8 @@ void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
   });
 }
 
-// Fills an array with random numbers in [-1, 1), times 2^exponent. Each number is made of the top bits of a hash, as
-// many as the type has digits. The multiplication by a power of two in double is exact, unless the array has type f64
-// and the product is subnormal.
+// Fills an array as FillRandom documents. The multiplication by a power of two in double is exact, unless the array has
+// type f64 and the product is subnormal.
 template <typename T>
 void FillFractions(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
@@ -56,8 +55,7 @@ void FillIntegers(const Array& array, uint64_t seed) {
   });
 }
 
-// Fills an array of a one-byte float format with random finite values, or an array of type f8e8m0fnu with random scales
-// from 2^-8 to 2^7.
+// Fills an array of float8 with finite values, or an array of f8e8m0fnu with scales from 2^-8 to 2^7.
 void FillNarrowFloats(const Array& array, uint64_t seed) {
   const Format& format = FormatOf(array.dtype);
   std::array<uint8_t, 256> table;

@@ -28,21 +28,20 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;              // Attributes executor, isa and threads. They override those of the case.
-  std::optional<DType> dtype;  // Type that SetMatrixDType gives to lhs and rhs. Default: the types of the case.
+  Attributes how;              // Attributes executor, isa and threads, which override those of the case.
+  std::optional<DType> dtype;  // Type for SetMatrixDType. Default: the types of the case.
   // bf16_sums rule and precision of calls, unless the case has its own. `precision` does not apply to cases for which
   // TakesPrecision is false.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
   std::optional<proto::GroupedGemmConfig::Precision::Value> precision;
-  // Limit of multiply-adds, to which LimitRows scales a recorded case down. 0: no limit.
+  // Limit for LimitRows. 0: no limit.
   int64_t max_multiply_adds = 0;
 };
 
 struct CaseRun {
   std::string plan;
   std::string dtypes;
-  // Number of rows of a recorded case: `rows` as computed, `recorded_rows` before the case was scaled down. Both are 0
-  // for explicit cases.
+  // Numbers of rows after and before LimitRows. Both are 0 for explicit cases.
   int64_t rows = 0, recorded_rows = 0;
   Check check;
   uint64_t checksum = 0;
@@ -50,7 +49,7 @@ struct CaseRun {
   int64_t multiply_adds = 0;
 };
 
-// Computes a case by the plugin and checks the result. Returns errors of the plugin with their code and message.
+// Computes a case by the plugin and checks the result. Returns errors of the plugin.
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool);
 

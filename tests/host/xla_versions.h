@@ -20,7 +20,7 @@ inline constexpr auto kReadError = &XLA_FFI_Api::XLA_FFI_Error_GetDetails;
 #endif
 
 // Returns a pointer to the error code in `details`. Null if the host or the caller was built with an FFI API before
-// 0.4, in which errors have no code.
+// 0.4.
 template <typename Details>
 XLA_FFI_Error_Code* ErrorCodeIn(Details& details) {
   if constexpr (requires { details.errc; }) {

@@ -1,7 +1,6 @@
 """Runs mlx-lm on the checkpoint in FOLDER, in an environment of its own: mlx_oracle.py FOLDER OUT COUNT TOKEN...
 
-Writes the .npz file OUT. It has "logits", the logits after each TOKEN, and "greedy", the COUNT tokens that mlx-lm
-generates after them.
+Writes "logits" after each TOKEN, and "greedy", the COUNT tokens that mlx-lm then generates, to the .npz file OUT.
 """
 
 import pathlib

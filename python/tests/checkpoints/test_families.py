@@ -1,7 +1,6 @@
-"""Compares the example that decodes checkpoints with mlx-lm: logits and greedy tokens.
+"""Compares logits and greedy tokens of the example that decodes checkpoints with mlx-lm.
 
-mlx-lm gets quantized checkpoints dequantized to float32, except for MXFP4. Also compares the example in one process
-with two processes. `./dev test --checkpoints` runs these tests.
+mlx-lm gets quantized checkpoints dequantized to float32, except for MXFP4. `./dev test --checkpoints` runs these tests.
 """
 
 import functools

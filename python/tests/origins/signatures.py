@@ -1,4 +1,4 @@
-"""Reads the parameters of functions of other packages from their sources, and compares them with raggemm's functions.
+"""Compares parameters of raggemm's functions with those in the sources of other packages.
 
 The packages are not imported, because most of them need a GPU for that.
 """
@@ -57,8 +57,8 @@ class Pair:
     name: str
     ours: Callable
     without: str = ""  # Parameters that only the replaced function has, separated by spaces.
-    more: str = ""  # Parameters that only `ours` has, separated by spaces.
-    defaults: str = ""  # Parameters whose defaults differ, separated by spaces.
+    more: str = ""  # Parameters that only `ours` has.
+    defaults: str = ""  # Parameters whose defaults differ.
 
     def __str__(self) -> str:
         return f"{self.package}-{self.name}"
@@ -66,7 +66,7 @@ class Pair:
     def theirs(self) -> list[Parameter]:
         path = importlib.metadata.distribution(self.package).locate_file(self.file)
         found = parameters_of(path.read_text(), self.name)
-        if "." in self.name:  # Gives the parameter self of a method the name of the first parameter of `ours`.
+        if "." in self.name:  # Gives a method's self the name of the first parameter of `ours`.
             found[0] = found[0].replace(name=next(iter(inspect.signature(self.ours).parameters)))
         return found
 
@@ -75,7 +75,7 @@ class Pair:
 
 
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
-    """Returns a sentence for each difference between the parameters `theirs` and the parameters of `function`.
+    """Returns a sentence for each difference between `theirs` and the parameters of `function`.
 
     Differences that `without`, `more` or `defaults` lists get no sentence. A listed difference that does not exist gets
     one.

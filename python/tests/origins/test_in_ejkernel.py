@@ -28,7 +28,7 @@ def random(seed, *shape, scale=1.0):
 
 
 def expected(lhs, rhs, sizes, scale=None, bias=None, existing_out=0):
-    """Computes the product in float64, with rhs [G,k,n], scale [G,blocks,1,n] and bias [G,1,n]."""
+    """Computes the product in float64. Shapes: rhs [G,k,n], scale [G,blocks,1,n], bias [G,1,n]."""
     rhs = rhs.astype(np.float64)
     if scale is not None:
         rhs = rhs * np.repeat(scale[:, :, 0].astype(np.float64), rhs.shape[1] // scale.shape[1], axis=1)
@@ -55,7 +55,7 @@ def test_v1_and_v2_have_one_kernel():
 @pytest.mark.parametrize("transpose_rhs", [False, True])
 @pytest.mark.parametrize("options", [{}, {"use_v2": True}, {"use_v3": True}], ids=["v1", "v2", "v3"])
 def test_function(transpose_rhs, options):
-    """ejkernel's own function calls the registered kernel. do_padding is off, because padding drops existing_out."""
+    """do_padding is off, because padding drops existing_out."""
     sizes = np.array([20, 0, 44], np.int32)
     lhs, rhs, out = random(2, 64, 32), random(3, 3, 32, 16), random(4, 64, 16)
     call = functools.partial(grouped_matmul, transpose_rhs=transpose_rhs, platform="xla", do_padding=False, **options)

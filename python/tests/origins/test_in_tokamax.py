@@ -1,4 +1,4 @@
-"""Tests raggemm as an implementation inside tokamax against tokamax' implementation "xla"."""
+"""Tests raggemm inside tokamax against tokamax' implementation "xla"."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from raggemm.compat import tokamax as compat
 
 flags.FLAGS.mark_as_parsed()  # Keeps tokamax from parsing pytest's command line as its flags.
 
-SIZES = np.array([5, 0, 17, 1, 8, 0, 2, 31], np.int32)  # 8 uneven groups
+SIZES = np.array([5, 0, 17, 1, 8, 0, 2, 31], np.int32)
 M, K, N, G = SIZES.sum() + 3, 16, 24, len(SIZES)
 RNG = np.random.default_rng(0)
 LHS, RHS = (RNG.normal(size=shape).astype(np.float32) for shape in ((M, K), (G, K, N)))

@@ -1,7 +1,4 @@
-"""Tests that functions of raggemm.compat have the parameters of the functions that they replace.
-
-Each Pair lists the intended differences. `./dev test --origins` runs the test.
-"""
+"""Tests that functions of raggemm.compat have the parameters of those they replace (`./dev test --origins`)."""
 
 import sys
 
@@ -22,7 +19,7 @@ NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute
 
 
 def kernel(algorithm):
-    """Returns one of the two kernels that raggemm.compat.ejkernel.register() registers in ejkernel.
+    """Returns one of the two kernels that compat.ejkernel.register() registers.
 
     algorithm: "v1" for ejkernel's algorithms grouped_matmul and grouped_matmulv2, "v3" for grouped_matmulv3.
     """

@@ -1,5 +1,5 @@
-// Tests calls in which an allocation of memory fails: the first one, then the second one, and so on. Each call must
-// fail with an error or give the right result, and the next call must work.
+// Tests calls in which the first, second, ... allocation of memory fails. Each call must fail with an error or give the
+// right result, and the next call must work.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -24,8 +24,7 @@ enum class Fail { kNever, kOnce, kFromThenOn };
 
 std::atomic<Fail> fail = Fail::kNever;
 std::atomic<int64_t> allocations = 0, first_to_fail = 0;
-thread_local int in_host =
-    0;  // Number of nested host functions in which this thread is. Above 0, allocations never fail.
+thread_local int in_host = 0;  // Nesting depth of host functions on this thread. Above 0, allocations never fail.
 
 bool Fails() {
   if (fail == Fail::kNever || in_host > 0) return false;
@@ -37,7 +36,7 @@ bool Fails() {
 
 }  // namespace
 
-// Replaces the allocation functions of the C library, which operator new calls, for all libraries of this process.
+// Replaces the C library's allocation functions, which operator new calls, for all libraries of this process.
 extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names
 void* __libc_malloc(size_t bytes);
@@ -58,7 +57,7 @@ int posix_memalign(void** memory, size_t alignment, size_t bytes) {
 }
 int madvise(void* start, size_t bytes, int) noexcept {
   static_cast<void>(start), static_cast<void>(bytes);
-  return Fails() ? -1 : 0;  // Succeeds without any effect, because madvise only gives hints.
+  return Fails() ? -1 : 0;  // Succeeds without effect, because madvise only gives hints.
 }
 }
 
@@ -70,7 +69,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Calls a function of the host's XLA_FFI_Api. Allocations inside the call never fail.
+// Calls a function of the host's XLA_FFI_Api, in which allocations never fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
@@ -92,8 +91,8 @@ const XLA_FFI_Api* ApiWithMemory() {
   return &api;
 }
 
-// Runs `body`, and makes its allocation number `first` fail, counted from 1. With Fail::kFromThenOn, all later
-// allocations fail, too. Returns false if `body` made fewer allocations, so that none failed.
+// Runs `body`, and makes its allocation number `first` (from 1) fail. With Fail::kFromThenOn, all later allocations
+// fail, too. Returns false if `body` made fewer allocations, so that none failed.
 bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   allocations = 0;
   first_to_fail = first;
@@ -132,8 +131,8 @@ struct Attempt {
   std::string defect;  // Description of wrong behaviour of the plugin. "": none.
 };
 
-// Checks a call in which allocations failed, and which returned `error`. Then makes another call. Returns what is wrong
-// about one of the two calls, or "" if nothing is.
+// Checks a call that returned `error` after failed allocations, then makes another call. Returns what is wrong about
+// either call, or "".
 std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
   if (error.ok() && !call.IsRight()) return "the result is wrong";
   if (!error.ok() && !call.OutIsUntouched()) return "out was written to";
@@ -172,9 +171,9 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Each attempt runs in a child process, because a process has only one first call. The child loads the plugin, because
-// raggemm does not use OpenMP in a child of a process that has loaded the plugin. libgomp ends the process if it has no
-// memory for a team. raggemm makes a trial allocation first, but the later allocation by libgomp may still fail.
+// Each attempt runs in a child process, which has only one first call. The child loads the plugin, because raggemm does
+// not use OpenMP in a child of a process that has loaded the plugin. libgomp ends the process if it has no memory for a
+// team. raggemm makes a trial allocation first, but the later allocation by libgomp may still fail.
 TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
@@ -200,9 +199,9 @@ TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   }
 }
 
-// Calls reuse the memory of earlier tasks. After a call in which an allocation failed, the next call must not allocate
-// more than usual. The pool runs each task when it is scheduled, so no task of an earlier call still holds memory. The
-// test runs in a child process, because other tests need a process without earlier calls.
+// Calls reuse the memory of earlier tasks. After a failed allocation, the next call must not allocate more than usual.
+// The pool runs tasks when they are scheduled, so no earlier task still holds memory. The test runs in a child process,
+// because other tests need a process without earlier calls.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");

@@ -18,7 +18,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 1, 40, 20}, .c = true}; }
 
-// Returns a problem that is so small that a call spends most of its time on taking and returning buffers.
+// Returns a problem so small that a call spends most of its time on taking and returning buffers.
 ProblemSpec Tiny() { return {.m = 2, .n = 2, .k = 2, .sizes = {2}}; }
 
 std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpec& spec = ManyTiles()) {
@@ -35,7 +35,7 @@ std::string Outcome(PluginCall& call, host::TaskRunner* pool) {
 
 constexpr const char* kExecutors[] = {"OPENMP", "POOL", "AUTO", "SERIAL"};
 
-// Runs calls with every executor on other threads, again and again, while this object lives.
+// Repeats calls with every executor on other threads while this object lives.
 class Callers {
  public:
   explicit Callers(host::TaskRunner* pool) {
@@ -87,8 +87,7 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
   }
 }
 
-// Tests forks while other threads make calls. The child makes calls without a pool: a thread that does not exist in the
-// child may have locked the mutex of the pool.
+// The child makes calls without a pool, because the mutex of the pool may be locked (see PoolWithoutThreads).
 TEST(Fork, DuringCallsOfOtherThreads) {
   const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);

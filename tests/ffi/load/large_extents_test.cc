@@ -1,4 +1,4 @@
-// Tests operands with elements beyond index 2^31 and byte 2^32. Linux provides memory only for pages that are accessed.
+// Tests operands with elements beyond index 2^31 and byte 2^32. Linux provides memory only for accessed pages.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kTwoTo31 = int64_t{1} << 31;
 constexpr DType kType = DType::kBF16;  // An element has two bytes, so kTwoTo31 elements have 2^32 bytes.
 
-// An array of zeros in virtual memory. A page takes physical memory only after it is written.
+// An array of zeros in virtual memory.
 class Sparse {
  public:
   explicit Sparse(std::vector<int64_t> dims) : dims_(std::move(dims)) {

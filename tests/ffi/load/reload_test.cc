@@ -39,7 +39,7 @@ TEST(Reload, LateTasksAndOpenMpThreadsSurviveIt) {
     for (const char* executor : {"POOL", "OPENMP", "SERIAL"}) LoadCallClose(executor, &runner);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_EQ(keeping.kept(), 2u);
-    keeping.RunAll();  // Runs the tasks that the pool kept, after the plugin was closed.
+    keeping.RunAll();  // Runs the kept tasks after the plugin was closed.
     if (i == lives / 3) early = ResidentBytes();
   }
   const int64_t grown = ResidentBytes() - early;

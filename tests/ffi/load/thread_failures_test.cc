@@ -1,5 +1,5 @@
-// Tests calls if the system refuses to create threads. Calls then run on fewer threads, or only on the calling thread,
-// with the same result.
+// Tests calls if the system refuses to create threads. They run on fewer threads, or only on the calling thread, with
+// the same result.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -61,8 +61,8 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
 
-// Makes three calls while only `threads` more threads can be created. Returns "" if all results are right, else a
-// message. Makes the calls on a new thread, for which libgomp has no helper threads yet.
+// Makes three calls while only `threads` more threads can be created, on a new thread, for which libgomp has no helper
+// threads yet. Returns "" if all results are right, else a message.
 std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
   PluginCall call(ManyTiles());
   call.call().attributes["executor"] = executor;
@@ -81,7 +81,7 @@ std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::T
   return result;
 }
 
-// raggemm must limit the number of threads, because libgomp ends the process if it cannot create its threads.
+// raggemm must limit the threads, because libgomp ends the process if it cannot create them.
 TEST(ThreadFailures, OpenMpHasFewerThreads) {
   for (int64_t threads = 0; threads <= 5; ++threads) {
     ASSERT_EQ(RunWithRoomFor(threads, "OPENMP", nullptr), "");
@@ -92,9 +92,9 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
   }
 }
 
-// raggemm creates threads as a trial before libgomp creates its own, with the stack size that libgomp uses. Unless
-// OMP_STACKSIZE is 1M, threads of this size cannot be created, but threads of the default size can. If raggemm tried
-// the default size, the trial would succeed, and libgomp would then end the process.
+// Before libgomp creates its threads, raggemm creates trial threads with libgomp's stack size. Unless OMP_STACKSIZE is
+// 1M, threads of this size cannot be created, but threads of the default size can. If raggemm tried the default size,
+// the trial would succeed, and libgomp would then end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";
