@@ -152,7 +152,7 @@ def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
     """Runs C++ tests and random problems under a sanitizer.
 
     preset: "address" (ASan) excludes the longest tests. "thread" (TSan) runs only tests whose calls share memory
-    between threads. Both exclude the tests on software units.
+    between threads. Both exclude software_units_test.
     """
     with steps.step(f"{preset}: all, with the build"):
         build_sanitized(session, preset, "raggemm_tests", "fuzz_problems", "ffi_driver")

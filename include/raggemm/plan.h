@@ -30,8 +30,8 @@ enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
 absl::string_view NameOf(Executor executor);
 
 inline constexpr int64_t kMaxThreads = 256;
-// Returns the number of OpenMP threads: OMP_NUM_THREADS, else the number of CPUs that the process may use. Returns 1 in
-// a forked child and in builds without OpenMP.
+// Returns omp_get_max_threads(), by default OMP_NUM_THREADS or the number of usable CPUs. Returns 1 in a forked child
+// and in builds without OpenMP.
 int64_t OpenMpThreads();
 
 // The options of a call. If executor, isa or threads keeps its default, an environment variable can set it:

@@ -146,8 +146,8 @@ struct GroupedGemmProblem {
   //   [D,D0,D1]     the same blocks, for an operand with a group axis. D is 1 or the number of groups.
   //
   // Blocks are possible with ragged M, ragged K and uniform, but not with packed groups of columns. grouped_gemm.h says
-  // which scales multiply elements. In addition, scales that differ by row multiply elements if an operand with ragged
-  // K has a ragged last axis and several replicas.
+  // which scales multiply elements. So do scales that differ by row with ragged K, if the operand's last axis is
+  // ragged and there are several replicas.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
   // Activation of the result r, in f32 and rounded once: activation(r), or activation(gate) * r with a gate. kSwigluOai

@@ -27,7 +27,7 @@ class TileResult {
   // Sets args.out. Kernels store to out itself if `last` is true (the block ends the contraction), the register tile
   // has no missing rows or columns, and no epilogue is needed. Otherwise they store to scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
-  // Copies TileContext::earlier_totals to the scratch buffer from which the kernel continues.
+  // Copies a register tile of the earlier call's totals to the scratch buffer from which the kernel continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
   void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;

@@ -118,7 +118,7 @@ def on_host(function: Callable, **arguments: Any) -> Call:
     return Call(function, arguments, has_gradient=False, is_compiled=False)
 
 
-# Operands of most calls in MORE. The last three rows are in no group. Sizes are uint32, which raggemm converts.
+# Operands of many calls in MORE. The last three rows are in no group. Sizes are uint32, which raggemm converts.
 ROWS, WEIGHTS = random(12, 32, dtype=ml_dtypes.bfloat16), random(4, 32, 16, seed=1)
 COUNTS = np.array([3, 0, 2, 4], np.uint32)
 PROBLEM = {"lhs": ROWS, "rhs": WEIGHTS, "group_sizes": COUNTS}

@@ -199,7 +199,7 @@ class Quantized(NamedTuple):
     dtype: type = BF16
     sum_steps: int = 0  # Steps of k that share a scale, if scales multiply sums. 0: all steps.
     scales_sums: bool = True  # False: scales multiply elements before the products.
-    rounds_elements: bool = False  # Rounding to bfloat16, after scaling.
+    rounds_elements: bool = False  # True: scaled elements are rounded to bfloat16.
 
 
 def _blocks(dtype: Any, steps: int, scale_dtype: Any = F32, **options: Any) -> Callable[[jax.Array], QuantizedTensor]:

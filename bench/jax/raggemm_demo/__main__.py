@@ -108,7 +108,7 @@ class Checks:
 
 
 def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tuple[str, float]]:
-    """Yields the name and the error of each result: its disagreement with the wanted result, multiplied by `share`.
+    """Yields the name and the error of each result, as a multiple of its tolerance. share: 0.5 doubles the tolerance.
 
     name: the contender. got, want: y, or a loss and its gradients with respect to x and the weights.
     """

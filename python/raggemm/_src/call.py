@@ -164,7 +164,8 @@ class Call:
     def names_attribute(self) -> str:
         """Returns the custom call's attribute `names`, such as "lhs_first=group_sizes,out_first=group_sizes".
 
-        The attribute has an entry for each operand whose name in error messages is not the custom call's own name.
+        It has an entry for each operand that errors name differently than the custom call does, but for lhs only with
+        row_index.
         """
         names = {slot: self.dims_names[index] for slot, index in self.ragged_slots.items()} if self.dims_names else {}
         optional = {"c": self.c_name, "row_index": self.row_index_name}

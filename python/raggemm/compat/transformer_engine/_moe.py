@@ -148,7 +148,7 @@ def moe(
       score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: see fused_topk_with_score_function. There
         are no groups by default.
       aux_loss_coeff: weight of fused_moe_aux_loss. There is no loss unless the weight is positive.
-      apply_topk_weights_early: True applies routing weights to the operand of wo, and not to wo_bias.
+      apply_topk_weights_early: True: routing weights do not multiply wo_bias.
       quantizer_sets: a QuantizerSet for wi and one for wo, see grouped_dense.
       ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes: no effect.
       dtype: type to which the routing weights and the loss are rounded.
