@@ -1,6 +1,5 @@
 // Cases of the benchmark, with equal groups or with group sizes recorded from real layers.
-#ifndef RAGGEMM_BENCH_CASES_H_
-#define RAGGEMM_BENCH_CASES_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -65,5 +64,3 @@ absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& rec
                                               const std::string& filter);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_CASES_H_

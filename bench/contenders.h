@@ -1,6 +1,5 @@
 // The contenders of a case: our library and other libraries (peers).
-#ifndef RAGGEMM_BENCH_CONTENDERS_H_
-#define RAGGEMM_BENCH_CONTENDERS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -40,5 +39,3 @@ Contender WithBf16(const Case& c, const Memory& wide);
 Contender WithWidening(const Contender& widened, const Case& c, const Memory& memory, const Memory& wide);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_CONTENDERS_H_

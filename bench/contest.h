@@ -1,6 +1,5 @@
 // Measures one case: checks the results of its contenders, then times the contenders in turns.
-#ifndef RAGGEMM_BENCH_CONTEST_H_
-#define RAGGEMM_BENCH_CONTEST_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -60,5 +59,3 @@ class Contest {
 };
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_CONTEST_H_

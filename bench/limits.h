@@ -1,6 +1,5 @@
 // Limits of this machine, measured between the turns of the contenders.
-#ifndef RAGGEMM_BENCH_LIMITS_H_
-#define RAGGEMM_BENCH_LIMITS_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -70,5 +69,3 @@ Work WorkOf(const Case& c);
 double SecondsAtBest(const Work& work, const Limits& limits);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_LIMITS_H_

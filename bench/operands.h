@@ -1,7 +1,6 @@
 // The operands of a case, in several sets. Successive calls use successive sets, so that no call finds its weights
 // (wgrad: their gradients) in a cache.
-#ifndef RAGGEMM_BENCH_OPERANDS_H_
-#define RAGGEMM_BENCH_OPERANDS_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -113,5 +112,3 @@ void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 void ZeroBytes(char* begin, int64_t bytes, int threads);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_OPERANDS_H_

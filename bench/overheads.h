@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_BENCH_OVERHEADS_H_
-#define RAGGEMM_BENCH_OVERHEADS_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 
@@ -10,5 +9,3 @@ namespace raggemm::bench {
 absl::StatusOr<double> MicrosecondsOfEmptyCall();
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_OVERHEADS_H_

@@ -1,6 +1,5 @@
 // Puts results of the benchmark into a JSON file, from which report.py makes tables and pictures.
-#ifndef RAGGEMM_BENCH_REPORT_H_
-#define RAGGEMM_BENCH_REPORT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -30,5 +29,3 @@ void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& repo
 absl::Status WriteReport(const std::string& path, const proto::Report& report);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_REPORT_H_

@@ -1,6 +1,5 @@
 // Times work on several threads, while no other thread of the process runs.
-#ifndef RAGGEMM_BENCH_TIMING_H_
-#define RAGGEMM_BENCH_TIMING_H_
+#pragma once
 
 #include <vector>
 
@@ -39,5 +38,3 @@ double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_TIMING_H_

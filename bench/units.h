@@ -1,6 +1,5 @@
 // The instructions of a CPU that multiply and add, and their highest rates in loops that use only registers.
-#ifndef RAGGEMM_BENCH_UNITS_H_
-#define RAGGEMM_BENCH_UNITS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -34,5 +33,3 @@ struct UnitRates {
 UnitRates MeasureUnit(const Unit& unit, int threads);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_UNITS_H_

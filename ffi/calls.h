@@ -1,6 +1,5 @@
 // The custom calls. Each binds its buffers to a problem, then calls a function of the library.
-#ifndef RAGGEMM_FFI_CALLS_H_
-#define RAGGEMM_FFI_CALLS_H_
+#pragma once
 
 #include <concepts>
 #include <cstdint>
@@ -94,5 +93,3 @@ absl::Status Decode(const xla::ffi::RemainingArgs& operands, const xla::ffi::Rem
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_FFI_CALLS_H_

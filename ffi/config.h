@@ -1,6 +1,5 @@
 // Applies the messages of proto/config.proto to problems.
-#ifndef RAGGEMM_FFI_CONFIG_H_
-#define RAGGEMM_FFI_CONFIG_H_
+#pragma once
 
 #include <initializer_list>
 #include <utility>
@@ -80,5 +79,3 @@ inline void ApplyConfig(const proto::MoeMlpConfig& config, MoeMlpProblem& proble
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_FFI_CONFIG_H_

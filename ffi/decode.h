@@ -1,6 +1,5 @@
 // Decodes the attributes and buffers of custom calls. Checks only their form; the library checks the problem.
-#ifndef RAGGEMM_FFI_DECODE_H_
-#define RAGGEMM_FFI_DECODE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -105,5 +104,3 @@ size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 void AdviseHugePages(void* data, size_t bytes);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_FFI_DECODE_H_

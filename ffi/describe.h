@@ -1,6 +1,5 @@
 // Describes the library as JSON. handlers.h lists the fields, at raggemm_describe_json and raggemm_tables_json.
-#ifndef RAGGEMM_FFI_DESCRIBE_H_
-#define RAGGEMM_FFI_DESCRIBE_H_
+#pragma once
 
 #include <string>
 
@@ -10,5 +9,3 @@ std::string Describe();
 std::string DescribeTables();
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_FFI_DESCRIBE_H_

@@ -4,8 +4,7 @@
 // XLA makes the frames of custom calls, so the handlers check no more of a frame than XLA's headers do. Attributes,
 // types, shapes, sizes and buffers come from the program. If they are wrong, the error is INVALID_ARGUMENT, with the
 // reason. out may be the same buffer as c. Any other overlap with out or the workspace is an error.
-#ifndef RAGGEMM_FFI_HANDLERS_H_
-#define RAGGEMM_FFI_HANDLERS_H_
+#pragma once
 
 #include <stdint.h>
 
@@ -116,5 +115,3 @@ void raggemm_ffi_version(int32_t* major, int32_t* minor);
 }  // extern "C"
 #endif
 #pragma GCC visibility pop
-
-#endif  // RAGGEMM_FFI_HANDLERS_H_

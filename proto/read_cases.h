@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_PROTO_READ_CASES_H_
-#define RAGGEMM_PROTO_READ_CASES_H_
+#pragma once
 
 #include <string>
 
@@ -13,5 +12,3 @@ namespace raggemm {
 absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_PROTO_READ_CASES_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_BENCH_PEERS_CBLAS_H_
-#define RAGGEMM_BENCH_PEERS_CBLAS_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -35,5 +34,3 @@ Peer GemmLoop(const char* name, const CblasLibrary& library);
 Peer GemmBatch(const char* name, const CblasLibrary& library);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_PEERS_CBLAS_H_

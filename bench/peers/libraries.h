@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_BENCH_PEERS_LIBRARIES_H_
-#define RAGGEMM_BENCH_PEERS_LIBRARIES_H_
+#pragma once
 
 #include <vector>
 
@@ -21,5 +20,3 @@ absl::StatusOr<std::vector<Peer>> LoadBlisAvx2();       // Peer: blis-avx2
 absl::StatusOr<std::vector<Peer>> LoadMkl();            // Peers: mkl, mkl-batch
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_PEERS_LIBRARIES_H_

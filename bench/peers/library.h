@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_BENCH_PEERS_LIBRARY_H_
-#define RAGGEMM_BENCH_PEERS_LIBRARY_H_
+#pragma once
 
 #include <string>
 
@@ -34,5 +33,3 @@ class Library {
 };
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_PEERS_LIBRARY_H_

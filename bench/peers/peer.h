@@ -1,6 +1,5 @@
 // The interface of a peer, a library with which the benchmark compares raggemm.
-#ifndef RAGGEMM_BENCH_PEERS_PEER_H_
-#define RAGGEMM_BENCH_PEERS_PEER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -67,5 +66,3 @@ const std::vector<Peer>& LoadPeers();
 const std::vector<AbsentPeer>& AbsentPeers();
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_PEERS_PEER_H_

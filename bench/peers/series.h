@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_BENCH_PEERS_SERIES_H_
-#define RAGGEMM_BENCH_PEERS_SERIES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -44,5 +43,3 @@ absl::Status ForEachGroup(const GemmSeries& series, PeerThreads threading, int t
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply);
 
 }  // namespace raggemm::bench
-
-#endif  // RAGGEMM_BENCH_PEERS_SERIES_H_

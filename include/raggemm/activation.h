@@ -1,6 +1,5 @@
 // The activations of expert MLPs. Like types.h, this header includes only <cstdint> and defines no function.
-#ifndef RAGGEMM_ACTIVATION_H_
-#define RAGGEMM_ACTIVATION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -25,5 +24,3 @@ inline constexpr int kActivationCount = sizeof(kActivations) / sizeof(kActivatio
 inline constexpr bool kNeedsGate[kActivationCount] = {false, false, false, false, false, true};
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_ACTIVATION_H_

@@ -1,7 +1,6 @@
 // The numeric rules of sums of products, as data. grouped_gemm.h explains them in words. Like types.h, this header
 // defines no function.
-#ifndef RAGGEMM_ARITHMETIC_H_
-#define RAGGEMM_ARITHMETIC_H_
+#pragma once
 
 #include <cstdint>
 
@@ -86,5 +85,3 @@ inline constexpr Splitting kSplittings[] = {
 inline constexpr int kPrecisions = sizeof(kSplittings) / sizeof(Splitting);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_ARITHMETIC_H_

@@ -1,6 +1,5 @@
 // The facts about a CPU that plans depend on. You can make and print plans for any CPU.
-#ifndef RAGGEMM_CPU_H_
-#define RAGGEMM_CPU_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -82,5 +81,3 @@ std::vector<std::string> KernelNames(Isa isa);
 std::string ToString(const Cpu& cpu);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_CPU_H_

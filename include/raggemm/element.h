@@ -1,6 +1,5 @@
 // Reads single elements of an Array, as bits or as integers.
-#ifndef RAGGEMM_ELEMENT_H_
-#define RAGGEMM_ELEMENT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -55,5 +54,3 @@ inline int64_t ToInteger(const Array& array, int64_t index) {
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_ELEMENT_H_

@@ -1,6 +1,5 @@
 // Reads the environment variables of the library. They decide what the options and the problem of a call leave open.
-#ifndef RAGGEMM_ENVIRONMENT_H_
-#define RAGGEMM_ENVIRONMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -53,5 +52,3 @@ std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
 std::optional<Precision> PrecisionOf(absl::string_view name);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_ENVIRONMENT_H_

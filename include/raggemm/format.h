@@ -5,8 +5,7 @@
 //     kernels/plan/quant_params.cc   values of scales, and f4e2m1fn with scales of blocks
 //     everywhere                     f32, f64, s32 and bf16 as types of products and sums; s8 and u8 as products;
 //                                    s64 for the library's own group sizes and workspace
-#ifndef RAGGEMM_FORMAT_H_
-#define RAGGEMM_FORMAT_H_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -133,5 +132,3 @@ constexpr int ElementsPerByte(DType dtype) {
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_FORMAT_H_

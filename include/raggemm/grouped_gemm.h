@@ -68,8 +68,7 @@
 // infinite. This part is used only in the product of the first parts. In the other products a zero with the sign of x
 // takes its place. So infinities and NaN give the same results as with bf16 operands, and the other products turn no
 // infinity into a NaN.
-#ifndef RAGGEMM_GROUPED_GEMM_H_
-#define RAGGEMM_GROUPED_GEMM_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -117,5 +116,3 @@ absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& optio
 std::string ToString(const Plan& plan);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_GROUPED_GEMM_H_

@@ -30,8 +30,7 @@
 //     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp, as y, the argument of the sigmoid, is rounded
 //
 // The error can be larger by |x| times the smallest denormal, because e^-|x| can be denormal.
-#ifndef RAGGEMM_MOE_MLP_H_
-#define RAGGEMM_MOE_MLP_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -213,5 +212,3 @@ absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options&
 absl::Status FillOutWithNaN(const MoeMlpBackwardProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_MOE_MLP_H_

@@ -1,6 +1,5 @@
 // Tables of the operands of a grouped GEMM, in the order in which the custom call takes them.
-#ifndef RAGGEMM_OPERANDS_H_
-#define RAGGEMM_OPERANDS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -123,5 +122,3 @@ inline DType ComputeType(const GroupedGemmProblem& problem) {
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_OPERANDS_H_

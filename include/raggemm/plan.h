@@ -1,6 +1,5 @@
 // Options and plans of a call.
-#ifndef RAGGEMM_PLAN_H_
-#define RAGGEMM_PLAN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -65,5 +64,3 @@ struct KeptBuffers {
 KeptBuffers CountKeptBuffers();
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_PLAN_H_

@@ -3,8 +3,7 @@
 //     out_g = alpha_g * op(lhs)_g x op(rhs)_g + beta_g * c_g + bias_g        for every processed group g
 //
 // The operands belong to the caller and may be wrong. MakePlan (grouped_gemm.h) checks everything.
-#ifndef RAGGEMM_PROBLEM_H_
-#define RAGGEMM_PROBLEM_H_
+#pragma once
 
 #include <concepts>
 #include <cstdint>
@@ -177,5 +176,3 @@ struct GroupedGemmProblem {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_PROBLEM_H_

@@ -1,8 +1,7 @@
 // Element types and instruction sets. Files that are compiled for one instruction set include this header. So it
 // includes only <cstdint> and defines no function: the linker may keep one copy of a function for the whole program,
 // and this copy could have instructions that other CPUs lack.
-#ifndef RAGGEMM_TYPES_H_
-#define RAGGEMM_TYPES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -37,5 +36,3 @@ enum class Isa : std::uint8_t { kScalar };
 inline constexpr int kMostIsas = 8;
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TYPES_H_

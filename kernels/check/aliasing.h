@@ -1,6 +1,5 @@
 // Checks the memory of operands.
-#ifndef RAGGEMM_KERNELS_CHECK_ALIASING_H_
-#define RAGGEMM_KERNELS_CHECK_ALIASING_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -28,5 +27,3 @@ absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> 
 absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_ALIASING_H_

@@ -1,6 +1,5 @@
 // The checked operands of a call. Only the files of this folder write them.
-#ifndef RAGGEMM_KERNELS_CHECK_CHECKED_H_
-#define RAGGEMM_KERNELS_CHECK_CHECKED_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -93,5 +92,3 @@ struct Checked {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_CHECKED_H_

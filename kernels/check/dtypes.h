@@ -1,6 +1,5 @@
 // Checks the types of operands.
-#ifndef RAGGEMM_KERNELS_CHECK_DTYPES_H_
-#define RAGGEMM_KERNELS_CHECK_DTYPES_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "kernels/check/checked.h"
@@ -17,5 +16,3 @@ absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_DTYPES_H_

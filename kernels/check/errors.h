@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_CHECK_ERRORS_H_
-#define RAGGEMM_KERNELS_CHECK_ERRORS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -37,5 +36,3 @@ inline absl::Status CheckFormat(absl::string_view name, const Array& x) {
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_ERRORS_H_

@@ -1,6 +1,5 @@
 // Locates the matrices of a group in the operands of a checked call.
-#ifndef RAGGEMM_KERNELS_CHECK_MATRICES_H_
-#define RAGGEMM_KERNELS_CHECK_MATRICES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -51,5 +50,3 @@ Matrix LocateMatrix(const Checked& checked, const Operand& operand, const GroupG
 int64_t RowOf(const Checked& checked, GroupValues::Per per, const GroupGemm& gemm);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_MATRICES_H_

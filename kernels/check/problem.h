@@ -1,6 +1,5 @@
 // Checks the types and shapes of operands.
-#ifndef RAGGEMM_KERNELS_CHECK_PROBLEM_H_
-#define RAGGEMM_KERNELS_CHECK_PROBLEM_H_
+#pragma once
 
 #include <cstdint>
 #include <iterator>
@@ -36,5 +35,3 @@ absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem);
 absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, int64_t rows, const Checked& checked);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_PROBLEM_H_

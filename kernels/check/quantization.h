@@ -1,6 +1,5 @@
 // Checks quantized operands.
-#ifndef RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
-#define RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "kernels/check/checked.h"
@@ -16,5 +15,3 @@ Products ProductsOf(const GroupedGemmProblem& problem);
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_QUANTIZATION_H_

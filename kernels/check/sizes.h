@@ -1,6 +1,5 @@
 // Reads and checks the values from which addresses are computed: group sizes, group offsets and row indices.
-#ifndef RAGGEMM_KERNELS_CHECK_SIZES_H_
-#define RAGGEMM_KERNELS_CHECK_SIZES_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "kernels/check/checked.h"
@@ -13,5 +12,3 @@ namespace raggemm {
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_SIZES_H_

@@ -5,8 +5,7 @@
 //
 // n = P*R*G. The arrays start at multiples of 64 bytes. first_group needs P*R elements, which are at most n if there
 // are groups.
-#ifndef RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
-#define RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -32,5 +31,3 @@ class Workspace {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_CHECK_WORKSPACE_H_

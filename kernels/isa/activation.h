@@ -1,7 +1,6 @@
 // Activations in f32, for vectors of any width. Operators on vectors round like those on single elements, so all
 // instruction sets give the same bits. The traits V are those of tile_gemm.h.
-#ifndef RAGGEMM_KERNELS_ISA_ACTIVATION_H_
-#define RAGGEMM_KERNELS_ISA_ACTIVATION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -179,5 +178,3 @@ void Activate(const ActivationArgs& args) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_ACTIVATION_H_

@@ -18,8 +18,7 @@
 //   SetUp(saved) Restore(saved)              KernelRow::set_up and KernelRow::restore
 //
 // The class V has the packers and the traits of word_gemm.h. A vector of V is as long as a line.
-#ifndef RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
-#define RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -231,5 +230,3 @@ constexpr KernelRow MakeAmxByteRow() {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_AMX_GEMM_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_ISA_AVX2_S32_H_
-#define RAGGEMM_KERNELS_ISA_AVX2_S32_H_
+#pragma once
 
 #include <immintrin.h>
 
@@ -64,5 +63,3 @@ struct Avx2S32 {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_AVX2_S32_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_ISA_AVX512_F32_H_
-#define RAGGEMM_KERNELS_ISA_AVX512_F32_H_
+#pragma once
 
 // GCC 12 warns about undefined values in its own header (GCC bug 105593).
 #ifndef __clang__
@@ -127,5 +126,3 @@ struct Avx512F32 {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_AVX512_F32_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_ISA_AVX512_PAIRS_H_
-#define RAGGEMM_KERNELS_ISA_AVX512_PAIRS_H_
+#pragma once
 
 #include "kernels/isa/avx512_words.h"
 
@@ -22,5 +21,3 @@ struct Avx512Pairs : Avx512F32, Avx512Words {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_AVX512_PAIRS_H_

@@ -12,8 +12,7 @@
 //
 // Elements of 8 bits: the codes of both rows are interleaved as b0 c0 b1 c1 ... Seven bits of a code select the low
 // byte and the high byte of its bf16 from two tables.
-#ifndef RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
-#define RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
+#pragma once
 
 #include "kernels/isa/avx512_pairs.h"
 
@@ -401,5 +400,3 @@ constexpr void AddQuantized(KernelRow& row) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_ISA_AVX512_WORDS_H_
-#define RAGGEMM_KERNELS_ISA_AVX512_WORDS_H_
+#pragma once
 
 #include "kernels/isa/avx512_f32.h"
 #include "kernels/isa/word_gemm.h"
@@ -79,5 +78,3 @@ struct Avx512Quads : Avx512S32 {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_AVX512_WORDS_H_

@@ -5,8 +5,7 @@
 //   WidenBytes(p)            kWidth bytes, each widened to a 32-bit word
 //   LookUp(table, at)        entries of a table with kWidth entries, at the low bits of each index
 //   DecodeTwo<kIndex>(p, x)  optional, if it is faster: decodes two vectors of values
-#ifndef RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_
-#define RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -283,5 +282,3 @@ constexpr Dequantizers MakeDequantizers() {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_

@@ -6,8 +6,7 @@
 //        1 5 9 d   column 1               4 5 6 7   step 1
 //        2 6 a e   column 2     ->        8 9 a b   step 2
 //        3 7 b f   column 3               c d e f   step 3
-#ifndef RAGGEMM_KERNELS_ISA_DOT_H_
-#define RAGGEMM_KERNELS_ISA_DOT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -49,5 +48,3 @@ struct FmaDotSteps {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_DOT_H_

@@ -1,7 +1,6 @@
 // Epilogues, which apply alpha, c, bias and rounding to sums before they are stored. The traits V are those of
 // tile_gemm.h.
-#ifndef RAGGEMM_KERNELS_ISA_EPILOGUE_H_
-#define RAGGEMM_KERNELS_ISA_EPILOGUE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -68,5 +67,3 @@ constexpr void AddScaling(KernelRow& row) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_EPILOGUE_H_

@@ -1,6 +1,5 @@
 // Makes the kernel rows that multiply by fma. Elements of their packed panels have the type of the sums.
-#ifndef RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
-#define RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -179,5 +178,3 @@ constexpr KernelRow MakeRow() {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_FMA_ROWS_H_

@@ -15,8 +15,7 @@
 //
 // AMX has another layout of lhs: lines, which have 64 bytes of one row (amx_gemm.h). Words of MMLA have 8 bytes
 // (mmla_gemm.h).
-#ifndef RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
-#define RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -416,5 +415,3 @@ struct KernelRow {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_MICROKERNEL_H_

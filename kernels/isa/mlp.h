@@ -1,7 +1,6 @@
 // The functions of the expert MLP other than matrix products. All compute in f32, with the same bits on all instruction
 // sets. The traits V are those of tile_gemm.h.
-#ifndef RAGGEMM_KERNELS_ISA_MLP_H_
-#define RAGGEMM_KERNELS_ISA_MLP_H_
+#pragma once
 
 #include <cstdint>
 
@@ -135,5 +134,3 @@ constexpr void AddMlp(KernelRow& row) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_MLP_H_

@@ -18,8 +18,7 @@
 //   ToRows(x, y, same_format) turns two 2 x 2 blocks of sums, side by side, into two rows of four sums
 //   FromRows(x, y, same_format)
 //                             the inverse of ToRows
-#ifndef RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_
-#define RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -202,5 +201,3 @@ constexpr KernelRow MakeMmlaRow(ArithmeticId id, DType element) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_ISA_NEON_F32_H_
-#define RAGGEMM_KERNELS_ISA_NEON_F32_H_
+#pragma once
 
 #include <arm_neon.h>
 
@@ -108,5 +107,3 @@ struct NeonFlushing : NeonF32 {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_NEON_F32_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_ISA_NEON_S32_H_
-#define RAGGEMM_KERNELS_ISA_NEON_S32_H_
+#pragma once
 
 #include <arm_neon.h>
 
@@ -55,5 +54,3 @@ struct NeonS32 {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_NEON_S32_H_

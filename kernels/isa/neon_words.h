@@ -1,6 +1,5 @@
 // Loads and stores of NEON for pairs of 8-byte words (mmla_gemm.h).
-#ifndef RAGGEMM_KERNELS_ISA_NEON_WORDS_H_
-#define RAGGEMM_KERNELS_ISA_NEON_WORDS_H_
+#pragma once
 
 #include <arm_neon.h>
 
@@ -27,5 +26,3 @@ struct NeonWords {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_NEON_WORDS_H_

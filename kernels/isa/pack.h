@@ -1,7 +1,6 @@
 // Packers that convert elements to the type of the sums, and functions that prefetch. The traits V are those of
 // tile_gemm.h.
-#ifndef RAGGEMM_KERNELS_ISA_PACK_H_
-#define RAGGEMM_KERNELS_ISA_PACK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -210,5 +209,3 @@ void PackTransposed(const PackArgs& args) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_PACK_H_

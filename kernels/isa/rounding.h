@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_ISA_ROUNDING_H_
-#define RAGGEMM_KERNELS_ISA_ROUNDING_H_
+#pragma once
 
 #include <cstdint>
 
@@ -28,5 +27,3 @@ inline float RoundToOdd(double x) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_ROUNDING_H_

@@ -1,6 +1,5 @@
 // Traits for kernels that compute one element at a time. Floats are multiplied and added by fma of the C library.
-#ifndef RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
-#define RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
+#pragma once
 
 #include "kernels/isa/tile_gemm.h"
 
@@ -135,5 +134,3 @@ struct FlushingTraits : ScalarTraits<float> {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_

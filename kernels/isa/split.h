@@ -3,8 +3,7 @@
 //
 //   Between(x, least, most)   the elements of x whose magnitude, as a bit pattern, is from `least` to `most`. All other
 //                             elements become zeros of the same sign
-#ifndef RAGGEMM_KERNELS_ISA_SPLIT_H_
-#define RAGGEMM_KERNELS_ISA_SPLIT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -100,5 +99,3 @@ constexpr void AddSplit(KernelRow& row) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_SPLIT_H_

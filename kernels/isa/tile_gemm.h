@@ -21,8 +21,7 @@
 //
 // All code is in an unnamed namespace. Otherwise the linker could keep one copy of an inline function for all
 // instruction sets, and this copy could use AVX-512, which other CPUs lack.
-#ifndef RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
-#define RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -402,5 +401,3 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_TILE_GEMM_H_

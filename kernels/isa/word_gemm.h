@@ -26,8 +26,7 @@
 //                             (kFlipped). Traits with kFlips also have:
 //   kFlipsSameFormat          true: lhs is flipped if it has the format of rhs. False: if the formats differ.
 //   Flip(x, y) Sub(x, y)      x ^ y of words, x - y of sums
-#ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
-#define RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -336,5 +335,3 @@ constexpr KernelRow MakeByteRow(DType element) {
 
 }  // namespace
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_ISA_WORD_GEMM_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_MLP_CHECK_H_
-#define RAGGEMM_KERNELS_MLP_CHECK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -62,5 +61,3 @@ absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGr
                                     absl::Span<int64_t> workspace);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_MLP_CHECK_H_

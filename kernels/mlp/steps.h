@@ -1,6 +1,5 @@
 // The steps of an expert MLP and of its gradients.
-#ifndef RAGGEMM_KERNELS_MLP_STEPS_H_
-#define RAGGEMM_KERNELS_MLP_STEPS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -103,5 +102,3 @@ class MlpSteps {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_MLP_STEPS_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_MLP_WORKSPACE_H_
-#define RAGGEMM_KERNELS_MLP_WORKSPACE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -87,5 +86,3 @@ int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_MLP_WORKSPACE_H_

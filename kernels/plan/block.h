@@ -10,8 +10,7 @@
 // Numbers are the order of the blocks without BlockShape::k_inner. Micro-kernels multiply each panel of a block with
 // each register tile of lhs. If a block ends within a chain, the chain waits in scratch for the next block, so the bits
 // of a sum do not depend on the size of blocks.
-#ifndef RAGGEMM_KERNELS_PLAN_BLOCK_H_
-#define RAGGEMM_KERNELS_PLAN_BLOCK_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -106,5 +105,3 @@ class NextTile {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_BLOCK_H_

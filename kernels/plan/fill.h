@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_PLAN_FILL_H_
-#define RAGGEMM_KERNELS_PLAN_FILL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -13,5 +12,3 @@ int64_t CountFillTiles(const Checked& checked);
 void FillTile(const Checked& checked, int64_t slice);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_FILL_H_

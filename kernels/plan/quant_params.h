@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_PLAN_QUANT_PARAMS_H_
-#define RAGGEMM_KERNELS_PLAN_QUANT_PARAMS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ void ReadQuantParams(const Checked& checked, const QuantParams& params, const Gr
 StoredPosition PositionOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_QUANT_PARAMS_H_

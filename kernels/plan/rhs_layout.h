@@ -1,7 +1,6 @@
 // The layouts of rhs. A layout is how rhs is stored, and the call gives it. It decides how a tile divides rhs into
 // blocks, and which lines it prefetches meanwhile.
-#ifndef RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
-#define RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -85,5 +84,3 @@ const RhsLayout& LayoutOf(const TileContext& context);
 bool GoesAlongK(const TileContext& context, int64_t rows, int64_t k);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_RHS_LAYOUT_H_

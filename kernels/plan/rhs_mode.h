@@ -1,6 +1,5 @@
 // The modes of rhs. A mode is how kernels get rhs: dot, GEMV, direct, direct and store, packed.
-#ifndef RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
-#define RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -46,5 +45,3 @@ struct Panel {
 Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_RHS_MODE_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_PLAN_SCHEDULE_H_
-#define RAGGEMM_KERNELS_PLAN_SCHEDULE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -87,5 +86,3 @@ absl::StatusOr<Schedule> MakeSchedule(const GroupedGemmProblem& problem, const O
                                       absl::Span<int64_t> workspace);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_SCHEDULE_H_

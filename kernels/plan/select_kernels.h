@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_PLAN_SELECT_KERNELS_H_
-#define RAGGEMM_KERNELS_PLAN_SELECT_KERNELS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,5 +21,3 @@ absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& o
 absl::StatusOr<ThreadChoice> SelectThreads(const Options& options);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_SELECT_KERNELS_H_

@@ -1,7 +1,6 @@
 // Chooses a strategy for each tile height: a mode that needs no costs if one applies, else the cheapest strategy by a
 // cost model. A strategy is a mode (rhs_mode.h) and a block shape (RowsShape), for a layout of rhs (rhs_layout.h).
-#ifndef RAGGEMM_KERNELS_PLAN_STRATEGY_H_
-#define RAGGEMM_KERNELS_PLAN_STRATEGY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -20,5 +19,3 @@ TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 std::string CostText(const TileContext& context, const Window& window, int64_t k);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_STRATEGY_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_PLAN_TILE_H_
-#define RAGGEMM_KERNELS_PLAN_TILE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -48,5 +47,3 @@ struct TileGrid {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_TILE_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_PLAN_TILE_PLAN_H_
-#define RAGGEMM_KERNELS_PLAN_TILE_PLAN_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -40,5 +39,3 @@ struct BlockShape {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_PLAN_TILE_PLAN_H_

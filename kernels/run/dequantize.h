@@ -1,7 +1,6 @@
 // Packs the elements of an operand. Elements that need dequantizing, and rows of lhs that row_index selects, first go
 // to a buffer in L1.
-#ifndef RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
-#define RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -38,5 +37,3 @@ inline void PackFrom(const TileContext& context, const PackSource& source, bool 
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_

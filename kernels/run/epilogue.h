@@ -1,6 +1,5 @@
 // Applies scales and the epilogue to the sums of a tile, and stores the result.
-#ifndef RAGGEMM_KERNELS_RUN_EPILOGUE_H_
-#define RAGGEMM_KERNELS_RUN_EPILOGUE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -62,5 +61,3 @@ class TileResult {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_RUN_EPILOGUE_H_

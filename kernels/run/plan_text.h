@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_RUN_PLAN_TEXT_H_
-#define RAGGEMM_KERNELS_RUN_PLAN_TEXT_H_
+#pragma once
 
 #include <string>
 
@@ -11,5 +10,3 @@ namespace raggemm {
 std::string ToString(const Schedule& schedule);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_RUN_PLAN_TEXT_H_

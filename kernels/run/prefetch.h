@@ -1,7 +1,6 @@
 // Prefetches the elements of lhs and rhs that a thread will probably need next into L2, even from another tile or
 // group. The caller calls Prefetcher::StartBlock before each block, and Prefetcher::For before each packer and kernel.
-#ifndef RAGGEMM_KERNELS_RUN_PREFETCH_H_
-#define RAGGEMM_KERNELS_RUN_PREFETCH_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -84,5 +83,3 @@ class Prefetcher {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_RUN_PREFETCH_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_RUN_RUN_H_
-#define RAGGEMM_KERNELS_RUN_RUN_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "kernels/plan/schedule.h"
@@ -14,5 +13,3 @@ absl::Status Run(const Schedule& schedule, Team& team);
 absl::Status Run(const Schedule& first, const Schedule& second, Team& team);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_RUN_RUN_H_

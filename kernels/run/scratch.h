@@ -1,7 +1,6 @@
 // The pack buffers of threads. A process-wide list keeps the buffers of finished calls, so that later calls neither
 // allocate nor take page faults.
-#ifndef RAGGEMM_KERNELS_RUN_SCRATCH_H_
-#define RAGGEMM_KERNELS_RUN_SCRATCH_H_
+#pragma once
 
 #include <cstdint>
 
@@ -55,5 +54,3 @@ class ScratchLease {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_RUN_SCRATCH_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_TARGET_ISA_H_
-#define RAGGEMM_KERNELS_TARGET_ISA_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -48,5 +47,3 @@ class MatrixUnitScope {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_TARGET_ISA_H_

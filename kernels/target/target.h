@@ -1,7 +1,6 @@
 // The interface to an architecture. CMake builds x86*.cc for x86-64. For aarch64 it builds aarch64.cc and portable.cc,
 // and for any other CPU generic.cc and portable.cc.
-#ifndef RAGGEMM_KERNELS_TARGET_TARGET_H_
-#define RAGGEMM_KERNELS_TARGET_TARGET_H_
+#pragma once
 
 #include <cfenv>
 #include <cstdint>
@@ -65,5 +64,3 @@ void FenceStores();
 void Pause();
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_TARGET_TARGET_H_

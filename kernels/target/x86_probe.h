@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
-#define RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
+#pragma once
 
 #include "absl/strings/string_view.h"
 #include "raggemm/cpu.h"
@@ -20,5 +19,3 @@ bool LacksTilesOfBytes();
 const Cpu* MeasuredCpuOf(absl::string_view vendor, unsigned family, unsigned model);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_TARGET_X86_PROBE_H_

@@ -1,7 +1,6 @@
 // Support for fork(). A child process has only the thread that called fork(), so a mutex that another thread held would
 // stay locked in the child forever.
-#ifndef RAGGEMM_KERNELS_THREADS_FORK_H_
-#define RAGGEMM_KERNELS_THREADS_FORK_H_
+#pragma once
 
 #include <mutex>
 
@@ -14,5 +13,3 @@ extern constinit std::mutex lists_mutex;
 bool IsForkedChild();
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_THREADS_FORK_H_

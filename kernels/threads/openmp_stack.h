@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_KERNELS_THREADS_OPENMP_STACK_H_
-#define RAGGEMM_KERNELS_THREADS_OPENMP_STACK_H_
+#pragma once
 
 #include <cstddef>
 
@@ -13,5 +12,3 @@ namespace raggemm {
 size_t OpenMpStackSize();
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_THREADS_OPENMP_STACK_H_

@@ -6,8 +6,7 @@
 // With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left,
 // and then waits for the tiles that other threads have claimed. A task that starts later touches nothing but the
 // reference-counted Team.
-#ifndef RAGGEMM_KERNELS_THREADS_TEAM_H_
-#define RAGGEMM_KERNELS_THREADS_TEAM_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -89,5 +88,3 @@ absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, 
 absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_KERNELS_THREADS_TEAM_H_

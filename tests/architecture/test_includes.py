@@ -143,9 +143,7 @@ def test_forbidden_includes_are_found(path, line):
 
 def test_public_headers_have_no_conditions(root):
     for header in (root / "include" / "raggemm").glob("*.h"):
-        guard = f"RAGGEMM_{header.stem.upper()}_H_"
-        conditions = re.findall(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*", header.read_text(), re.MULTILINE)
-        assert conditions == [f"#ifndef {guard}"], header.name
+        assert not re.search(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b", header.read_text(), re.MULTILINE), header.name
 
 
 def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:

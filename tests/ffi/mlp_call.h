@@ -1,7 +1,6 @@
 // Calls raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of libraggemm_ffi.so like XLA, for a TestMlp or a
 // TestMlpBackward of tests/support.
-#ifndef RAGGEMM_TESTS_FFI_MLP_CALL_H_
-#define RAGGEMM_TESTS_FFI_MLP_CALL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -116,5 +115,3 @@ class MlpBackwardCall : public SpoiltCall {
 };
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_FFI_MLP_CALL_H_

@@ -1,6 +1,5 @@
 // Calls raggemm_grouped_gemm_v1 of libraggemm_ffi.so (the plugin) like XLA, with problems of tests/support.
-#ifndef RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
-#define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -156,5 +155,3 @@ class ThrowingRunner : public host::TaskRunner {
 };
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_

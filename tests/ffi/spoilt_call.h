@@ -1,6 +1,5 @@
 // Makes a valid call of each custom call of the plugin. Tests make these calls invalid, and check how they end.
-#ifndef RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
-#define RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -68,5 +67,3 @@ class SpoiltGemm : public PluginCall {
 MlpSpec EveryMlpOperand();
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_FFI_SPOILT_CALL_H_

@@ -1,6 +1,5 @@
 // Converts a case of proto/cases (proto/case.proto) to a problem with data.
-#ifndef RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
-#define RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -61,5 +60,3 @@ struct CaseProblem {
 absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
 
 }  // namespace raggemm::host
-
-#endif  // RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_HOST_CHECK_H_
-#define RAGGEMM_TESTS_HOST_CHECK_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -25,5 +24,3 @@ struct Check {
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);
 
 }  // namespace raggemm::host
-
-#endif  // RAGGEMM_TESTS_HOST_CHECK_H_

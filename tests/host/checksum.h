@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_HOST_CHECKSUM_H_
-#define RAGGEMM_TESTS_HOST_CHECKSUM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -26,5 +25,3 @@ inline uint64_t Scramble(uint64_t z) {
 uint64_t Checksum(const Array& array);
 
 }  // namespace raggemm::host
-
-#endif  // RAGGEMM_TESTS_HOST_CHECKSUM_H_

@@ -1,7 +1,6 @@
 // Calls FFI handlers like XLA:CPU. Implements XLA's side of the C ABI: call frames, API functions, errors, and a thread
 // pool.
-#ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
-#define RAGGEMM_TESTS_HOST_MINI_HOST_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -126,5 +125,3 @@ class Library {
 };
 
 }  // namespace raggemm::host
-
-#endif  // RAGGEMM_TESTS_HOST_MINI_HOST_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_HOST_PROBLEM_CALL_H_
-#define RAGGEMM_TESTS_HOST_PROBLEM_CALL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -22,5 +21,3 @@ using WorkspaceCoefficientsFunction = void(int32_t dims_arrays, int64_t* constan
 int64_t WorkspaceElements(const GroupedGemmProblem& problem, WorkspaceCoefficientsFunction* coefficients);
 
 }  // namespace raggemm::host
-
-#endif  // RAGGEMM_TESTS_HOST_PROBLEM_CALL_H_

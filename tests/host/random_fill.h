@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_HOST_RANDOM_FILL_H_
-#define RAGGEMM_TESTS_HOST_RANDOM_FILL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -36,5 +35,3 @@ void ParallelChunks(int64_t n, const Body& body) {
 void FillRandom(const Array& array, uint64_t seed, int exponent = 0);
 
 }  // namespace raggemm::host
-
-#endif  // RAGGEMM_TESTS_HOST_RANDOM_FILL_H_

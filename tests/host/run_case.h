@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_HOST_RUN_CASE_H_
-#define RAGGEMM_TESTS_HOST_RUN_CASE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -54,5 +53,3 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCa
                                 TaskRunner* pool);
 
 }  // namespace raggemm::host
-
-#endif  // RAGGEMM_TESTS_HOST_RUN_CASE_H_

@@ -1,7 +1,6 @@
 // Common names for parts of XLA's C header that have different names in the FFI API versions 0.2 (jaxlib 0.8.1) to 0.5
 // (jaxlib 0.12). Since version 0.4, the API function that reads the message of an error also returns its code.
-#ifndef RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
-#define RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_
+#pragma once
 
 #include <cstddef>
 
@@ -30,5 +29,3 @@ XLA_FFI_Error_Code* ErrorCodeIn(Details& details) {
 }
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_HOST_XLA_VERSIONS_H_

@@ -1,6 +1,5 @@
 // Computes activations in f32 with the same bits as the library, but with plain C++ code and std::fma.
-#ifndef RAGGEMM_TESTS_ORACLE_ACTIVATED_H_
-#define RAGGEMM_TESTS_ORACLE_ACTIVATED_H_
+#pragma once
 
 #include "raggemm/activation.h"
 
@@ -12,5 +11,3 @@ float Activated(Activation activation, float x);
 float Activated(Activation activation, float gate, float up);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_ORACLE_ACTIVATED_H_

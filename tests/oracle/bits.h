@@ -1,6 +1,5 @@
 // Computes every bit of a result by the rules of raggemm/grouped_gemm.h, with plain C++ code and std::fma.
-#ifndef RAGGEMM_TESTS_ORACLE_BITS_H_
-#define RAGGEMM_TESTS_ORACLE_BITS_H_
+#pragma once
 
 #include <vector>
 
@@ -16,5 +15,3 @@ std::vector<double> ValuesOf(const Array& array);
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_ORACLE_BITS_H_

@@ -1,6 +1,5 @@
 // Finds the zero point and the scale of each element of lhs or rhs.
-#ifndef RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
-#define RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -37,5 +36,3 @@ class Dequantizer {
 };
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_

@@ -1,6 +1,5 @@
 // Computes f32 sums that flush denormals to zeros of the same sign, without CPU modes that flush.
-#ifndef RAGGEMM_TESTS_ORACLE_FLUSHING_H_
-#define RAGGEMM_TESTS_ORACLE_FLUSHING_H_
+#pragma once
 
 #include <cmath>
 
@@ -21,5 +20,3 @@ float FlushingAdd(double a, double b);
 float OddSum(float a, float b);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_ORACLE_FLUSHING_H_

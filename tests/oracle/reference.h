@@ -6,8 +6,7 @@
 //
 // With dims arrays [P,R,G] every operand is a stack of matrices of equal shape: one per problem and replica, or one per
 // problem and group if the operand has a group axis.
-#ifndef RAGGEMM_TESTS_ORACLE_REFERENCE_H_
-#define RAGGEMM_TESTS_ORACLE_REFERENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -72,5 +71,3 @@ struct GroupProduct {
 absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_ORACLE_REFERENCE_H_

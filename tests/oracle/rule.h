@@ -1,7 +1,6 @@
 // Decides the numeric rule of a call and the types that it multiplies, by the text of raggemm/problem.h and
 // raggemm/grouped_gemm.h.
-#ifndef RAGGEMM_TESTS_ORACLE_RULE_H_
-#define RAGGEMM_TESTS_ORACLE_RULE_H_
+#pragma once
 
 #include "raggemm/arithmetic.h"
 #include "raggemm/problem.h"
@@ -21,5 +20,3 @@ Rule RuleOf(const GroupedGemmProblem& problem);
 ArithmeticId SumsOfHost();
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_ORACLE_RULE_H_

@@ -1,6 +1,5 @@
 // Reads and writes elements of an Array of any type as float64.
-#ifndef RAGGEMM_TESTS_ORACLE_VALUES_H_
-#define RAGGEMM_TESTS_ORACLE_VALUES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ double RoundTo(DType dtype, double value);
 void StoreRounded(const Array& array, int64_t index, double value);
 
 }  // namespace raggemm
-
-#endif  // RAGGEMM_TESTS_ORACLE_VALUES_H_

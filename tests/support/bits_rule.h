@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
-#define RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
+#pragma once
 
 #include <vector>
 
@@ -16,5 +15,3 @@ testing::AssertionResult HasBits(const Array& out, const std::vector<double>& ex
 testing::AssertionResult IsWithinBound(const Array& out, const Reference& reference);
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_SUPPORT_CHECK_H_
-#define RAGGEMM_TESTS_SUPPORT_CHECK_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -38,5 +37,3 @@ std::string ErrorOf(
     const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_CHECK_H_

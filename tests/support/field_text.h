@@ -1,7 +1,6 @@
 // Converts structs to text and back. The text has "name=value" for each field that differs from its default. Each
 // struct needs a function VisitFields(struct, visit) that calls visit(name, field) for each field.
-#ifndef RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
-#define RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -186,5 +185,3 @@ void VisitFields(Spec& s, Visit visit) {
 }
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_

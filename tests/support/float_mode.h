@@ -1,6 +1,5 @@
 // The float mode of a thread is the value of the control register MXCSR (x86) or FPCR (aarch64).
-#ifndef RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
-#define RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -22,5 +21,3 @@ inline constexpr uint64_t kRoundsToZero = 3 << 22;
 inline constexpr uint64_t kHostileMode = kUsualMode | kFlushes | kRoundsToZero;
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_

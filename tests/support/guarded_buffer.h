@@ -1,7 +1,6 @@
 // Buffers that detect accesses outside of them. Accesses beyond one end hit an unmapped page and crash.
 // SurroundingsIntact finds writes beyond the other end.
-#ifndef RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
-#define RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -33,5 +32,3 @@ class GuardedBuffer {
 };
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_

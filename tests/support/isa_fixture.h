@@ -1,6 +1,5 @@
 // A base class for tests that run once for each instruction set of the host.
-#ifndef RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_
-#define RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -41,5 +40,3 @@ class IsaTest : public testing::TestWithParam<Isa> {
                            [](const testing::TestParamInfo<Isa>& info) { return IsaName(info.param); })
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_

@@ -1,6 +1,5 @@
 // Computes an expert MLP by its definition (include/raggemm/moe_mlp.h) in float64, and bounds the error of results.
-#ifndef RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
-#define RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
+#pragma once
 
 #include "gtest/gtest.h"
 #include "tests/oracle/reference.h"
@@ -22,5 +21,3 @@ double RoundedExponent(Activation activation, double x);
 testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_

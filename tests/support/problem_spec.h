@@ -1,6 +1,5 @@
 // Makes problems from a few numbers (ProblemSpec), with random data in guarded buffers.
-#ifndef RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
-#define RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -150,5 +149,3 @@ class TestProblem {
 };
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_SUPPORT_PROCESS_H_
-#define RAGGEMM_TESTS_SUPPORT_PROCESS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -32,5 +31,3 @@ class Deadline {
 };
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_PROCESS_H_

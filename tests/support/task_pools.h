@@ -1,6 +1,5 @@
 // Thread pools that run tasks in different ways, like the pools of runtimes that call the library.
-#ifndef RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
-#define RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -60,5 +59,3 @@ class KeepingPool : public TaskPool {
 };
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_

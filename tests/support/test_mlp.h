@@ -1,7 +1,6 @@
 // Makes expert MLPs for tests, with random operands in guarded buffers. Computes the expected bits by separate
 // products.
-#ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
-#define RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -125,5 +124,3 @@ std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, 
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_

@@ -1,6 +1,5 @@
 // Makes calls of MoeMlpBackward for tests, with gradients of all operands that are not quantized.
-#ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
-#define RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -31,5 +30,3 @@ class TestMlpBackward {
 std::vector<uint64_t> GradientSequenceBits(const TestMlpBackward& call);
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_

@@ -1,6 +1,5 @@
 // Lists of types, rules and modes to loop over, and systematic and random choices of problems.
-#ifndef RAGGEMM_TESTS_SUPPORT_VARIANTS_H_
-#define RAGGEMM_TESTS_SUPPORT_VARIANTS_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -47,5 +46,3 @@ ProblemSpec ThreeGroups(RaggedMode mode);
 ProblemSpec RandomSpec(Random& random);
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_SUPPORT_VARIANTS_H_

@@ -1,5 +1,4 @@
-#ifndef RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
-#define RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -142,5 +141,3 @@ inline void RoundToProduct(const Arithmetic& rule, std::initializer_list<Values*
 }
 
 }  // namespace raggemm::test
-
-#endif  // RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
