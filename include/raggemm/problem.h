@@ -1,6 +1,7 @@
 // The operands of one grouped GEMM, as the caller holds them.
 //
-//     out_g = alpha_g * op(lhs)_g x op(rhs)_g + beta_g * c_g + bias_g        for every processed group g
+//     r_g = alpha_g * op(lhs)_g x op(rhs)_g + beta_g * c_g + bias_g        for every processed group g
+//     out_g = r_g, or its activation
 //
 // The operands belong to the caller and may be wrong. MakePlan (grouped_gemm.h) checks everything.
 #pragma once

@@ -8,7 +8,7 @@
 
 namespace raggemm {
 
-// Reads the dims arrays and group_offset into the workspace. Checks their values and those of row_index.
+// Reads group sizes and group_offset into the workspace. Checks their values and those of row_index.
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked);
 
 }  // namespace raggemm

@@ -222,7 +222,7 @@ using Combine = void(const CombineArgs&);
 // have in `forward`.
 struct ActivationGradientArgs {
   ActivationArgs forward;
-  const float* a;  // The gradient of weight * activation(gate) * up, for each column.
+  const float* a;  // Input: the cotangent of weight * activation(gate) * up, by column.
   float weight;
   void* gate;  // Output: the gradient of gate, or of gate and up if they are interleaved.
   void* up;    // Output: the gradient of up. Null if `forward` has no `up`, or if gate and up are interleaved.

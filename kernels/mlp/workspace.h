@@ -18,8 +18,8 @@ inline constexpr int64_t kPieceRows = 256;
 // (bf16) with chunks of 512, 1024, 2048 and 4096 rows, on two cores of Zen 5.
 inline constexpr int64_t kChunkRows = 2048;
 
-// Largest number of rows in a pass. Only calls with row_slots work in passes (forward.cc). d of a whole pass is in
-// memory at once, and each pass reads the weights of its experts again.
+// Largest number of rows in a pass. Only calls with row_slots work in passes (forward.cc). All of a pass's d
+// (moe_mlp.h) is in memory at once, and each pass reads its experts' weights again.
 inline constexpr int64_t kPassRows = 8192;
 
 // f32 sums for the gradients of one group, if these are narrower than f32 and the group has several chunks.

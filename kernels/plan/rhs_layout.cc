@@ -134,7 +134,7 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
-          // Two panels if kernels pack ahead, so that each panel is prefetched during the work on the previous one.
+          // Two panels if kernels pack ahead: each is then prefetched one panel before it is packed.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
@@ -192,9 +192,9 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has. If blocks go along k (GoesAlongK), a tile's blocks are adjacent in
-// memory. The prefetched bytes then begin kStreamAhead bytes ahead of this block, or one block ahead if a block is
-// larger. Otherwise they begin at the start of the next block.
+// Prefetches as many bytes as this block has, from the start of the next block on. If blocks go along k (GoesAlongK), a
+// tile's blocks are adjacent in memory. The bytes then begin kStreamAhead bytes after the start of this block, or a
+// block's size if that is more.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

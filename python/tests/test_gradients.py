@@ -76,7 +76,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """The gradient is the cotangent, but 0 in the rows that gmm overwrites."""
+    """Its gradient is the cotangent, but 0 in the rows that gmm overwrites."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan

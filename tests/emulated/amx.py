@@ -108,7 +108,7 @@ def run(session) -> None:
     """Runs the tests on two emulated machines at the same time, because Bochs uses one thread.
 
     Bochs 3.0 is wrong for signed bytes on tiles: it multiplies them as unsigned. So the machine "others", which runs
-    the test programs, lacks amx_int8. The machine "bytes" tests tiles with unsigned bytes.
+    all test programs, lacks amx_int8. The machine "bytes" compares the checksums of AMX.
     """
     start = time.monotonic()
     root = debian.Root(session, FOLDER / "debian-13", *PACKAGES)

@@ -26,7 +26,7 @@ TEST(RunTest, WideForward) {
   }
 }
 
-// With so many columns, blocks of rhs have fewer steps of k than an accumulation chain.
+// Most blocks of rhs have fewer steps of k than an accumulation chain.
 TEST(RunTest, BlocksThatCutChains) {
   ProblemSpec spec{.groups = 6, .m = 130, .n = 700, .k = 300, .sizes = {1, 6, 16, 0, 33, 61}};
   for (bool rhs_flipped : {false, true}) {

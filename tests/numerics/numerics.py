@@ -245,7 +245,7 @@ def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
 
 
 def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
-    """Multiplies quantized operands. Returns the row of the table, and a text for each failure."""
+    """Multiplies quantized operands. Returns the row of the table, and a text if bits differ."""
     operands = make_operands(kind, how.dtype, k, seed)
     rhs = how.rhs(jnp.asarray(operands.rhs))
     lhs = how.lhs(jnp.asarray(operands.lhs)) if how.lhs else jnp.asarray(operands.lhs)

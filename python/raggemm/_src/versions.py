@@ -16,7 +16,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     lax.axis_size(axes)  # raises NameError outside of a shard_map over axes
-    if hasattr(lax, "pcast"):  # jax 0.9 and later
+    if hasattr(lax, "pcast"):  # since 0.8.2
         return lax.pcast(x, axes, to="varying")
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # removed in 0.10
 

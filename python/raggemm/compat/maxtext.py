@@ -63,7 +63,7 @@ def _select_rule(qwix_rule: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool)
 
 
 def _gather_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> tuple[tuple[str, int], ...]:
-    """Returns the axes along which quantized weights are gathered: `axes` if MaxText's gmm gathers, too, else ()."""
+    """Returns the axes along which to gather quantized weights: `axes` where MaxText's gmm would gather, else ()."""
     if not (axes and use_tokamax and rule and rule.bwd_qtype is not None):
         return ()
     has_fixed_bound = rule.weight_calibration_method.startswith("fixed")

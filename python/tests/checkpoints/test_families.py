@@ -1,4 +1,4 @@
-"""Compares logits and greedy tokens of the example that decodes checkpoints with mlx-lm.
+"""Compares the checkpoint example with mlx-lm: logits and greedy tokens.
 
 mlx-lm gets quantized checkpoints dequantized to float32, except for MXFP4. `./dev test --checkpoints` runs these tests.
 """
