@@ -255,7 +255,7 @@ def _bind_batched(lhs, rhs, quant_params, axes: _Axes, result: Result):
     return bind(call, Arguments(left, right, (), optional)).reshape(*batch, *m, *n)
 
 
-@functools.partial(jax.jit, static_argnames=("numbers", "result"), inline=True)
+@functools.partial(jax.jit, static_argnames=("numbers", "result"), inline=versions.INLINE)
 def ragged_dot_general(
     lhs: jax.Array,
     rhs: jax.Array,

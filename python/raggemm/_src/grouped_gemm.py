@@ -78,7 +78,7 @@ class _Shapes(NamedTuple):
     out: tuple[int, ...]
 
 
-@functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
+@functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=versions.INLINE)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     """Reshapes the caller's arrays to canonical shape and binds the call. Runs in jit, because eager reshapes copy."""
     # JAX cannot always reshape an array if an explicit mesh divides one of its axes.

@@ -121,7 +121,7 @@ def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[st
     return {f"{name[2:]}_layout": COLUMN_BLOCKS if in_blocks[name] else "" for name in transposes}
 
 
-@functools.partial(jax.jit, static_argnames="call", inline=True)
+@functools.partial(jax.jit, static_argnames="call", inline=versions.INLINE)
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     args = {name: versions.replicate_explicit_axes(x) for name, x in args.items()}
     if "group_offset" in args:

@@ -8,6 +8,11 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 
+# Value of jax.jit's argument `inline` that puts the operations of a function into the jaxpr of its caller. Since 0.12,
+# True inlines only when the program is lowered.
+INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
+
 def _varying_axes(x: jax.Array) -> frozenset[str]:
     aval = jax.typeof(x)
     manual = getattr(aval, "manual_axis_type", None)  # since 0.10
