@@ -1,5 +1,7 @@
 #include "tests/oracle/dequantizer.h"
 
+#include <algorithm>
+
 #include "raggemm/operands.h"
 #include "tests/oracle/values.h"
 
@@ -35,8 +37,7 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   }
   if (values == 1) return;
   const int64_t groups = scale_rank == 3 ? x_.dims[0] : 1;
-  if (groups == 0) return;
-  const int64_t k = k_is_rows ? rows_ / groups : cols_;
+  const int64_t k = k_is_rows ? rows_ / std::max<int64_t>(groups, 1) : cols_;
   const bool folds = scale->dtype == DType::kF8E8M0FNU || scale->dtype == DType::kF8E4M3FN;
   sum_steps_ = ragged || folds || k == 0 || k / values % 32 != 0 ? -1 : k / values;
 }
