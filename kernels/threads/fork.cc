@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<bool> is_child = false;
 
 void BeforeFork() {
-  HostCpu();  // Waits until no other thread probes the CPU, because the child would wait forever.
+  HostCpu();  // Waits for another thread's probe of the CPU, which would never end in the child.
   lists_mutex.lock();
 }
 
