@@ -8,8 +8,8 @@
 //     k = 1      3 4 5           k = 1      4 5 6 7         row 1: 4 5 6 7
 //     k = 2      6 7 8           ...                        ...              (digits: position in memory)
 //
-// The elements of a panel are of type T, or words. A word has the elements of several steps of k: two bf16, two s16 or
-// four bytes. Zeros fill up the last word. Words of two steps (digits: position of the word):
+// A panel has elements of type T, or words. A word has elements of several steps of k: two bf16, two s16 or four bytes.
+// Zeros fill up the last word. Words of two steps (digits: position of the word):
 //
 //     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33
 //
@@ -121,8 +121,10 @@ using Microkernel = void(const MicrokernelArgs&);
 //
 //     dst[kk * dst_stride + j] = T(src(kk, j))
 //
-// Packers of words store the word of step kk at dst[kk / k_group * dst_stride + j]. src(kk, j) is at src[kk *
-// src_stride + j] for Packers::rows, and at src[j * src_stride + kk] for Packers::transposed.
+//     src(kk, j)               = src[kk * src_stride + j]    for Packers::rows
+//                              = src[j * src_stride + kk]    for Packers::transposed
+//
+// Packers of words store the word of step kk at dst[kk / k_group * dst_stride + j].
 //
 // Packers store whole vectors, so a row may overwrite the start of the next row of dst. They therefore write the rows
 // in order, or start with the last vector of columns. Zeros fill up the last vector of the last row, and dst has room
@@ -165,7 +167,7 @@ struct EpilogueArgs {
   int64_t columns;
   const void* total;     // Totals, T [rows][total_stride].
   int64_t total_stride;  // Row stride of `total`, in elements.
-  void* out;             // The result, in the format that FormatKernels::epilogue is for.
+  void* out;             // The result, in the format of the FormatKernels.
   int64_t out_stride;    // Elements from row to row of `out` and `c`.
   const void* c;         // The matrix c, in the format of `out`. May be `out`.
   const void* alpha;     // One value of type T.
@@ -268,14 +270,15 @@ static_assert([] {
   }
   return true;
 }());
-// Steps of a KC block of bytes, unless the bytes are dequantized or kernels add totals. Sums of bytes are exact, so
-// their chains may be longer than kKc. GFLOP/s for s8 by s8 on two cores of Zen 4:
+// Steps of k in a KC block of bytes. Sums of bytes are exact, so their chains may be longer than kKc. Dequantized
+// bytes, and kernels that add totals, have KC blocks of kKc. GFLOP/s for s8 by s8 on two cores of Zen 4:
 //
 //     steps                    256    512    1024
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block if f32 is split into bf16 parts. For each step, kernels compute three or six steps of bf16.
+// Steps of k in a KC block of f32 that is split into bf16 parts. For each step, kernels compute three or six steps of
+// bf16.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -358,7 +361,7 @@ struct Packers {
 
 // The functions of a KernelRow for one element format. Null: the KernelRow lacks the function.
 struct FormatKernels {
-  // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
+  // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible. direct[mr][1] is as
   // wide as a packed panel.
   DirectKernel direct[kMaxRows + 1][2];
   // Streaming GEMVs of mr rows that read rhs in its stored layout. They compute any multiple of nr columns.

@@ -287,8 +287,8 @@ void TileGemm(const MicrokernelArgs& args) {
 //     4                      0.79
 //     16                     0.60
 //
-// More than two vectors are slower, because their long runs of adjacent lines trigger hardware prefetches of lines that
-// are needed much later.
+// More than two vectors are slower: long runs of adjacent lines make the hardware prefetch lines that are needed much
+// later.
 template <class V, class Steps, int kMr, int kNv>
 void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

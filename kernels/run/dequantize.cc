@@ -36,7 +36,7 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns how many lines, starting at `at`, share their values. kKc: all lines.
+  // Returns how many lines share their values, from the line at `at` on. kKc: all lines.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;

@@ -197,7 +197,7 @@ class ArgumentBinder {
   const int64_t sum_size_;
   const int64_t row_bytes_;  // Bytes per row of lhs in a packed KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes per row of lhs from the start of the KC block to this block.
+  int64_t steps_before_ = 0;  // Bytes per row of lhs before this block of the KC block.
   // Bytes to the register tile below: in packed lhs, in chains and totals, and in the output.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };

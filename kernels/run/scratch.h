@@ -24,10 +24,9 @@ struct Scratch {
   char* bias;   // Bias [columns], in the compute type.
   // One row of the gate, and one row of results before the activation. Only for calls with an activation.
   float *gate, *result;
-  // Totals of scaled sums in the layout of `chain`, scales of the tile's rows, and scales of one panel's columns. Only
-  // for calls that scale sums (Checked::scales_sums).
-  char* scaled;
-  float *row_scales, *column_scales;
+  // Only for calls that scale sums (Checked::scales_sums).
+  char* scaled;                       // Totals of scaled sums, in the layout of `chain`.
+  float *row_scales, *column_scales;  // Scales of the rows of a tile, and of the columns of a panel.
   int64_t bytes = 0;
 };
 
