@@ -2,7 +2,7 @@
 // The elements come from two rows of rhs: b at step k, and c at step k + 1.
 //
 // Elements of 4 bits in packers: byte j of b and byte j of c form a 16-bit word of four codes. Each word is copied to
-// four 16-bit lanes. Shifts by 0, 8, 4 and 12 bits bring one code to the low four bits of each lane. There it selects
+// four 16-bit lanes. Shifts by 0, 8, 4 and 12 bits bring one code to the low four bits of each lane. The code selects
 // one of 16 bf16.
 //
 // Elements of 4 bits in streaming GEMVs for kNv vectors of columns: the sums may have any order of columns, which saves
@@ -49,8 +49,8 @@ struct Avx512ByteCodes : V {
       tables.low[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 16);
       tables.high[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 24);
     }
-    // from_rows interleaves the codes of two rows. Entry i selects byte i of the result. Entries with values from 64 on
-    // select codes of the second row.
+    // from_rows interleaves the codes of two rows. Entry i selects byte i of the result. Values from 64 on select codes
+    // of the second row.
     for (int i = 0; i < 64; ++i) {
       tables.from_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
     }
@@ -141,7 +141,7 @@ struct Avx512NibbleCodes : V {
       tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
-      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // 32 and more: second row.
+      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // Values from 32 on: second row.
     }
     return tables;
   }();

@@ -42,8 +42,8 @@ struct Prefetch {
   int64_t run_left;  // Lines from `line` to the end of the current run.
   int64_t run;
   int64_t skip;  // Bytes from the last line of a run to the first line of the next run.
-  // True: a streaming GEMV loads the lines into L1 instead, and computes only kNearSteps steps of k in each pass. All
-  // lines must be readable memory.
+  // True: a streaming GEMV loads the lines into L1 instead of prefetching them into L2, and computes only kNearSteps
+  // steps of k in each pass. All lines must be readable memory.
   bool near = false;
 };
 inline constexpr int kNearSteps = 4;
@@ -167,7 +167,7 @@ struct EpilogueArgs {
   int64_t columns;
   const void* total;     // Totals, T [rows][total_stride].
   int64_t total_stride;  // Row stride of `total`, in elements.
-  void* out;             // The result, in the format of the FormatKernels.
+  void* out;             // The result, in the format that this epilogue stores.
   int64_t out_stride;    // Elements from row to row of `out` and `c`.
   const void* c;         // The matrix c, in the format of `out`. May be `out`.
   const void* alpha;     // One value of type T.

@@ -96,8 +96,8 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
 }
 
 // Tells packers and register tiles how to read stored elements of type E. Source points to them. kGemvSteps is the
-// number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Only quantized elements have block
-// scales (dequantize.h), so this one changes nothing.
+// number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Only quantized elements
+// (dequantize.h) have block scales, so here Scales changes nothing.
 template <class V, class E>
 struct Elements {
   using Source = const E*;

@@ -111,8 +111,8 @@ struct ScalarTraits {
   }
 };
 
-// Traits whose sums flush denormals as x86 does, on every CPU and in every float mode: denormal operands count as
-// zeros, and a result becomes zero if it is denormal after rounding with an unbounded exponent.
+// Traits that flush denormals like x86, on every CPU and in every float mode. Denormal operands count as zeros. A
+// result becomes zero if it is denormal after rounding with an unbounded exponent.
 struct FlushingTraits : ScalarTraits<float> {
   static constexpr float kLeast = 0x1p-126F;
 

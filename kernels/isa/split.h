@@ -17,8 +17,8 @@ namespace {
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFinitePart = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
 // The bf16 parts of some rows or columns of f32 numbers. Array 0 has the first parts, for the product of two first
-// parts. For all other products, array i = 1, 2, ... has the i-th parts. It has zeros for NaNs and for numbers with an
-// infinite first part: an infinity times small parts of both signs would add up to a NaN.
+// parts. For all other products, array i = 1, 2, ... has the i-th parts. Array i has zeros for NaNs and for numbers
+// with an infinite first part: an infinity times small parts of both signs would add up to a NaN.
 template <int64_t kParts, int64_t kElements>
 struct Bf16Parts {
   static constexpr int64_t kArrays = kParts + 1;

@@ -161,8 +161,7 @@ struct FmaSteps {
     };
     Step<V, kMr, kNv, kStores>(a + i * kMr, load, kStores ? panel + i * kNr : nullptr, sums);
   }
-  // Adds `steps` steps of k in pairs (Arithmetic::adds_pairs). Up to kGroup, missing steps count as products of +0 and
-  // +0.
+  // Adds `steps` steps of k in pairs (Arithmetic::adds_pairs). Missing steps count as products of +0 and +0.
   RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
     const typename V::Vec zero = V::Zero();
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -278,9 +277,9 @@ void TileGemm(const MicrokernelArgs& args) {
 }
 
 // Multiplies a few rows of lhs by args.columns columns of rhs. A pass adds a few steps of k to the chains of all these
-// columns, so it reads rhs in the order of memory. Between passes the chains are in L1. Bandwidth for one row of f32,
-// divided by the 62 GB/s of a plain read of memory (Zen 4, two cores), for different vectors of columns (kNv) and steps
-// of k in a pass:
+// columns, so it reads rhs in the order of memory. Between passes the chains are in L1. The table has the bandwidth for
+// one row of f32, divided by the 62 GB/s of a plain read of memory (Zen 4, two cores). "vectors" is kNv, and "steps"
+// are steps of k in a pass:
 //
 //     vectors     4 steps    8 steps    16 steps
 //     2           0.69       0.90       0.77

@@ -181,7 +181,7 @@ class ArgumentBinder {
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
-  // Moves to the register tile below. It must have the same RegisterTiles::Height and RegisterTiles::Rows.
+  // Moves to the register tile below. Both must have the same RegisterTiles::Height and RegisterTiles::Rows.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;

@@ -22,7 +22,7 @@ struct FreeBlock {
   size_t bytes;
 };
 
-// Size of the header in front of each buffer, which holds a FreeBlock.
+// Size of the header in front of each buffer. The header is a FreeBlock.
 constexpr size_t kHeader = kLineBytes;
 
 // Head of the list of free buffers. It has no destructor, because other threads may still make calls after static

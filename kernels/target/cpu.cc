@@ -82,7 +82,7 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // A later ISA must be clearly faster, because other work may have delayed one of the probes.
+  // A later ISA is preferred only if it is clearly faster, because other work may have delayed a probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

@@ -36,9 +36,9 @@ const Cpu* MeasuredRow();
 // Returns the bytes of a core's L1 data cache (level 1) or L2 cache (level 2). 0 or less: unknown.
 int64_t CacheBytes(int level);
 
-// Sets the float mode of this thread, and restores it at the end: round to nearest, and flush or keep denormals. XLA's
-// threads flush by default, and OpenMP's do not. If the CPU cannot flush after rounding (Arithmetic::flushes), kernels
-// do.
+// Sets this thread's float mode: round to nearest, and flush or keep denormals. The destructor restores the previous
+// mode. XLA's threads flush by default, and OpenMP's do not. If the CPU cannot flush after rounding
+// (Arithmetic::flushes), kernels do.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);

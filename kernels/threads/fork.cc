@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<bool> is_child = false;
 
 void BeforeFork() {
-  HostCpu();  // Waits for another thread's probe of the CPU, which would never end in the child.
+  HostCpu();  // Waits for a running probe of the CPU. The child would wait for it forever.
   lists_mutex.lock();
 }
 

@@ -95,7 +95,7 @@ void Team::For(int64_t count, TileBody body) {
 }
 
 // Reads body_ only after a claim: the caller then waits for the claimed tile, so body_ cannot change. A late claim for
-// an old loop may meet Range::end of a newer loop. So a claim counts only if both have the same loop number.
+// an old loop may meet Range::end of a newer loop. So a claim counts only if Range::end has the same loop number.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
