@@ -1,8 +1,8 @@
 // Packers that split f32 into bf16 parts (Splitting in raggemm/arithmetic.h). The traits V are those of tile_gemm.h for
 // f32, and
 //
-//   Between(x, least, most)   the elements of x whose magnitude, as a bit pattern, is from `least` to `most`. All other
-//                             elements become zeros of the same sign
+//   Between(x, least, most)   keeps elements with magnitudes from `least` to `most` (bit patterns). All other elements
+//                             become zeros of the same sign
 #pragma once
 
 #include <cstdint>
