@@ -49,8 +49,8 @@ struct AmxTiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // Restores the tile configuration that SetUp saved, for other code of this thread. If the saved configuration is
-  // empty, releases the tiles, so that context switches do not save them.
+  // Restores the tile configuration that SetUp saved. If it is empty, releases the tiles: context switches then need
+  // not save them.
   static void Restore(const void* saved) {
     const TileConfig& config = *static_cast<const TileConfig*>(saved);
     if (config.palette == 0) {

@@ -13,8 +13,8 @@
 //
 //   Zero<t>()
 //   Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
-//   Dot<total, lhs, rhs>(A, B)               total += lhs x rhs, for elements of types A and B: bf16 as in one block of
-//                                            the arithmetic `tiles`, or bytes of any signedness in s32
+//   Dot<total, lhs, rhs>(A, B)               total += lhs x rhs, for elements of types A and B. bf16: one block of the
+//                                            arithmetic `tiles`. Bytes of any signedness: sums in s32
 //   SetUp(saved) Restore(saved)              KernelRow::set_up and KernelRow::restore
 //
 // The class V has the packers and the traits of word_gemm.h. A vector of V is as long as a line.
@@ -30,14 +30,14 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kLine = 64, kTileRows = 16;
-// Bytes of a row of a register tile (32 sums) or of a packed panel of rhs (32 words).
+// Bytes in one row of a register tile (32 sums), or of packed rhs (32 words).
 inline constexpr int64_t kPanelLine = 2 * kLine;
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
 template <class V>
 inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));
 
-// Packs the next `slices` slices of the panel that `ahead` describes. The last slice may consist of padding only.
+// Packs the next `slices` slices. The last one may consist of padding only.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
   const int64_t steps = slices * ahead.slice;
   PackArgs args = ahead.left;
@@ -51,7 +51,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;
 }
 
-// Loads the totals into kRowTiles x 2 tiles if kLoads is true, else stores them from these tiles.
+// Loads the totals into kRowTiles x 2 tiles if kLoads is true. Otherwise stores them.
 template <class Tiles, int kRowTiles, bool kLoads>
 RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   const auto move = [&]<int kTile>() RAGGEMM_INLINE {
@@ -141,7 +141,8 @@ void AmxByteGemm(const MicrokernelArgs& args) {
   AmxGemm<V, Tiles, Other, kRowTiles>(args);
 }
 
-// Packs lhs from rows that are contiguous along k, to [lines of k][rows, rounded up to whole tiles][bytes of a line].
+// Packs lhs whose rows are contiguous along k. The result has the layout [lines of k][rows, rounded up to whole
+// tiles][bytes of a line].
 template <class V>
 void PackLinesAlongK(const PackArgs& args) {
   for (int64_t i = 0; i < args.width; ++i) {
@@ -154,7 +155,7 @@ void PackLinesAlongK(const PackArgs& args) {
   }
 }
 
-// Packs lhs in the layout of PackLinesAlongK, if the elements of one step of k are contiguous in memory.
+// Packs lhs if each step of k is contiguous in memory. The result has the layout of PackLinesAlongK.
 template <class V>
 void PackLinesAcrossK(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kHalf = V::kGroup / 2;

@@ -85,8 +85,8 @@ struct Avx2F32 {
   //     MXFP4       17, 59                     19, 64
   //     s4          25, 75                     24, 77
   //
-  // Floats of one byte are first converted to f16. The exponent bias of f16 is that of f8e5m2. It exceeds that of
-  // f8e4m3fn by 8, so these results are multiplied by 256. The conversion from f16 never flushes denormals.
+  // f8 is first converted to f16. f8e5m2 has the exponent bias of f16. The bias of f8e4m3fn is smaller by 8, so its
+  // results are multiplied by 256. The conversion from f16 never flushes denormals.
   template <int kIndex>
   requires(kQuantized[kIndex].bits == 8 && !kQuantized[kIndex].is_integer) static void DecodeTwo(const uint8_t* p,
                                                                                                  Vec (&x)[2]) {
@@ -126,8 +126,8 @@ struct Avx2F32 {
     };
     int64_t packed;
     __builtin_memcpy(&packed, p, sizeof(packed));
-    // 128-bit lane l repeats four bytes of packed four-bit codes: two with elements 4 * l to 4 * l + 3 of x[0], then
-    // two with the same elements of x[1].
+    // Each 128-bit lane repeats four bytes of packed codes. In lane l, two bytes have elements 4 * l to 4 * l + 3 of
+    // x[0], and two bytes have the same elements of x[1].
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5,  //
                                            2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7);
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), order), low = _mm256_set1_epi8(15);

@@ -49,8 +49,8 @@ struct Avx512F32 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
   }
 
-  // Transposes 16x16 elements. Zen 4 executes twice as many of these shuffles in a cycle as of the perfect shuffles Low
-  // and High. GFLOP/s for words of bf16 and a transposed rhs of 2048x768 on two cores of Zen 4:
+  // Transposes 16x16 elements. Zen 4 executes these shuffles twice as fast as Low and High, the perfect shuffles.
+  // GFLOP/s for words of bf16 and a transposed rhs of 2048x768 on two cores of Zen 4:
   //
   //     rows    perfect shuffles    this function
   //     4       93                  99
@@ -64,7 +64,7 @@ struct Avx512F32 {
       t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
       t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
-    // Transposes blocks of 4x4: 128-bit lane l of u[i + c] becomes column 4 * l + c of rows i to i + 3, for c = 0 to 3.
+    // Transposes blocks of 4x4. For c = 0 to 3, 128-bit lane l of u[i + c] is column 4 * l + c of rows i to i + 3.
     RAGGEMM_UNROLL for (int i = 0; i < 16; i += 4) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
         u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(t[i + j]), pd(t[i + j + 2])));

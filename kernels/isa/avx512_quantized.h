@@ -1,14 +1,13 @@
 // Converts quantized elements to pairs of bf16 by table lookup (AVX-512 with VBMI), for packers and streaming GEMVs.
-// The elements come from two rows, b of step k and c of step k + 1.
+// The elements come from two rows of rhs: b at step k, and c at step k + 1.
 //
 // Elements of 4 bits in packers: byte j of b and byte j of c form a 16-bit word of four codes. Each word is copied to
-// four 16-bit lanes, which are shifted right by 0, 8, 4 and 12 bits. The low four bits of a lane are then a code, which
-// selects one of 16 bf16.
+// four 16-bit lanes. Shifts by 0, 8, 4 and 12 bits bring one code to the low four bits of each lane. The code selects
+// one of 16 bf16.
 //
-// Elements of 4 bits in streaming GEMVs that compute kNv vectors of columns: sums may have any order of columns, so
-// shuffles are saved. The codes fill kNv / 4 vectors. Each 32-bit lane has four codes of row b in its low half and four
-// of row c in its high half. Shifted by 0, 4, 8 and 12 bits, lane l of vector i has the codes of columns kNv * l + 4 *
-// i + 0, 1, 2 and 3.
+// Elements of 4 bits in streaming GEMVs for kNv vectors of columns: the sums may have any order of columns, which saves
+// shuffles. The codes fill kNv / 4 vectors. Each 32-bit lane has four codes of row b in its low half, and four codes of
+// row c in its high half. In lane l of vector i, a shift by 4 * n bits selects column kNv * l + 4 * i + n.
 //
 // Elements of 8 bits: the codes of both rows are interleaved as b0 c0 b1 c1 ... Seven bits of a code select the low
 // byte and the high byte of its bf16 from two tables.
@@ -50,8 +49,8 @@ struct Avx512ByteCodes : V {
       tables.low[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 16);
       tables.high[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 24);
     }
-    // from_rows interleaves the codes of two rows: entry i selects byte i of the result. Entries from 64 on select
-    // codes of the second row.
+    // from_rows interleaves the codes of two rows. Entry i selects byte i of the result. Values from 64 on select codes
+    // of the second row.
     for (int i = 0; i < 64; ++i) {
       tables.from_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
     }
@@ -79,8 +78,8 @@ struct Avx512ByteCodes : V {
   }
 };
 
-// Traits for codes of four bits, whose values are looked up in a table. For floats, the table has 2^kBias times the
-// values. Applying a block scale then also divides by 2^kBias, even if the scale is 1.
+// Traits for 4-bit codes, which are looked up in a table. For floats, the table has the values times 2^kBias. Applying
+// a block scale then also divides by 2^kBias, even if the scale is 1.
 template <class V, int kIndex>
 struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -99,8 +98,8 @@ struct Avx512NibbleCodes : V {
   static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
     return _mm512_castsi128_si512(LoadCodes(p, rows > 0 ? n : 0));
   }
-  // Loads the codes of rows b (`first`) and c (`second`), in the order for GEMVs at the top of this file. The codes of
-  // c are 0 unless `both`.
+  // Loads codes of rows b (`first`) and c (`second`) in the order for GEMVs (top of this file). If `both` is false, the
+  // codes of c are 0.
   template <int kNv>
   RAGGEMM_INLINE static void LoadLanes(Source first, Source second, bool both, Words (&lanes)[kNv / 4]) {
     if constexpr (kNv == 4) {
@@ -142,7 +141,7 @@ struct Avx512NibbleCodes : V {
       tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
-      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // 32 and more: second row.
+      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // Values from 32 on: second row.
     }
     return tables;
   }();
@@ -202,7 +201,7 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     bool are_normal_;
   };
 
-  // The scales of kScaleSteps steps of k in 16 * kNv columns. LaneSteps multiplies these columns.
+  // The scales of kScaleSteps steps of k, for the 16 * kNv columns of LaneSteps.
   template <int kNv>
   class LaneScales {
    public:
@@ -240,10 +239,10 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
  private:
   static constexpr char kOne = 127;
 
-  // Returns true if the products of all elements with these scales are normal numbers or zeros. Code c is the scale
-  // 2^(c - 127). With codes below 2, products may be denormal, because the smallest element is 0.5, and 0.5 * 2^-125 is
-  // the smallest normal number. The elements in the lookup table are multiplied by 2^kBias, and SubtractExponents can
-  // only lower their exponents. So codes above 127 + kBias are too large for it.
+  // Returns true if SubtractExponents can apply these scales. Code c is the scale 2^(c - 127). Codes below 2 may give
+  // denormal products, because the smallest element is 0.5, and 0.5 * 2^-125 is the smallest normal number. Codes above
+  // 127 + kBias are too large, because the table has the elements times 2^kBias, and SubtractExponents can only lower
+  // exponents.
   static bool AreNormal(Words codes) {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
@@ -260,8 +259,8 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
     return _mm512_mask_sub_epi16(words, nonzero, words, exponents);
   }
-  // Returns the exponents that SubtractExponents subtracts. Byte number `byte` of each 32-bit lane of `codes` is the
-  // scale of both elements in the lane.
+  // Returns the exponents for SubtractExponents. In each 32-bit lane of `codes`, byte number `byte` is the scale of
+  // both elements.
   static Words ExponentsOf(Words codes, int byte) {
     const Words bytes = _mm512_set4_epi32(0x0cff0cff, 0x08ff08ff, 0x04ff04ff, 0x00ff00ff);
     const Words differences = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
@@ -297,9 +296,9 @@ constexpr auto LaneScalesFor() {
   }
 }
 
-// The inner loop of a streaming GEMV whose sums have the columns out of order. It needs two shuffles for 64 codes.
-// WordSteps, with columns in order, needs six. With one row of lhs and int4 rhs in L2, this loop reads 22 GB/s and
-// WordSteps 16 GB/s (Zen 4, one core).
+// The inner loop of a streaming GEMV with columns out of order. It needs two shuffles for 64 codes. WordSteps keeps the
+// order of columns and needs six. With one row of lhs and int4 rhs in L2, this loop reads 22 GB/s and WordSteps 16 GB/s
+// (Zen 4, one core).
 template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
@@ -384,8 +383,7 @@ constexpr void AddQuantized(KernelRow& row) {
       if constexpr (kAll) {
         kernels.lhs = kernels.rhs;
         AddGemvs<Traits, kGemvRows>(kernels);
-        // The kernel of a tile's first register tile decodes, multiplies and packs rhs in one pass. GFLOP/s for rhs of
-        // 2048x768 on two cores of Zen 4:
+        // Storing kernels decode, multiply and pack rhs in one pass. GFLOP/s for rhs of 2048x768 on two cores of Zen 4:
         //
         //     format    16 rows: packed before, one pass    32 rows: packed before, one pass
         //     MXFP4     208, 287                            258, 314

@@ -12,8 +12,7 @@ struct Avx512Vnni : Avx512Quads<E> {
   static constexpr int kWide[kRows + 1] = {0, 8, 6, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 
   static Words Flip(Words a, Words b) { return _mm512_xor_si512(a, b); }
-  // VPDPBUSD multiplies unsigned by signed bytes, so lhs is its unsigned operand if rhs is signed, else its signed
-  // operand.
+  // VPDPBUSD multiplies unsigned by signed bytes. lhs always has the signedness that rhs lacks.
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));

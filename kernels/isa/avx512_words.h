@@ -31,8 +31,7 @@ struct Avx512Words {
   }
 
  private:
-  // Returns the index vector of a permutation with the result first[i], second[i], first[i + 1], second[i + 1] and so
-  // on.
+  // Returns the indices that interleave two vectors: first[i], second[i], first[i + 1], second[i + 1] and so on.
   static Words Index(int i) {
     const Words low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,  //
                                        39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);

@@ -3,7 +3,7 @@
 // tile_gemm.h, and
 //
 //   WidenBytes(p)            kWidth bytes, each widened to a 32-bit word
-//   LookUp(table, at)        entries of a table with kWidth entries, at the low bits of each index
+//   LookUp(table, at)        for each index, an entry of a table with kWidth entries. Only low bits of an index count
 //   DecodeTwo<kIndex>(p, x)  optional, if it is faster: decodes two vectors of values
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace raggemm {
 namespace {
 
-// GCC vector types with as many 32-bit words as a vector of V has sums, so that the code is the same for every width.
+// GCC vectors with one 32-bit word for each sum in a vector of V, so that all widths share the code.
 template <class V>
 struct Codes {
   static constexpr int kWidth = V::kWidth;
@@ -38,7 +38,7 @@ struct Codes {
   }
 };
 
-// Loads n elements of kBits bits from src, from element `first` on, each into one word. Words after the first n are
+// Loads n elements of kBits bits, each into one word, starting with element `first` of src. The remaining words are
 // unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
@@ -80,8 +80,8 @@ struct CodePointer {
   const uint8_t* at;
 };
 
-// Returns the f32 bits of 2^exponent times the absolute value of an element. `magnitude` is the absolute value of an
-// integer, or the code of a float without its sign bit.
+// Returns the f32 bits of 2^exponent * |element|. `magnitude` is the absolute value of an integer, or the code of a
+// float without its sign bit.
 constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
   if (magnitude >= format.first_nonfinite) {
     return format.is_ieee() && magnitude == format.first_nonfinite ? 0x7f800000 : 0x7fc00000;
@@ -96,7 +96,7 @@ constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitu
   return __builtin_bit_cast(uint32_t, value);
 }
 
-// Returns the f32 bits of 2^exponent times the value of a 4-bit code. Zeros keep their sign.
+// Returns the f32 bits of 2^exponent * element, for a 4-bit code. Zeros keep their sign.
 constexpr uint32_t NibbleBits(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
   const bool minus = format.is_signed && code >= 8;
   const uint32_t magnitude = !minus ? code : format.is_integer ? 16 - code : code - 8;

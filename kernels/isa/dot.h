@@ -1,6 +1,6 @@
-// Dot kernels: few rows of lhs by a transposed rhs, in which each column is contiguous along k. They read as many
-// columns at once as a vector has lanes, and transpose their elements in registers. Each column is read from memory in
-// one plain pass. In the picture, b has the vectors that are read, and r the transposed vectors:
+// Dot kernels multiply a few rows of lhs by a transposed rhs, whose columns are contiguous along k. They read one
+// column for each lane of a vector, and transpose the elements in registers. Each column is read from memory in one
+// plain pass. In the picture, b has the vectors as they are read, and r the transposed vectors:
 //
 //     b: 0 4 8 c   column 0            r: 0 1 2 3   step 0
 //        1 5 9 d   column 1               4 5 6 7   step 1
@@ -16,7 +16,7 @@
 namespace raggemm {
 namespace {
 
-// The inner loop of dot kernels. `Next` adds kWidth steps of k. `Last` adds the last steps if fewer are left.
+// The inner loop of dot kernels. `Next` adds kWidth steps of k. `Last` adds the remaining steps.
 template <class V, int kMr>
 struct FmaDotSteps {
   using T = typename V::Scalar;

@@ -1,5 +1,4 @@
-// Epilogues, which apply alpha, c, bias and rounding to sums before they are stored. The traits V are those of
-// tile_gemm.h.
+// Epilogues apply alpha, c, bias and rounding to sums, and store the result. The traits V are those of tile_gemm.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Makes the kernel rows that multiply by fma. Elements of their packed panels have the type of the sums.
+// Makes the KernelRows that multiply by fma. Their packed panels have elements of the type of the sums.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ namespace {
 // element.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
-// Vectors in a row of the widest register tile with kMr rows. Because of its two sums, kTiles has the width for 2 * kMr
-// rows. With AVX2, three rows of kPairs have two vectors instead of four. With four vectors, registers spill, because
-// GCC loads the elements of two steps first.
+// Vectors per row of the widest register tile with kMr rows. kTiles has two sums per element, so it has the width for 2
+// * kMr rows. kPairs with three rows on AVX2 has two vectors. With four, registers spill, because GCC loads the
+// elements of two steps first.
 template <class V, ArithmeticId kId, int kMr>
 inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
                                                                                                    : kMr];
 
-// The traits of the sums: V::Flushing if the arithmetic flushes denormals after rounding, but the CPU's float mode
-// cannot, else V.
+// Traits of the sums. Type is V::Flushing if kernels must flush denormals, because the CPU's float mode cannot flush
+// after rounding. Otherwise Type is V.
 template <class V, ArithmeticId kId>
 struct SumTraits {
   using Type = V;
@@ -46,8 +46,8 @@ constexpr Microkernel* TileKernel() {
   }
 }
 
-// True if there are kernels that read rhs of type E in its stored layout. If sums are in f64, rhs of a narrower type is
-// always packed: kernels for it would take a tenth of the compile time.
+// True if kernels can read rhs of type E in its stored layout. If sums are in f64, rhs of a narrower type is always
+// packed: kernels for it would take a tenth of the compile time.
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
@@ -74,8 +74,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // Storing kernels (kDirectAndStore) run only on the first of several register tiles, to which RegisterTiles gives
-      // more than kTallest / 2 rows.
+      // Storing kernels (kDirectAndStore) run only on the first of several register tiles. It has more than kTallest /
+      // 2 rows (RegisterTiles).
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {

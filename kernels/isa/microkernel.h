@@ -1,20 +1,19 @@
 // The contract between the tile runner (run.cc) and the code of one instruction set (isa/).
 //
 // T is the type of the sums: float, double or int32_t. Kernels read lhs as packed panels. They read rhs as packed
-// panels or in its stored layout: row by row, dot kernels (dot.h) column by column.
+// panels, or in its stored layout row by row. Dot kernels (dot.h) read it column by column.
 //
 //     packed lhs, mr = 3         packed rhs, nr = 4         chain, total: mr x nr
 //     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3         row 0: 0 1 2 3
 //     k = 1      3 4 5           k = 1      4 5 6 7         row 1: 4 5 6 7
 //     k = 2      6 7 8           ...                        ...              (digits: position in memory)
 //
-// The elements of a panel are of type T, or words. A word has the elements of several steps of k: two bf16, two s16 or
-// four bytes. Zeros fill up the last word. Words of two steps (digits: position of the word):
+// A panel has elements of type T, or words. A word has elements of several steps of k: two bf16, two s16 or four bytes.
+// Zeros fill up the last word. Words of two steps (digits: position of the word):
 //
 //     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33
 //
-// AMX has another layout of lhs: lines, which have 64 bytes of one row (amx_gemm.h). Words of MMLA have 8 bytes
-// (mmla_gemm.h).
+// AMX packs lhs in lines, which have 64 bytes of one row (amx_gemm.h). Words of MMLA have 8 bytes (mmla_gemm.h).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +34,8 @@ struct Float16 {
 // Size of a cache line.
 inline constexpr int64_t kLineBytes = 64;
 
-// The cache lines that a kernel or a packer prefetches into L2, spread evenly over its work. The lines form runs of
-// equal length. The kernel or packer advances `line` and `run_left`, and the next one continues there.
+// The cache lines that a kernel or packer prefetches into L2 while it works. The lines form runs of equal length. Each
+// kernel or packer advances `line` and `run_left` for the next one.
 struct Prefetch {
   const char* line;
   int64_t count;     // Lines that this kernel or packer prefetches.
@@ -49,14 +48,14 @@ struct Prefetch {
 };
 inline constexpr int kNearSteps = 4;
 
-// Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` steps of k in one column of rhs or row
-// of lhs.
+// Scales of type f8e8m0fnu, which are powers of two. A scale multiplies `steps` steps of k in one row of lhs or one
+// column of rhs.
 struct BlockScales {
   const uint8_t* first;  // Scale of the first step of the first row or column. Null: all scales are 1.
   int64_t k_step;        // Bytes to the next scale along k.
   int64_t column_step;   // Bytes to the scale of the next column.
   int64_t steps;         // Steps of k that share a scale, a multiple of kScaleSteps.
-  // Steps of k before the first step that share its scale, a multiple of kScaleSteps.
+  // Steps of k between the start of the first block and the first step. A multiple of kScaleSteps.
   int64_t offset;
 };
 inline constexpr int64_t kScaleSteps = 32;
@@ -73,7 +72,8 @@ enum class End : uint8_t {
 
 // The rhs of a kernel call: a packed panel, or elements in their stored layout.
 struct RhsView {
-  // Row kk (for dot kernels: column kk) starts at data + kk * stride, in elements of the type that the kernel reads.
+  // Row kk starts at data + kk * stride, in elements of the type that the kernel reads. For dot kernels, this is column
+  // kk.
   const void* data;
   // Stride in elements. The panel's width if rhs is packed.
   int64_t stride;
@@ -90,22 +90,22 @@ struct OutView {
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
-  // The next panel, which the kernel packs while it multiplies, or null.
+  // The panel that the kernel packs while it multiplies, or null.
   PackAhead* pack = nullptr;
 };
 
-// Arguments of a micro-kernel, which computes the sums of a register tile over `k` steps of k. Step kk sets the chain
-// of element (i, j) to fma(a[kk][i], b[kk][j], chain). The arithmetic prescribes the order of the steps. With
-// KernelRow::adds_totals, `chain` holds totals instead: kernels add each finished chain to them, and `end` is never
-// kAddTotal.
+// Arguments of a micro-kernel. It adds `k` steps of k to the sums of a register tile. Step kk sets the chain of element
+// (i, j) to fma(a[kk][i], b[kk][j], chain). The arithmetic prescribes the order of the steps. With
+// KernelRow::adds_totals, `chain` holds totals instead. Kernels add each finished chain to the totals, and `end` is
+// never kAddTotal.
 struct MicrokernelArgs {
   int64_t k;      // Steps of k: a multiple of KernelRow::k_step, except at the end of the panel.
   const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind it is readable.
   RhsView b;
-  // Only for GEMV kernels: columns to compute, and the row stride of `chain` and `total`.
+  // Columns to compute, and the row stride of `chain` and `total`. Only for GEMV kernels.
   int64_t columns;
   void* panel;  // Memory for a packed panel of rhs, [k][nr], for kernels that store it.
-  // Unfinished chains that one call leaves for the next one (End::kKeepChain): T [mr][nr], for GEMV kernels T
+  // Unfinished chains that one call leaves for the next one (End::kKeepChain): T [mr][nr]. For GEMV kernels: T
   // [mr][columns]. With other values of End, kernels may leave garbage here.
   void* chain;
   const void* total;  // Totals that End::kAddTotal adds, with the shape of `chain`.
@@ -117,14 +117,18 @@ struct MicrokernelArgs {
 };
 using Microkernel = void(const MicrokernelArgs&);
 
-// Arguments of a packer, which computes dst[kk * dst_stride + j] = T(src(kk, j)) for j < width and kk < k. Packers of
-// words store the word of step kk at dst[kk / k_group * dst_stride + j]. Packers::rows finds src(kk, j) at src[kk *
-// src_stride + j], Packers::transposed at src[j * src_stride + kk].
+// Arguments of a packer. For kk < k and j < width, it computes
 //
-// Packers store whole vectors, so the end of a row may overwrite the start of the next row of dst. They therefore write
-// the rows in order. Packers that write column by column begin with the last vector of columns. The last row ends with
-// zeros up to a whole vector, and dst has room for them. In panels of words or lines, the steps from k up to k_padded
-// are zero.
+//     dst[kk * dst_stride + j] = T(src(kk, j))
+//
+//     src(kk, j)               = src[kk * src_stride + j]    for Packers::rows
+//                              = src[j * src_stride + kk]    for Packers::transposed
+//
+// Packers of words store the word of step kk at dst[kk / k_group * dst_stride + j].
+//
+// Packers store whole vectors, so a row may overwrite the start of the next row of dst. They therefore write the rows
+// in order, or start with the last vector of columns. Zeros fill up the last vector of the last row, and dst has room
+// for them. In panels of words or lines, the steps from k up to k_padded are zero.
 struct PackArgs {
   const void* src;
   int64_t src_stride;  // Row stride of src, or column stride for Packers::transposed, in elements.
@@ -132,17 +136,16 @@ struct PackArgs {
   int64_t k_padded;  // Steps of k with padding: at least k, and a multiple of KernelRow::k_step.
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // Row stride of dst, in elements of the panel: values of the type of the sums, words or lines.
+  int64_t dst_stride;  // Row stride of dst, in values of type T, words or lines.
   Prefetch* prefetch;  // Only read by Packers::transposed.
-  // same_format is true if lhs and rhs have the same format. If the formats do not fit the instruction (VPDPBUSD: a
-  // signed and an unsigned byte, SDOT: two signed bytes), the packer of lhs flips the top bit of each byte
-  // (word_gemm.h).
+  // same_format is true if lhs and rhs have the same format. If the instruction cannot multiply their formats, the
+  // packer of lhs flips the top bit of each byte (word_gemm.h).
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Block scales of src. Only packers of f4e2m1fn apply them.
 };
 using Pack = void(const PackArgs&);
 
-// The next panel of rhs, which a kernel packs in slices, spread evenly over its steps of k.
+// The next panel of rhs. Kernels pack it in slices while they multiply.
 struct PackAhead {
   Pack* pack;
   PackArgs left;               // Arguments for the part of the panel that is not packed yet.
@@ -164,7 +167,7 @@ struct EpilogueArgs {
   int64_t columns;
   const void* total;     // Totals, T [rows][total_stride].
   int64_t total_stride;  // Row stride of `total`, in elements.
-  void* out;             // The result, in the format that FormatKernels::epilogue is for.
+  void* out;             // The result, in the format that this epilogue stores.
   int64_t out_stride;    // Elements from row to row of `out` and `c`.
   const void* c;         // The matrix c, in the format of `out`. May be `out`.
   const void* alpha;     // One value of type T.
@@ -192,8 +195,8 @@ struct ScaledArgs {
 using ScaleSums = void(const ScaledArgs&);
 
 // Arguments of an activation of f32 values: out[i] = activation(gate[i]) * up[i], rounded to the type of `out`.
-// kSwigluOai has its own formula (raggemm/activation.h). If `interleaved` is true, the array `gate` has the gate at
-// index 2 * i and up at index 2 * i + 1. If `interleaved` is false and `up` is null, there is no factor up[i].
+// kSwigluOai has its own formula (raggemm/activation.h). If `interleaved` is true, the array `gate` has pairs: the gate
+// at index 2 * i, and up at index 2 * i + 1. Otherwise a null `up` means that there is no factor up[i].
 struct ActivationArgs {
   int64_t count;
   const float* gate;
@@ -218,8 +221,7 @@ struct CombineArgs {
 };
 using Combine = void(const CombineArgs&);
 
-// Arguments of the gradient of an activation for one row. The gradients of gate and up have the layout that gate and up
-// have in `forward`.
+// Arguments of the gradient of an activation for one row. The gradients have the layout of gate and up in `forward`.
 struct ActivationGradientArgs {
   ActivationArgs forward;
   const float* a;  // Input: the cotangent of weight * activation(gate) * up, by column.
@@ -246,8 +248,8 @@ struct ScaleArgs {
 };
 using Scale = void(const ScaleArgs&);
 
-// Arguments of a dot product of a and b, which is summed in 16 fma chains from +0. Chain j sums the products of all
-// elements i with i % 16 == j. Then the upper half of the sums is added to the lower half, four times.
+// Arguments of a dot product. It is summed in 16 fma chains from +0. Chain j sums the products with i % 16 == j. Then
+// the upper half of the sums is added to the lower half, four times.
 struct DotArgs {
   int64_t count;
   const void* a;
@@ -268,14 +270,15 @@ static_assert([] {
   }
   return true;
 }());
-// Steps of a KC block of bytes, unless the bytes are dequantized or kernels add totals. Sums of bytes are exact, so
-// their chains may be longer than kKc. GFLOP/s for s8 by s8 on two cores of Zen 4:
+// Steps of k in a KC block of bytes. Sums of bytes are exact, so their chains may be longer than kKc. Dequantized
+// bytes, and kernels that add totals, have KC blocks of kKc. GFLOP/s for s8 by s8 on two cores of Zen 4:
 //
 //     steps                    256    512    1024
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of a KC block if f32 is split into bf16 parts. For each step, kernels compute three or six steps of bf16.
+// Steps of k in a KC block of f32 that is split into bf16 parts. For each step, kernels compute three or six steps of
+// bf16.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -289,7 +292,7 @@ static_assert([] {
 inline constexpr int kMatrixUnitState = 64;
 
 // The layout of a packed panel: elements [k / k_group][width][k_group], for `width` rows of lhs or columns of rhs.
-// k_group is the number of steps of k in a word or a line, or 1 if elements have the type of the sums.
+// k_group is the number of steps of k in a word or a line, or 1 for elements of type T.
 struct PackedLayout {
   DType element;
   int64_t k_group;
@@ -324,21 +327,20 @@ inline constexpr QuantizedFormat kQuantized[] = {
 };
 inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFormat);
 
-// Arguments of a dequantizer. For i < count of each line it computes
+// Arguments of a dequantizer. For each line and i < count, it computes
 //
 //     dst[line * dst_step + i] = (src(first + line * src_step + i) - zeros[i]) * scales[i]
 //
-// in f32, then rounds to the type of dst. A normal result in bf16 is exact if the scale is missing or a power of two,
-// or if element and scale have at most four binary digits each.
+// in f32, and rounds to the type of dst. A normal bf16 result is exact if the scale is missing or a power of two, or if
+// element and scale have at most four binary digits each.
 struct DequantizeArgs {
   const void* src;
-  // Positions in src, in elements: `first` is the start of line 0, and lines are src_step apart. Each line begins at a
-  // whole byte.
+  // Start of line 0 and distance between lines, in elements of src. Each line begins at a whole byte.
   int64_t first, src_step;
   int64_t lines, count;
   void* dst;
   int64_t dst_step;  // Elements from line to line in dst.
-  // Zero points and scales of elements 0 to count - 1 of each line, or null. Dequantizers to bytes ignore both.
+  // Zero points and scales [count], the same for all lines, or null. Dequantizers to bytes ignore both.
   const float* zeros;
   const float* scales;
 };
@@ -359,10 +361,10 @@ struct Packers {
 
 // The functions of a KernelRow for one element format. Null: the KernelRow lacks the function.
 struct FormatKernels {
-  // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible, and direct[mr][1] as
+  // Kernels of mr rows that read rhs in its stored layout. direct[mr][0] is as wide as possible. direct[mr][1] is as
   // wide as a packed panel.
   DirectKernel direct[kMaxRows + 1][2];
-  // Streaming GEMVs of mr rows, for any multiple of nr columns of rhs in its stored layout.
+  // Streaming GEMVs of mr rows that read rhs in its stored layout. They compute any multiple of nr columns.
   DirectKernel gemv[kMaxRows + 1];
   // Dot kernels (dot.h) of mr rows, for a transposed rhs.
   DirectKernel dot[kMaxRows + 1];
@@ -372,8 +374,8 @@ struct FormatKernels {
   Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
   Pack* pack_bias;                    // Converts a bias of this format to T.
   Epilogue* epilogue;                 // Epilogue for results in this format.
-  // Functions of the expert MLP. widen and row_dot read elements of this format, the other three write them, and all
-  // other values are f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32.
+  // Functions of the expert MLP. widen and row_dot read this format, and the other three write it. All other values are
+  // f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32.
   Activate* activate[kActivationCount];  // Indexed by Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
@@ -382,8 +384,8 @@ struct FormatKernels {
 };
 
 // Packers that split f32 into bf16 parts. For each block of Arithmetic::split_block steps of k, they write one packed
-// block for each product of Splitting::order. PackArgs::k_padded counts the steps of one product. PackArgs::width is at
-// most kMaxRows.
+// block per product of Splitting::order. PackArgs::k_padded counts the steps of one product. PackArgs::width is at most
+// kMaxRows.
 struct SplitPackers {
   Packers lhs, rhs;
 };
@@ -404,12 +406,12 @@ struct KernelRow {
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
-  // Speed of kernels: multiply-adds in each lane of a vector in the time of one fma.
+  // Speed of kernels: multiply-adds per lane in the time of one fma.
   double products_per_fma;
-  // Steps of k in a slice that kernels pack (PackAhead::slice). 0: kernels pack no panel.
+  // Steps of k in a slice (PackAhead::slice). 0: kernels do not pack ahead.
   int64_t ahead_slice;
-  // Functions that a thread calls before its first and after its last kernel, to configure a matrix unit. Null if
-  // kernels need none. set_up saves the previous configuration in `saved`, and restore loads it.
+  // Configuration of a matrix unit, or null. A thread calls set_up before its first kernel and restore after its last
+  // one. set_up saves the previous configuration in `saved`, and restore loads it.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);
 };

@@ -1,5 +1,5 @@
-// The functions of the expert MLP other than matrix products. All compute in f32, with the same bits on all instruction
-// sets. The traits V are those of tile_gemm.h.
+// Functions of the expert MLP, except matrix products. All compute in f32, with the same bits on all instruction sets.
+// The traits V are those of tile_gemm.h.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace raggemm {
 namespace {
 
-// Loads the first `left` elements of a vector (none if `left` is negative), and zeros for the others.
+// Loads `left` elements, and fills up with zeros. `left` may be negative, which loads none.
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();

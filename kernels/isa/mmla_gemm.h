@@ -142,8 +142,8 @@ void PackTransposedToWords(const PackArgs& args) {
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += 2) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
-    // Offset of the second line (row of lhs, column of rhs) of a pair. If the number of lines is odd, the last pair has
-    // the same line twice, and half of its sums are not used.
+    // Offset of the second line of a pair. A line is a row of lhs or a column of rhs. If the number of lines is odd,
+    // the last line is packed twice, and half of its sums are not used.
     const int64_t second = j + 1 < args.width ? args.src_stride : 0;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
       PrefetchDue(prefetch, prefetches, due);

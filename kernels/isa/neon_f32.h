@@ -75,8 +75,8 @@ struct NeonF32 {
   }
 };
 
-// Vector traits with the results of FlushingTraits (scalar_traits.h), which computes all elements again if one has the
-// smallest normal magnitude.
+// Vector version of FlushingTraits (scalar_traits.h). If a sum has the smallest normal magnitude, FlushingTraits
+// computes all elements of the vector again.
 struct NeonFlushing : NeonF32 {
   static uint32x4_t Magnitude(Vec x) { return vreinterpretq_u32_f32(vabsq_f32(x)); }
   static Vec Flushed(Vec x) {

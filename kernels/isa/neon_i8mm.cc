@@ -9,9 +9,8 @@
 namespace raggemm {
 namespace {
 
-// Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. The first operand of USMMLA
-// is unsigned. So if rhs is unsigned and lhs is signed, rhs is the first operand, and the blocks of sums are
-// transposed.
+// Traits for an rhs of type E. lhs has the same format, or the format of opposite signedness. USMMLA takes its unsigned
+// operand first. So if rhs is unsigned and lhs is signed, rhs comes first, and the blocks of sums are transposed.
 template <class E>
 struct NeonI8mm : NeonS32, NeonWords<E> {
   using Element = E;

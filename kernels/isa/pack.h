@@ -95,9 +95,9 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
   }
 }
 
-// Tells packers and register tiles how to read stored elements of type E. Source points to them, and kGemvSteps is the
-// number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Here Scales changes nothing, because
-// only quantized elements (dequantize.h) have block scales.
+// Tells packers and register tiles how to read stored elements of type E. Source points to them. kGemvSteps is the
+// number of steps of k in a pass of a streaming GEMV. Scales applies block scales. Only quantized elements
+// (dequantize.h) have block scales, so here Scales changes nothing.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
@@ -130,9 +130,9 @@ void PackRows(const PackArgs& args) {
   }
 }
 
-// Interleaves kVectors vectors: first comes element 0 of each vector, then element 1, and so on. Each of log2(kVectors)
-// perfect shuffles rotates the bits of an element's index by one. With as many vectors as lanes, this transposes the
-// block.
+// Interleaves kVectors vectors: first comes element 0 of each vector, then element 1, and so on. With as many vectors
+// as lanes, this transposes the block. Each of log2(kVectors) perfect shuffles rotates the bits of an element's index
+// by one.
 template <class V, int kVectors>
 RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   if constexpr (requires { V::TransposeBlock(r); }) return V::TransposeBlock(r);

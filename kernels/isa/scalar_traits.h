@@ -49,8 +49,8 @@ struct FlushingTraits;
 
 // FlushedToF32 and OddSum compute in f64, without denormals, so the CPU's float mode does not matter.
 
-// Limits x to the range of normal f32 numbers and keeps its sign: a smaller magnitude becomes zero, and a magnitude of
-// 2^128 or more becomes infinity.
+// Limits x to the normal f32 numbers: smaller magnitudes become zero, and magnitudes of 2^128 or more become infinity.
+// The sign does not change.
 inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
@@ -111,8 +111,8 @@ struct ScalarTraits {
   }
 };
 
-// Traits whose sums flush denormals as x86 does, on every CPU and in every float mode: denormal operands count as
-// zeros, and a result becomes zero if it is denormal after rounding with an unbounded exponent.
+// Traits that flush denormals like x86, on every CPU and in every float mode. Denormal operands count as zeros. A
+// result becomes zero if it is denormal after rounding with an unbounded exponent.
 struct FlushingTraits : ScalarTraits<float> {
   static constexpr float kLeast = 0x1p-126F;
 
@@ -121,9 +121,9 @@ struct FlushingTraits : ScalarTraits<float> {
     a = Flushed(a), b = Flushed(b), c = Flushed(c);
     const Vec sum = raggemm::Fma(a, b, c);
     if (__builtin_fabsf(sum) != kLeast) return Flushed(sum);
-    // Flushes a sum whose exact value is below kRoundsUp. With an unbounded exponent such a sum would round to less
-    // than kLeast. But f32 numbers below kLeast are twice as far apart, so the fma has rounded it up to kLeast. Both
-    // sides of the comparison are exact: a and b have 8 digits, and c must be small if the sum is kLeast.
+    // Flushes a sum whose exact value is below kRoundsUp. With an unbounded exponent, it would round to less than
+    // kLeast. The fma rounded it up to kLeast, because denormals are twice as far apart as with an unbounded exponent.
+    // Both sides of the comparison are exact: a and b have 8 digits, and c must be small if the sum is kLeast.
     constexpr double kRoundsUp = 0x1p-126 - 0x1p-151;
     const double sign = sum < 0 ? -1 : 1, product = static_cast<double>(a) * static_cast<double>(b);
     return sign * product < kRoundsUp - sign * static_cast<double>(c) ? __builtin_copysignf(0, sum) : sum;

@@ -1,8 +1,8 @@
 // Packers that split f32 into bf16 parts (Splitting in raggemm/arithmetic.h). The traits V are those of tile_gemm.h for
 // f32, and
 //
-//   Between(x, least, most)   the elements of x whose magnitude, as a bit pattern, is from `least` to `most`. All other
-//                             elements become zeros of the same sign
+//   Between(x, least, most)   keeps elements with magnitudes from `least` to `most` (bit patterns). All other elements
+//                             become zeros of the same sign
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,19 @@ namespace {
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFinitePart = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
 // The bf16 parts of some rows or columns of f32 numbers. Array 0 has the first parts, for the product of two first
-// parts. Array i = 1, 2, ... has the i-th parts, for all other products. It has zeros for NaNs and for numbers whose
-// first part is infinite, because an infinity times small parts of both signs would add up to a NaN.
+// parts. For all other products, array i = 1, 2, ... has the i-th parts. Array i has zeros for NaNs and for numbers
+// with an infinite first part: an infinity times small parts of both signs would add up to a NaN.
 template <int64_t kParts, int64_t kElements>
 struct Bf16Parts {
   static constexpr int64_t kArrays = kParts + 1;
   BFloat16* At(int64_t array, int64_t element) { return elements[array] + element; }
-  // 96 extra elements keep the arrays from lying a multiple of 4 KiB apart, where loads wait for stores: bf16_x3
-  // reached 61 instead of 78 GFLOP/s with 512 rows of 2048x768 (Zen 4).
+  // The 96 extra elements keep the arrays from lying a multiple of 4 KiB apart. Otherwise loads wait for stores:
+  // bf16_x3 reached 61 instead of 78 GFLOP/s with 512 rows of 2048x768 (Zen 4).
   alignas(64) BFloat16 elements[kArrays][kElements + 96];
 };
 
-// Splits n numbers into bf16 parts, and stores the parts in the arrays of `parts` from element `at` on. Zeros follow up
-// to n_padded elements in each array.
+// Splits n numbers into bf16 parts. Stores them in the arrays of `parts`, starting at element `at`. Zeros fill up each
+// array to n_padded elements.
 template <class V, int64_t kParts, int64_t kElements>
 inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf16Parts<kParts, kElements>& parts) {
   const float minus_one = -1;
@@ -45,8 +45,8 @@ inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Bf1
   }
 }
 
-// Packs f32 as bf16 parts: for each block of k, one packed block for each product (SplitPackers). kPack is the bf16
-// packer for the same operand and orientation. kStepBytes is the packed size of one step of k in one row or column.
+// Packs f32 as bf16 parts (SplitPackers). kPack is the bf16 packer for the same operand and orientation. kStepBytes is
+// the packed size of one step of k in one row or column.
 template <class V, ArithmeticId kId, Precision kPrecision, bool kIsLhs, bool kTransposed, Pack* kPack,
           int64_t kStepBytes>
 void PackSplit(const PackArgs& args) {

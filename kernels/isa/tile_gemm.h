@@ -10,7 +10,7 @@
 //   FmaInRegisters(a, b, c)      Fma that overwrites c and has no memory operand
 //   Pinned(v)                    v in a register: the compiler never loads it again
 //   FmaByLane<i>(a, b, c)        optional: FmaInRegisters with element i of a, which replaces broadcasts
-//   Load(const E*)               converts a vector of each element type E
+//   Load(const E*)               loads a vector of elements E and converts them
 //   Store(E*, Vec)               rounds to E
 //   LoadPartial(const E*, n)     optional, for types with masked loads: the first n elements, then zeros
 //   StorePartial(E*, Vec, n)     optional, for types with masked stores: the first n elements
@@ -38,7 +38,7 @@ namespace {
 
 enum class RhsFrom : uint8_t {
   kRows,         // Rows in the stored layout.
-  kRowsAndPack,  // Rows in the stored layout, which the kernel also stores as a packed panel.
+  kRowsAndPack,  // Rows in the stored layout. The kernel also stores them as a packed panel.
   kPanel,
 };
 
@@ -50,8 +50,8 @@ RAGGEMM_INLINE inline void ForEach(F f) {
   }
 }
 
-// Adds one step of k to the sums in `acc`. Loads elements of lhs as vectors, and multiplies by single lanes. The last
-// vector may extend beyond the panel, and its last lanes are then not used.
+// Adds one step of k to the sums in `acc`. Loads lhs as vectors and multiplies by single lanes. The last vector may
+// extend beyond the panel. Lanes beyond the panel are not used.
 template <class V, int kMr, int kNv>
 RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
                                        typename V::Vec (&acc)[kMr][kNv]) {
@@ -126,8 +126,8 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
   }
 }
 
-// The inner loop of kernels whose panels have elements of the type of the sums. `Next` adds kGroup steps of k, the
-// number that the arithmetic adds at once. `Last` adds the last steps if fewer are left.
+// The inner loop of kernels for panels of type T. `Next` adds kGroup steps of k, the number that the arithmetic adds at
+// once. `Last` adds the remaining steps.
 template <class V, class E, int kMr, int kNv, bool kStores, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
@@ -161,8 +161,7 @@ struct FmaSteps {
     };
     Step<V, kMr, kNv, kStores>(a + i * kMr, load, kStores ? panel + i * kNr : nullptr, sums);
   }
-  // Adds `steps` steps of k in pairs (Arithmetic::adds_pairs). If `steps` is less than kGroup, the missing steps count
-  // as products of +0 and +0.
+  // Adds `steps` steps of k in pairs (Arithmetic::adds_pairs). Missing steps count as products of +0 and +0.
   RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
     const typename V::Vec zero = V::Zero();
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -279,16 +278,16 @@ void TileGemm(const MicrokernelArgs& args) {
 
 // Multiplies a few rows of lhs by args.columns columns of rhs. A pass adds a few steps of k to the chains of all these
 // columns, so it reads rhs in the order of memory. Between passes the chains are in L1. The table has the bandwidth for
-// one row of f32, divided by the 62 GB/s of a plain read of memory (Zen 4, two cores), for several numbers of vectors
-// of columns (kNv) and of steps of k in a pass:
+// one row of f32, divided by the 62 GB/s of a plain read of memory (Zen 4, two cores). "vectors" is kNv, and "steps"
+// are steps of k in a pass:
 //
 //     vectors     4 steps    8 steps    16 steps
 //     2           0.69       0.90       0.77
 //     4                      0.79
 //     16                     0.60
 //
-// More than two vectors are slower, because their long runs of adjacent lines trigger hardware prefetches of lines that
-// are needed much later.
+// More than two vectors are slower: long runs of adjacent lines make the hardware prefetch lines that are needed much
+// later.
 template <class V, class Steps, int kMr, int kNv>
 void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -302,8 +301,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
   const int64_t chunk_lines = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
   const T* total = static_cast<const T*>(args.total);
-  // Computes one pass. `within` is true if the pass is neither the first nor the last one. Only these passes are
-  // unrolled, because there are few others.
+  // Computes one pass. `within` is false for the first and the last pass. These passes are not unrolled.
   const auto pass = [&](auto within, int64_t k) RAGGEMM_INLINE {
     const int64_t left = within ? pass_steps : args.k - k < pass_steps ? args.k - k : pass_steps;
     const bool start = !within && args.begin == Begin::kZero && k == 0;
@@ -380,8 +378,8 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     }
     if ((left & 2) != 0) two();
     if (left % 2 != 0) steps.Add(0, even);
-    // The steps that a short chain lacks count as products of +0 and +0, which turn a sum of -0 into +0. Adding +0 to
-    // one lane is enough, because +0 plus a zero of either sign is +0.
+    // In a short chain, missing steps count as products of +0 and +0, which turn a sum of -0 into +0. Adding +0 to one
+    // lane is enough, because +0 plus a zero of either sign is +0.
     if (left < kChain) AddZero<V>(odd);
     const bool start = args.begin == Begin::kZero && k == 0;
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {

@@ -8,8 +8,8 @@
 //                             access to words of panels
 //   LoadUpTo(Source, n)       words of the first n of kGroup * kWidth elements, then zeros
 //   LoadHalves(Source, stride, n, rows)
-//                             the first or second half of the word of each of 2 * kWidth columns, from kGroup / 2
-//                             rows. Columns from n on and rows from `rows` on are zero.
+//                             half a word (kGroup / 2 rows) for each of 2 * kWidth columns. Columns from n on and rows
+//                             from `rows` on are zero.
 //   LowWords(x, y) HighWords(x, y)
 //                             words of the first or last kWidth columns, from the first halves x and second halves y
 //   Transpose(Words (&)[kWidth])
@@ -37,17 +37,17 @@
 namespace raggemm {
 namespace {
 
-// Bits that are flipped in each packed word of lhs: none (index 0), or the top bit of each byte (index 1). A flip
-// changes a byte of lhs by 128, and so a sum by 128 times the sum of its column of rhs. Kernels compute this excess as
-// the product of the flipped bits with rhs, and subtract it at the end.
+// Bits to flip in each packed word of lhs: none (index 0), or the top bit of each byte (index 1). A flip changes a byte
+// of lhs by 128. A sum then has an excess: 128 times the sum of the column of rhs. Kernels compute the excess as the
+// product of the flipped bits with rhs, and subtract it at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Steps of k in a pass of a streaming GEMV, unless its prefetches are near (kNearSteps). More rows need more steps,
-// because each pass loads and stores more sums. The general definition is for four-bit elements. Bandwidth for bf16,
-// divided by that of a plain read of memory (Zen 4, one core):
+// Steps of k in a pass of a streaming GEMV, unless Prefetch::near is true. More rows need more steps, because each pass
+// loads and stores more sums. The general definition is for four-bit elements. Bandwidth for bf16, divided by the
+// bandwidth of a plain read of memory (Zen 4, one core):
 //
 //     rows, rhs         8 steps    16 steps
 //     1, 2048x768       0.74       0.69
@@ -165,8 +165,8 @@ struct WordSteps {
     }
   }
 
-  // Loads two vectors of words of rhs, for 2 * kWidth columns from v * kWidth on. With kRowsAndPack, also stores them
-  // in the panel.
+  // Loads words of rhs for 2 * kWidth columns, from column v * kWidth on. With kRowsAndPack, also stores them in the
+  // panel.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
     if constexpr (kFrom == RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
@@ -199,8 +199,8 @@ struct WordSteps {
   Vec excess[kNv];
 };
 
-// Returns the packed words `x`. In words of lhs, flips the top bit of each byte if Dot cannot multiply the signedness
-// of lhs by that of rhs (kFlips).
+// Returns the packed words x. Flips the top bit of each byte if x is from lhs and Dot needs the other signedness
+// (kFlips).
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {

@@ -13,8 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Room for unwanted elements before the first element to pack. Dequantizers start at a whole byte, which has up to 4
-// elements.
+// Room for unwanted elements at the start of a line: dequantizers start at a whole byte, which has up to 4 elements.
 constexpr int64_t kMostLead = 4;
 static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
                           [](const Format& format) { return ElementsPerByte(format.dtype) <= kMostLead; }));
@@ -29,7 +28,7 @@ class LineParams {
         params_(params),
         is_used_(params.is_given() && params.applies_to_elements) {}
 
-  // Returns the values of the n elements from `at` on, or null if the operand has none that multiply elements.
+  // Returns the values for n elements, starting at position `at`. Null if no values apply to elements.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
@@ -37,7 +36,7 @@ class LineParams {
     block_ = block;
     return values_;
   }
-  // Returns the number of lines, from the line of `at` on, that share their values, or kKc if all do.
+  // Returns how many lines share their values, from the line at `at` on. kKc: all lines.
   int64_t Lines(const StoredPosition& at) const {
     if (!is_used_ || !params_.per_block) return kKc;
     return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;
@@ -48,7 +47,7 @@ class LineParams {
   const PackSource& source_;
   const QuantParams& params_;
   const bool is_used_;
-  // Row of blocks whose values are in values_, or column of blocks with StoredPosition::down. -1: none.
+  // Block row whose values are in values_, or -1. With StoredPosition::down: block column.
   int64_t block_ = -1;
   float values_[kKc + kMostLead];
 };

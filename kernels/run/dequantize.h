@@ -1,5 +1,4 @@
-// Packs the elements of an operand. Elements that need dequantizing, and rows of lhs that row_index selects, first go
-// to a buffer in L1.
+// Packs an operand. Elements to dequantize, and rows of lhs that row_index selects, first go to a buffer in L1.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 
 namespace raggemm {
 
-// The elements that a packer reads: those of op(operand) from row `row` and column `col` on.
+// The elements that a packer reads. The first one is at (row, col) of op(operand).
 struct PackSource {
   const Operand& operand;
   const OperandAccess& access;

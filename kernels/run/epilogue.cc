@@ -196,13 +196,12 @@ void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   }
 }
 
-// Returns true if stores of the result bypass the caches, unless an epilogue is needed. With ragged K the results are
-// gradients of weights. Those of all experts are too large to stay in the caches until they are read. GFLOP/s for f32
-// gradients of 2048x768 on two cores of Emerald Rapids:
+// Returns true if the result should bypass the caches. With ragged K, it is the gradient of all weights, which is too
+// large to stay in the caches until it is read. GFLOP/s for f32 gradients of 2048x768 on two cores of Emerald Rapids:
 //
-//     rows of an expert    ordinary stores, from scratch    stores past the caches
-//     16                   48                               184
-//     64                   140                              260
+//     rows of an expert    through scratch and caches    past the caches
+//     16                   48                            184
+//     64                   140                           260
 bool TileResult::GoesPastCaches() const {
   return context_.kernels.cpu.streaming_stores_pay && context_.call.mode == RaggedMode::kRaggedK &&
          reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && task_.out.row_step * size_ % kLineBytes == 0;

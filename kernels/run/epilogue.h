@@ -16,28 +16,28 @@ class TileResult {
  public:
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
-  // Returns true if `block` ends sums that are scaled (Checked::scales_sums). The caller then calls ReadRowScales for
-  // the block, ReadColumnScales for each panel, and AddSums after each kernel.
+  // Returns true if sums are scaled after `block` (Checked::scales_sums). The caller then calls ReadRowScales for the
+  // block, ReadColumnScales for each panel, and AddSums after each kernel.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Sets args.out. Kernels store to out itself if `last` is true (the block ends the contraction), the register tile
-  // has no missing rows or columns, and no epilogue is needed. Otherwise they store to scratch.
+  // Sets args.out, usually to scratch. In the last block of k, kernels store whole register tiles to the result itself,
+  // unless an epilogue is needed.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
-  // Copies a register tile of the earlier call's totals to the scratch buffer from which the kernel continues.
+  // Copies totals of an earlier call to scratch, so that the kernel can add to them.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
   void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
-  // Applies the epilogue to the totals, which are still in L1, and stores the result to out.
+  // Applies the epilogue to a register tile and stores the result. The totals are still in L1.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // Stores the result of an empty contraction. alpha times its sums counts as zero, even if alpha is a NaN, as in BLAS.
+  // Stores the result of an empty contraction. As in BLAS, alpha is ignored, even if it is a NaN.
   void StoreEmpty() const;
 
-  // Makes nontemporal stores visible to other threads before they can see that the tile is done.
+  // Makes nontemporal stores visible to other threads. Must be called before the tile counts as done.
   void Finish() const;
 
  private:
@@ -57,7 +57,7 @@ class TileResult {
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
   bool plain_;        // True if no epilogue is needed.
-  bool nontemporal_;  // True if stores of kernels to out bypass the caches.
+  bool nontemporal_;  // True if kernels store past the caches.
 };
 
 }  // namespace raggemm

@@ -14,8 +14,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the cost of the most expensive tile, in percent of the mean cost per thread. Threads take whole tiles from
-// each other, so the last thread may finish this much later. All tiles of a group GEMM count as equally expensive.
+// Returns the cost of the most expensive tile, in percent of a thread's mean share. The last thread may finish this
+// much later than the others, because threads take whole tiles. All tiles of a group GEMM count as equally expensive.
 int64_t LargestTileShare(const Schedule& schedule) {
   double largest = 0;
   for (int64_t u = 0; u < schedule.work.gemms; ++u) {

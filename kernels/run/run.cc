@@ -64,7 +64,7 @@ class RhsPanels {
 
   char* buffer() const { return scratch_.panels[turn_]; }
 
-  // Packs the panel of `block` that starts at column `col` of the tile, unless kernels packed it ahead.
+  // Packs the panel at column `col` of the tile, unless kernels packed it ahead.
   void MakeReady(const Block& block, int64_t col, Prefetch* prefetch) {
     if (!ready_) {
       PackFrom(context_,
@@ -74,7 +74,7 @@ class RhsPanels {
     ready_ = false;
   }
 
-  // Selects the panel of `block` at column `col` of the tile, for the next kernels to pack ahead, if they can.
+  // Selects the panel that the next kernels pack ahead, if they can. Null `block`: there is no next panel.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
@@ -90,7 +90,7 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
-  // Returns the slices of the next panel that the kernel of register tile i packs while it multiplies, or null.
+  // Returns the slices that the kernel of register tile i packs ahead. Null: none.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
     ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
@@ -128,8 +128,8 @@ class RhsPanels {
   bool ready_ = false;
 };
 
-// Sets the arguments of kernels. Adjacent register tiles with the same height and rhs mode share a kernel and most
-// arguments, so MoveDown only moves the pointers. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
+// Sets the arguments of kernels. For the next register tile with the same height and rhs mode, MoveDown only moves the
+// pointers. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
 //
 //                            BindTile only    with MoveDown
 //     gradient, 16 rows      64               69
@@ -181,8 +181,7 @@ class ArgumentBinder {
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
-  // Moves the arguments on to the register tile below, which must have the same RegisterTiles::Height and
-  // RegisterTiles::Rows.
+  // Moves to the register tile below. Both must have the same RegisterTiles::Height and RegisterTiles::Rows.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;
@@ -196,15 +195,15 @@ class ArgumentBinder {
   const Scratch& scratch_;
   MicrokernelArgs& args_;
   const int64_t sum_size_;
-  const int64_t row_bytes_;  // Bytes of a packed row of lhs in a KC block.
+  const int64_t row_bytes_;  // Bytes per row of lhs in a packed KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes of a packed row of lhs before this block of its KC block.
-  // Bytes from a register tile to the one below it: in packed lhs, in chains and totals, and in the output of kernels.
+  int64_t steps_before_ = 0;  // Bytes per row of lhs before this block of the KC block.
+  // Bytes to the register tile below: in packed lhs, in chains and totals, and in the output.
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
 // Computes a GEMM tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over the blocks of rhs, the panels
-// of a block, and the register tiles of lhs. Fills a part of out instead if `tile` is beyond the GEMM tiles.
+// of a block, and the register tiles of lhs. Tiles after the GEMM tiles fill a part of out instead.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);

@@ -6,7 +6,7 @@
 
 namespace raggemm {
 
-// Computes out by a schedule, with the errors of Run in raggemm/grouped_gemm.h. Without `team`, starts a new one.
+// Computes out as planned. Returns the errors of Run in raggemm/grouped_gemm.h. Without `team`, starts a new team.
 absl::Status Run(const Schedule& schedule);
 absl::Status Run(const Schedule& schedule, Team& team);
 // Runs two schedules in one parallel loop on `team`. Neither schedule may read what the other one writes.

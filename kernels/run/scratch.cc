@@ -22,10 +22,10 @@ struct FreeBlock {
   size_t bytes;
 };
 
-// Size of the header of a block, a FreeBlock. The memory that a lease hands out follows it.
+// Size of the header in front of each buffer. The header is a FreeBlock.
 constexpr size_t kHeader = kLineBytes;
 
-// Head of the list of free buffers, without a destructor, because other threads may still make calls after static
+// Head of the list of free buffers. It has no destructor, because other threads may still make calls after static
 // destructors ran.
 constinit FreeBlock* free_list = nullptr;
 constinit KeptBuffers kept = {};

@@ -11,23 +11,22 @@ namespace raggemm {
 
 // The buffers of one thread, aligned to cache lines.
 struct Scratch {
-  // Divides `block` into the buffers. Null: only counts their bytes.
+  // Divides `block` into the buffers. If `block` is null, only counts the bytes.
   Scratch(const TileContext& context, void* block);
   static int64_t Bytes(const TileContext& context) { return Scratch(context, nullptr).bytes; }
 
-  // Packed panels of lhs, one for each register tile: of one KC block, or of all KC blocks with BlockShape::k_inner.
+  // Packed panels of lhs for one KC block, or for all KC blocks with BlockShape::k_inner.
   char* packed_lhs;
   char* panels[2];  // Packed panels of rhs. The second one is for kernels that pack ahead.
-  // Accumulation chains: an array [mr][nr] for each register tile of the first panel, then of the next.
+  // Accumulation chains, [mr][nr] for each register tile: first all tiles of the first panel, then of the next panel.
   char* chain;
   char* total;  // Sums of finished chains, in the layout of `chain`.
   char* bias;   // Bias [columns], in the compute type.
-  // Only for calls with an activation: a row of the gate and a row of results before the activation, f32 [columns].
+  // One row of the gate, and one row of results before the activation. Only for calls with an activation.
   float *gate, *result;
-  // Only for calls that scale sums (Checked::scales_sums). `scaled` has the totals of scaled sums in the layout of
-  // `chain`. The scales are those of the tile's rows and of one panel's columns.
-  char* scaled;
-  float *row_scales, *column_scales;
+  // Only for calls that scale sums (Checked::scales_sums).
+  char* scaled;                       // Totals of scaled sums, in the layout of `chain`.
+  float *row_scales, *column_scales;  // Scales of the rows of a tile, and of the columns of a panel.
   int64_t bytes = 0;
 };
 

@@ -63,7 +63,7 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
-// Returns kF32, the only rule that keeps denormals. The others flush them after rounding, but the float mode of aarch64
+// Returns kF32, the only rule that keeps denormals. All other rules flush after rounding. The float mode of aarch64
 // flushes before rounding, so kernels would have to flush, which is slow.
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 

@@ -15,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the GFLOP/s of the tallest register tile over one KC block, in the fastest of kTurns measurements of about 10
-// us. Returns 0 if memory is short.
+// Measures the GFLOP/s of the tallest register tile over one KC block. Returns the fastest of kTurns measurements of
+// about 10 us, or 0 if memory is short.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;
@@ -82,8 +82,7 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // A later ISA is preferred only if it is more than kClearly times as fast, because other work may delay a part of the
-  // probe.
+  // A later ISA is preferred only if it is clearly faster, because other work may have delayed a probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

@@ -18,7 +18,7 @@ const IsaRow& RowOf(Isa isa);
 std::string NameOf(const KernelRow& kernels);
 
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
-// Returns an ISA's kernels for an arithmetic, or those of its base (IsaRow) if it has none.
+// Returns the kernels for an arithmetic. If the ISA has none, returns those of its base (IsaRow).
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);
 const Dequantizers& DequantizersFor(Isa isa);

@@ -18,27 +18,27 @@ struct IsaRow {
   // Returns what the CPU or the operating system lacks for the instruction set, or null.
   const char* (*missing)();
   absl::Span<const KernelRow> kernels;
-  // Instruction set whose kernels compute the arithmetics that `kernels` lacks. The scalar instruction set is its own
-  // base.
+  // Instruction set to use for arithmetics that `kernels` lacks. The scalar instruction set is its own base.
   Isa base;
   const Dequantizers* dequantizers = nullptr;  // Null: those of `base`.
   bool usable() const { return missing() == nullptr; }
 };
 
-// Returns all instruction sets of the library, the best one first. The value of an Isa is the position of its row,
-// counted from the last one, Isa::kScalar.
+// Returns all instruction sets of the library, best first. The last one is Isa::kScalar, which is 0. The one before it
+// is Isa{1}, and so on.
 absl::Span<const IsaRow> IsaRows();
 
-// Returns the fastest rule for bf16 with bf16 on CPUs without instructions for bf16.
+// Returns the fastest rule for bf16 by bf16 on CPUs without bf16 instructions.
 ArithmeticId Bf16SumsWithoutUnit();
 
 // Returns the row of MeasuredCpus for this CPU, or null.
 const Cpu* MeasuredRow();
-// Returns the size of the L1 data cache (level 1) or the L2 cache (level 2) of a core, or 0 or less if it is unknown.
+// Returns the bytes of a core's L1 data cache (level 1) or L2 cache (level 2). 0 or less: unknown.
 int64_t CacheBytes(int level);
 
-// Sets the float mode of this thread: round to nearest, and flush or keep denormals. XLA's threads flush by default,
-// and those of OpenMP do not. If the CPU cannot flush after rounding (Arithmetic::flushes), kernels flush.
+// Sets this thread's float mode: round to nearest, and flush or keep denormals. The destructor restores the previous
+// mode. XLA's threads flush by default, and OpenMP's do not. If the CPU cannot flush after rounding
+// (Arithmetic::flushes), kernels do.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);

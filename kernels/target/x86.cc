@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // The first one is for bf16, and the second one for bytes.
+extern const KernelRow kAmxKernels[2];  // First row: bf16. Second row: bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
@@ -31,7 +31,7 @@ constexpr Isa kAvx512Vnni{4};  // VPDPBUSD for bytes
 constexpr Isa kAvx512Bf16{5};  // VDPBF16PS for pairs of bf16
 constexpr Isa kAmx{6};         // TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes
 
-// Returns Cpu::isas with the scalar ISA and the named ISAs.
+// Returns a value for Cpu::isas: the scalar ISA and the named ISAs.
 std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) {
   std::array<bool, kMostIsas> all = {true};
   for (absl::string_view isa : isas) all[static_cast<size_t>(*IsaOf(isa))] = true;
@@ -69,15 +69,16 @@ absl::Span<const Cpu> MeasuredCpus() {
   //     bf16, 32 rows    243     269
   //
   // The constants in rhs_layout.h and strategy.cc were measured on Emerald Rapids. On Zen 3, memory_bytes_per_cycle,
-  // cycles_per_call and block_bytes were not measured. They are those of Emerald Rapids, with which calls were tested.
+  // cycles_per_call and block_bytes were not measured. They are copied from Emerald Rapids, and calls were tested with
+  // them.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 32,
        .memory_bytes_per_cycle = 5.5,  // 16 GB/s at 2.9 GHz
        .l2_bytes_per_cycle = 32,
-       // A call with 8 rows and 32 steps of k takes 430 cycles, its fmas 256. A call with 13 rows and 64 steps takes
-       // 950 cycles, its fmas 832.
+       // A call with 8 rows and 32 steps of k takes 430 cycles, 256 of them for fmas. A call with 13 rows and 64 steps
+       // takes 950 cycles, 832 of them for fmas.
        .cycles_per_call = 120,
        .l1_bytes = 48 << 10,
        .l2_bytes = 2 << 20,

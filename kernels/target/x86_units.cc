@@ -16,8 +16,8 @@ bool HasFeatureOfLeaf7(int bit) {
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> bit & 1) != 0;
 }
 
-// Returns what this machine lacks for VBMI, with which the kernels of AVX512_BF16 and AMX look up bytes. Of all CPUs
-// with AVX512_BF16 or AMX, only Cooper Lake lacks VBMI.
+// Returns what this machine lacks for VBMI, or null. The kernels of AVX512_BF16 and AMX look up bytes with VBMI. Of all
+// CPUs with AVX512_BF16 or AMX, only Cooper Lake lacks it.
 const char* MissingForAvx512Vbmi() {
   const char* missing = MissingForAvx512();
   return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
@@ -39,8 +39,9 @@ const char* MissingForAvx512Bf16() {
   return __builtin_cpu_supports("avx512bf16") ? nullptr : "the CPU lacks AVX512_BF16";
 }
 
-// Asks Linux for permission to use the tiles, which holds for the whole process and does not end. The bits of CPUID are
-// from Intel's Software Developer's Manual, and the system call is from Documentation/arch/x86/xstate.rst of Linux.
+// Also asks Linux for permission to use the tiles. The permission is for the whole process and does not end. The bits
+// of CPUID are from Intel's Software Developer's Manual, and the system call is from Documentation/arch/x86/xstate.rst
+// of Linux.
 const char* MissingForAmx() {
   constexpr int kAmxBf16 = 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;

@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<bool> is_child = false;
 
 void BeforeFork() {
-  HostCpu();  // Waits until no other thread probes the CPU, because the child would wait forever.
+  HostCpu();  // Waits for a running probe of the CPU. The child would wait for it forever.
   lists_mutex.lock();
 }
 

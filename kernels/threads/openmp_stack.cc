@@ -11,8 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Returns log2 of the bytes in `unit`: B, K, M or G in any case, or an empty text, which means K. Returns nullopt for
-// other texts.
+// Returns log2 of the bytes in a unit: B, K, M or G, in upper or lower case. An empty `unit` means K. Returns nullopt
+// for other texts.
 std::optional<int> ShiftOf(absl::string_view unit) {
   if (unit.empty()) return 10;
   if (unit.size() != 1) return std::nullopt;

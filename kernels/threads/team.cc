@@ -19,17 +19,16 @@
 namespace raggemm {
 namespace {
 
-// Range::next and Range::end hold a tile in the low kTileBits bits, and the number of the loop above.
+// Range::next and Range::end have a tile in the low kTileBits bits, and the loop number in the high bits.
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Bit kLast of a loop number tells the helpers to stop after the loop. A team for one loop gives its loop the number 1,
-// and a team for several loops the numbers 2, 4, 6 and so on. Team::End stops the helpers with the number kEnded, which
-// has bit kLast but no tiles.
+// Helpers stop after a loop number with bit kLast. A team for one loop uses the number 1. A team for several loops uses
+// 2, 4, 6 and so on. Team::End then sets kEnded, which has bit kLast but no tiles.
 constexpr int64_t kLast = 1, kEnded = -1;
 
-// Checks of a value before a thread sleeps. The value usually changes within microseconds, and waking a thread takes 50
-// us. On Zen 4 one spin takes 64 cycles, and all spins take 25 us.
+// Number of checks before a thread sleeps. The value usually changes within microseconds, and waking a thread takes 50
+// us. On Zen 4 one check takes 64 cycles, and all checks take 25 us.
 constexpr int kSpins = 1000;
 
 int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
@@ -95,9 +94,8 @@ void Team::For(int64_t count, TileBody body) {
   For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
 }
 
-// Reads body_ only after a claim: body_ then belongs to the loop of the claimed tile, because the caller waits for
-// claimed tiles. A late claim beyond the end of an old loop may be compared with Range::end of a newer loop. So a claim
-// counts only if its loop number equals that of Range::end.
+// Reads body_ only after a claim: the caller then waits for the claimed tile, so body_ cannot change. A late claim for
+// an old loop may meet Range::end of a newer loop. So a claim counts only if Range::end has the same loop number.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -116,8 +114,8 @@ void Team::Work(int64_t worker) {
   if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
 }
 
-// Works on the loops of the team until the last one is done. Does nothing on the thread of the caller, which would wait
-// for itself.
+// Works on the team's loops until the last one is done. Does nothing on the caller's thread, which would wait for
+// itself.
 void Team::Help(int64_t worker) {
   if (std::this_thread::get_id() == caller_) return;
   int64_t loop = 0;
@@ -154,7 +152,7 @@ namespace {
 
 #ifdef _OPENMP
 
-// Stack size of libgomp's threads, read when the library is loaded, as by libgomp.
+// Stack size of libgomp's threads. libgomp also reads it when the library is loaded.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -179,16 +177,16 @@ int64_t TryThreads(int64_t wanted) {
   return made;
 }
 
-// Returns the number of threads with which libgomp can start a team, up to `wanted`. `kept` of them exist since the
-// last team. Makes the others and allocates memory on trial, because libgomp ends the process if it gets no thread or
-// no memory. libgomp can still fail if other code takes the last thread in between, or if other code has run a smaller
-// team on this thread.
+// Returns how many threads libgomp can give a team, at most `wanted`. `kept` of them exist since the last team. libgomp
+// ends the process if it gets no thread or no memory. So this function creates the missing threads and allocates the
+// memory on trial. libgomp can still fail if other code takes the last thread in between, or has run a smaller team on
+// this thread.
 int64_t AvailableThreads(int64_t wanted, int64_t kept) {
   if (IsForkedChild()) return 1;  // libgomp would wait for threads that only the parent process has.
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
-  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes of a team and of a thread in libgomp 12, rounded up.
+  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes per team and per thread in libgomp 12, rounded up.
   const std::unique_ptr<char[]> memory(new (std::nothrow) char[kTeam + threads * kThread]);
   asm("" : : "r"(memory.get()));  // Keeps the compiler from removing the allocation.
   return memory == nullptr ? 1 : threads;
@@ -196,9 +194,8 @@ int64_t AvailableThreads(int64_t wanted, int64_t kept) {
 
 // Calls body(worker) once on each thread of a team of at most `threads` threads.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
-  // Number of threads of the last team that this thread started. libgomp keeps them, unless the team was nested. With
-  // initial-exec, the variable lies in memory that is reserved for libraries loaded late, so the first use allocates
-  // nothing.
+  // Threads in the last team that this thread started. libgomp keeps them, unless the team was nested. initial-exec
+  // puts the variable into memory that exists already, so the first use allocates nothing.
   __attribute__((tls_model("initial-exec"))) thread_local int64_t last_team = 1;
   const bool nested = omp_get_active_level() > 0;
   threads = AvailableThreads(threads, nested ? 1 : last_team);
@@ -212,8 +209,7 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// Calls body only on the calling thread. For builds without OpenMP, such as those with sanitizers, which do not see
-// into libgomp.
+// Calls body on the calling thread only. For builds without OpenMP, such as sanitizer builds.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif
@@ -277,7 +273,7 @@ absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Statu
     return caller(*team);
   }
   absl::Status status;
-  // Exception of `caller`, which must not leave the parallel region.
+  // Exceptions must not leave the parallel region.
   std::exception_ptr thrown;
   RunOpenMpTeam(threads.count, [&](int64_t worker) {
     if (worker != 0) return team->Help(worker);

@@ -1,5 +1,5 @@
-// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other, first of
-// its own range, then of others. So a thread that the host delays holds up only one tile.
+// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other, first from
+// its own range, then from other ranges. So a thread that the host delays holds up only one tile.
 //
 // Threads of a team spin for a while between loops, so the next loop starts within a microsecond.
 //
@@ -37,8 +37,8 @@ class Team {
  public:
   int64_t threads() const { return threads_; }
 
-  // Calls body(tile, worker) once for each tile. worker is less than threads(), and is never in two calls at the same
-  // time. body must not throw. During body the floating-point environment is the default one, without flush-to-zero.
+  // Calls body(tile, worker) once for each tile, with worker < threads(). Calls at the same time have different
+  // workers. body must not throw. It runs in the default floating-point environment, without flush-to-zero.
   void For(const TileRanges& ranges, TileBody body);
   // Runs `count` tiles of equal cost.
   void For(int64_t count, TileBody body);
