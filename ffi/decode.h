@@ -26,8 +26,7 @@ struct CustomCall {
   // The operands that the attribute `operands` may list.
   absl::Span<const absl::string_view> optional_operands;
   absl::Span<const absl::string_view> results;
-  // The results that the attribute `results` may list. They are followed by int64_workspace, the last result of every
-  // call.
+  // The results that the attribute `results` may list. The last result of every call, int64_workspace, is not listed.
   absl::Span<const absl::string_view> optional_results;
 
   size_t least_operands() const { return operands.size() + ragged.size(); }
@@ -49,8 +48,8 @@ absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf:
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 
-// Appends the indices in `names` of the entries of a comma-separated list. InvalidArgument for an unknown or repeated
-// entry.
+// Looks up the entries of a comma-separated list in `names`, and appends their indices. InvalidArgument for an unknown
+// or repeated entry.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
@@ -68,7 +67,7 @@ class BufferReader {
   void ReadResult(absl::string_view word, Array& array);
   // Skips a dims array that the attribute `ragged` does not name.
   void SkipOperand(absl::string_view word);
-  // Returns the workspace, the last result of a call, or the first error of any buffer. InvalidArgument:
+  // Reads the last result of a call, the workspace. Returns the first error of any buffer. InvalidArgument:
   //
   // - The call has too few operands or results, or not as many optional ones as its attribute names.
   // - A buffer has an element type that is no DType.

@@ -26,7 +26,7 @@ struct Arithmetic {
   int64_t chain;  // Most steps of k in a chain. Chains of split f32 follow Splitting instead.
   int64_t lanes;
   int64_t pair;
-  int64_t whole;  // Chains are padded to a multiple of so many steps. Padding multiplies +0 by +0.
+  int64_t whole;  // Chains are padded to a multiple of this many steps. Padding multiplies +0 by +0.
   // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
   // denormal after rounding. The epilogue keeps denormals.
   bool flushes;

@@ -34,7 +34,7 @@ struct Cpu {
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
   int64_t l2_bytes = 512 << 10;  // Size of a core's L2 cache.
-  // Size limit for blocks of rhs. Each RowsShape uses a share of it. It follows from the first data TLB, because the
+  // Size limit for blocks of rhs. Each RowsShape uses a share of it. The first data TLB decides the limit, because the
   // next block is prefetched while a block is in use. 384 KiB are 96 pages of 4 KiB. The TLB has 96 entries on Emerald
   // Rapids and 72 on Zen 4. On Zen 4, a limit of 56 pages makes products of 4 rows of f32 a quarter slower.
   int64_t block_bytes = 384 << 10;
@@ -54,8 +54,8 @@ struct Cpu {
 };
 
 // Returns the CPU of this machine. The first call takes a millisecond: it finds the ISAs, measures their kernels and
-// asks for the cache sizes. All other numbers come from the row of MeasuredCpus. If there is no row, fmas_per_cycle and
-// l2_bytes_per_cycle follow from the vector length, and the rest are defaults.
+// asks for the cache sizes. All other numbers come from the row of MeasuredCpus for this CPU. If there is none,
+// fmas_per_cycle and l2_bytes_per_cycle follow from the vector length, and the rest are defaults.
 const Cpu& HostCpu();
 // Returns the name of this machine's CPU: the brand string on x86-64, the name or the number of the core on aarch64.
 // Empty if it is unknown.

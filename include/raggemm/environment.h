@@ -39,9 +39,9 @@ struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;
 };
-// Returns the default rule for bf16 with bf16, or for split f32 if `splits`. This is the rule of RAGGEMM_BF16_SUMS,
-// else that of the best ISA of `cpu` with an instruction for such products. Without such an ISA, it is `fma` for bf16
-// on aarch64, and `pairs` otherwise.
+// Returns the default rule for bf16 with bf16, or for split f32 if `splits`. RAGGEMM_BF16_SUMS decides first, then the
+// best ISA of `cpu` that has an instruction for such products. Without such an ISA, the rule is `fma` for bf16 on
+// aarch64, and `pairs` otherwise.
 //
 // FailedPrecondition: the variable has an unknown value, or names a rule that cannot sum split f32.
 absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu,

@@ -116,8 +116,8 @@ constexpr int64_t BytesOf(DType dtype, int64_t elements) {
 }
 // Returns the size of one element, which is also its alignment.
 constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }
-// Returns the offset in bytes of an element from an earlier one, `elements` elements apart. Rounds down if elements are
-// smaller than a byte. They fill a byte from the low bits upwards, as in XLA.
+// Returns how many bytes apart two elements are if their indices differ by `elements`. Rounds down for elements smaller
+// than a byte. Small elements fill a byte from the low bits upwards, as in XLA.
 constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
 
 // Returns the number of elements in a byte, or 1 for wider elements. Small elements never cross the end of a byte.

@@ -35,14 +35,14 @@
 //
 // Scales multiply sums or elements:
 //
-//   sums      Scales that are constant along k. Also f32, bf16 or f16 scales, if each is shared by a block of k whose
-//             length is a multiple of 32 steps. Each block is summed by the rule, as if it were alone. If scales are
-//             constant along k, the whole contraction is one block. The total starts at +0. For each block the total
-//             becomes, in the compute type,
+//   sums      Scales that are constant along k. Also f32, bf16 or f16 scales for blocks of k, if the length of a block
+//             is a multiple of 32 steps. Each block is summed by the rule, as if it were alone. If scales are constant
+//             along k, the whole contraction is one block. The total starts at +0. For each block the total becomes,
+//             in the compute type,
 //
 //                 total = fma(lhs_scale * rhs_scale, sum of the block, total)
 //
-//             A sum of a block in s32 is first rounded to the compute type.
+//             An s32 sum is first rounded to the compute type.
 //
 //   elements  All other scales. (element - zero) * scale is computed in f32. If bf16 is multiplied, the result is then
 //             rounded to bf16. This rounding changes nothing if the scale is a power of two, or if element and scale

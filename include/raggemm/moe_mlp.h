@@ -63,13 +63,13 @@ struct MoeMlpProblem {
   Array x;  // [T,H]. The tokens.
   // [M], a format of sizes. Token of each row, in [0, T) for rows of processed groups.
   Array row_tokens;
-  // [G], a format of sizes. Number of rows of each group. Rows after those of the last group belong to no group.
+  // [G], a format of sizes. Number of rows of each group. Rows after the last group belong to no group.
   Array group_sizes;
   // Matrices that x is multiplied by, [G_local,H,I], or [G_local,I,H] if up_is_trans. With the gate in them (`merged`),
   // I becomes 2I.
   Array w_up;
-  // Matrices that a is multiplied by, [G_local,I,H], or [G_local,H,I] if down_is_trans. a is rounded to their type, or
-  // to the type of x if they are quantized.
+  // Matrices that a is multiplied by, [G_local,I,H], or [G_local,H,I] if down_is_trans. a is rounded to the type of
+  // w_down, or to the type of x if w_down is quantized.
   Array w_down;
   Array out;  // The result, [T,H]. Must not overlap any other array of the call.
 
@@ -80,12 +80,12 @@ struct MoeMlpProblem {
   // First processed group, like GroupedGemmProblem::group_offset. Rows of groups that are not processed are ignored.
   std::optional<Array> group_offset;
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
-  // [M], a format of sizes. Order in which the rows of a token are added. Rows with equal numbers are added in
-  // ascending order. MoeMlpBackward checks the numbers, but always adds in ascending order.
+  // [M], a format of sizes. Sort keys: the rows of a token are added by ascending key. Rows with equal keys are added
+  // in ascending order. MoeMlpBackward checks the keys, but always adds rows in ascending order.
   std::optional<Array> row_slots;
-  // `up` is u (see the top of this file), [M,I], or u and v, [M,2I] if merged. `gate` is v, [M,I]. Both are f32. MoeMlp
-  // writes them, with 0 in rows of no processed group. MoeMlpBackward reads them. Without them, it computes u and v
-  // again, with the same bits.
+  // `up` is u (see the top of this file), [M,I], or u and v, [M,2I] if merged. `gate` is v, [M,I]. Both are f32. If
+  // given, MoeMlp writes them, with 0 in rows of no processed group. MoeMlpBackward reads them, or computes u and v
+  // again with the same bits.
   std::optional<Array> up, gate;
 
   bool up_is_trans = false;
@@ -135,8 +135,8 @@ struct MoeMlpExtents {
   // True if the workspace must hold f32 sums of the rows of each token. Forward: needed unless out is f32. Gradients:
   // needed if the gradient of x is wanted and is not f32.
   bool sums_tokens = true;
-  // True if the workspace must hold f32 gradients of weights and biases. Not needed if all wanted ones are f32. For
-  // gradients only.
+  // True if the workspace must hold f32 gradients of weights and biases. Not needed if each of these gradients is f32
+  // or not wanted. For gradients only.
   bool sums_weights = true;
   bool has_slots = false;  // True if MoeMlp is called with row_slots.
 };
@@ -195,7 +195,7 @@ inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
 };
 
 struct MoeMlpBackwardProblem {
-  // The operands of the forward call, except `out`: it is the input out_gradient, [T,H]. Column blocks are not allowed.
+  // The operands of the forward call. `out` is an input here: out_gradient, [T,H]. Column blocks are not allowed.
   MoeMlpProblem forward;
   MoeMlpGradients gradients;
 };

@@ -109,8 +109,8 @@ struct OperandNames {
 
 // A grouped GEMM. Elements of out that belong to no processed group become zero, or the values of c if c is given.
 struct GroupedGemmProblem {
-  // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte fill it
-  // from the low bits up. Their rows and groups must begin at a whole byte.
+  // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte fill each
+  // byte from the low bits up. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
   BufferDescriptor rhs;  // The right operand, in any format that lhs can have. The two formats may differ.
   // The result, in a format of matrices. If lhs and rhs are integers without scales and zero points, it may also be in

@@ -61,7 +61,7 @@ struct MlpBuffers {
   absl::Span<int64_t> of_sizes, of_products, of_gate;
   int64_t* chunk_sizes;  // [G] Group sizes of the next product.
   int64_t* tokens;       // [M] Checked values of row_tokens.
-  // [T,H] f32 sums of out, or of the gradient of x. If the result is f32, CheckMlp points this to the result.
+  // [T,H] f32 sums of out, or of the gradient of x. If the result is f32, CheckMlp sets `sums` to the result.
   float* sums;
   // Arrays for one piece.
   float* up;  // u and v: [piece,2I] if w_up holds the gate, else [piece,I] for u, then [piece,I] for v.

@@ -32,7 +32,7 @@ struct PrefetchTarget {
   int64_t run_lines = 1;
   // Panels of the block, and panels for each column of runs.
   int64_t panels = 1, panels_per_run = 1;
-  int64_t packer_parts = 0;  // Lines prefetched by the packer of a panel, for each line of a register tile.
+  int64_t packer_parts = 0;  // Lines that the packer of a panel prefetches, for each line that a register tile does.
   bool near = false;         // Prefetch::near.
 };
 

@@ -34,8 +34,8 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// rhs counts as streaming if group GEMMs have on average at most kShareOfRowsStreaming * CostOfElement rows. It never
-// does if rhs is transposed, or with ragged K.
+// rhs counts as streaming if group GEMMs have on average at most kShareOfRowsStreaming * CostOfElement rows. A
+// transposed rhs never does, nor does rhs with ragged K.
 constexpr double kShareOfRowsStreaming = 0.7;
 
 // f32 fmas that are worth one more thread. They take 5 us at 50 GFLOP/s.
