@@ -68,9 +68,9 @@ auto OnException(Report report) {
   }
 }
 
-// Writes the message to stderr unless on_error is RAISE. Returns success if on_error is NaN and `fill` has set the
-// result to NaN, else an error. Success needs no memory. FAILED_PRECONDITION is an error even if on_error is NaN: the
-// machine lacks something, so other data would not help.
+// Writes the message to stderr unless on_error is RAISE. Returns success, without allocating, if on_error is NaN and
+// `fill` has set the result to NaN. Otherwise returns an error. FAILED_PRECONDITION is always an error: the machine
+// lacks something, so other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
   try {

@@ -13,8 +13,8 @@ namespace raggemm {
 // The contraction of a group is cut into accumulation chains. Each chain starts at +0. The total starts as a copy of
 // the first chain, or at +0 if chains have several lanes. The remaining chains are added to the total in order.
 //
-// A chain has `lanes` partial sums. Its products are dealt to the lanes in turn, `pair` consecutive products at a time.
-// A lane adds the last of these `pair` products first. At the end of the chain the lanes are added to each other.
+// A chain has `lanes` partial sums. Products are dealt to the lanes in turn, `pair` consecutive products at a time. A
+// lane adds the last of these `pair` products first. At the end of the chain the lanes are added to each other.
 //
 // With adds_pairs, the products of a pair are added first, and their sum is then added to the chain. Products are
 // exact. Both additions round to odd: an inexact sum becomes the neighboring float with an odd last digit. A sum of

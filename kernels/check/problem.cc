@@ -26,7 +26,7 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const bool rf = arrays.at[kRhsFirst].is_set(), rl = arrays.at[kRhsLast].is_set();
   const bool of = arrays.at[kOutFirst].is_set(), ol = arrays.at[kOutLast].is_set();
   const bool lt = problem.lhs.is_trans, rt = problem.rhs.is_trans;
-  // lhs_m is true if the only dims array of lhs divides its axis M into groups. lhs_k, rhs_k and rhs_n follow the same
+  // lhs_m is true if the only dims array of lhs splits its M axis into groups. lhs_k, rhs_k and rhs_n follow the same
   // pattern.
   const bool lhs_m = lt ? ll && !lf : lf && !ll, lhs_k = lt ? lf && !ll : ll && !lf;
   const bool rhs_k = rt ? rl && !rf : rf && !rl, rhs_n = rt ? rf && !rl : rl && !rf;

@@ -59,8 +59,8 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   return arrays;
 }
 
-// Calls `function` for each result, with the arrays that must not overlap it: all later results and all inputs. Without
-// results, calls `function` once, for an empty result.
+// Calls `function` for each result. Its other arguments are the arrays that must not overlap the result: later results
+// and all inputs. Without results, there is one call for an empty result.
 absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& function,
                            absl::Span<const int64_t> workspace) {
   const absl::Span<const NamedArray> all = arrays.all;

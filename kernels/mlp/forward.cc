@@ -28,7 +28,7 @@
 namespace raggemm {
 namespace {
 
-// Sets the rows of `kept` (MoeMlpProblem::up or gate) that belong to no processed group to 0.
+// Clears the rows of `kept` (MoeMlpProblem::up or gate) that belong to no processed group.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
   float* const data = static_cast<float*>(kept->data);

@@ -24,7 +24,7 @@ struct RhsModeRow {
   // Returns true if tiles of this many rows can use the mode.
   bool (*applies)(const TileContext& context, int64_t rows);
   // Returns the kernel for mr rows, and how many of the next `cols` columns it computes. DirectKernel::run is null if
-  // there is no kernel for so few columns.
+  // no kernel is that narrow.
   DirectKernel (*kernel)(const TileContext& context, int64_t mr, int64_t cols);
 };
 

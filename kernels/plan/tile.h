@@ -12,7 +12,7 @@ double ProductsPerFma(const KernelChoice& kernels);
 
 // Returns how many multiply-adds a core computes while it reads one element of rhs from memory. Groups with more rows
 // are bound by arithmetic, and groups with fewer rows by memory. For f32 the result is 12 on Zen 3 and 23 on Emerald
-// Rapids. Measured were 13 and 21 rows.
+// Rapids. Measured: 13 and 21 rows.
 double CostOfElement(const TileContext& context);
 // Returns the cost of a group GEMM with result `out`, at least 1. This is the time of the multiply-adds or of the
 // memory traffic, whichever is longer. The unit is one multiply-add.
