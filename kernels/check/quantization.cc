@@ -30,7 +30,7 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
   return {k_is_rows, (k_is_rows ? x.first_dims : x.last_dims).has_value()};
 }
 
-// Returns the number of rows of a stored matrix if `rows`, else of columns. Column blocks have 0 columns here, because
+// Counts the rows of a stored matrix if `rows` is true, else the columns. Column blocks have 0 columns here, because
 // their shape has no N. The result is arbitrary for wrong shapes.
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());

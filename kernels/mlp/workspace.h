@@ -37,7 +37,7 @@ struct MlpWeightSums {
 };
 
 // Arrays for passes (forward.cc). A pass computes d (moe_mlp.h) for at most R = min(M, kPassRows) rows. `tokens`,
-// `weights` and `d` have the rows of the pass in the order of `order`.
+// `weights` and `d` have the rows of the pass, sorted like `order`.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;  // [M] Values of row_slots.
   int64_t* order = nullptr;  // [M] Numbers of all rows, sorted by token, then slot, then number.

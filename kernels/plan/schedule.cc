@@ -35,7 +35,7 @@ namespace {
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
 // rhs counts as streaming if group GEMMs have on average at most kShareOfRowsStreaming * CostOfElement rows. A
-// transposed rhs never does, nor does rhs with ragged K.
+// transposed rhs never counts. With ragged K, no rhs counts.
 constexpr double kShareOfRowsStreaming = 0.7;
 
 // f32 fmas that are worth one more thread. They take 5 us at 50 GFLOP/s.
