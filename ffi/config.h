@@ -61,7 +61,7 @@ inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProbl
   problem.lhs.layout = static_cast<Layout>(config.lhs_layout());
   problem.rhs.layout = static_cast<Layout>(config.rhs_layout());
   problem.out.layout = static_cast<Layout>(config.out_layout());
-  // AUTO leaves the rule open: Bf16SumsOf returns null, because no rule has this name.
+  // AUTO is not the name of a rule, so Bf16SumsOf returns null.
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));
   problem.precision = static_cast<Precision>(config.precision());
   if (config.has_activation()) problem.activation = static_cast<Activation>(config.activation());

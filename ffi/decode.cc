@@ -95,8 +95,8 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
   return absl::OkStatus();
 }
 
-// Makes Protobuf build its tables while the library is loaded. If Protobuf built them at the first use, it would stay
-// broken if memory were short.
+// Makes Protobuf build its tables while the library is loaded. If Protobuf built them at first use and memory ran out,
+// it would stay broken.
 template <typename Config>
 void MakeTablesOf() {
   const Config config;
@@ -119,7 +119,7 @@ constexpr auto kSlots = [] {
   return all;
 }();
 
-// Returns true for a word that is safe in an error message, because it cannot end a line.
+// Returns true if a word is safe in an error message: it contains no line break.
 bool IsWord(absl::string_view text) {
   if (text.empty() || text.size() > kLongestWord) return false;
   if (!absl::ascii_isalpha(text[0]) && text[0] != '_') return false;

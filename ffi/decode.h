@@ -21,13 +21,12 @@ namespace raggemm {
 struct CustomCall {
   absl::string_view name;  // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
   absl::Span<const absl::string_view> operands;
-  // Dims arrays. Their shape is [0] if the attribute `ragged` does not name them.
+  // The dims arrays. Those that the attribute `ragged` does not list have shape [0].
   absl::Span<const absl::string_view> ragged;
-  // Operands of calls whose attribute `operands` names them.
+  // The operands that the attribute `operands` may list.
   absl::Span<const absl::string_view> optional_operands;
   absl::Span<const absl::string_view> results;
-  // Results of calls whose attribute `results` names them. After them, the vector int64_workspace is the last result of
-  // every call.
+  // The results that the attribute `results` may list. The last result of every call, int64_workspace, is not listed.
   absl::Span<const absl::string_view> optional_results;
 
   size_t least_operands() const { return operands.size() + ragged.size(); }
@@ -49,13 +48,13 @@ absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf:
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 
-// Appends the index in `names` of each entry of a comma-separated list. InvalidArgument for an unknown or repeated
-// entry.
+// Looks up the entries of a comma-separated list in `names`, and appends their indices. InvalidArgument for an unknown
+// or repeated entry.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
-// Parses `list`, a comma-separated list of slot=word, into `names`, which then points into `list`. InvalidArgument for
-// an unknown or repeated slot, or a word that does not match [A-Za-z_][A-Za-z0-9_.]{0,63}.
+// Parses a comma-separated list of slot=word. `names` then points into `list`. InvalidArgument for an unknown or
+// repeated slot, or a word that does not match [A-Za-z_][A-Za-z0-9_.]{0,63}.
 absl::Status ParseOperandNames(absl::string_view list, OperandNames& names);
 
 // Reads the buffers of a call in order. Stops at the first error.
@@ -68,7 +67,7 @@ class BufferReader {
   void ReadResult(absl::string_view word, Array& array);
   // Skips a dims array that the attribute `ragged` does not name.
   void SkipOperand(absl::string_view word);
-  // Returns the workspace, the last result of a call, or the first error of any buffer. InvalidArgument:
+  // Reads the last result of a call, the workspace. Returns the first error of any buffer. InvalidArgument:
   //
   // - The call has too few operands or results, or not as many optional ones as its attribute names.
   // - A buffer has an element type that is no DType.

@@ -146,8 +146,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Returns a JSON object: the name `as` of the arithmetic, its default ISA or null, and a reason: `because`, followed by
-// the reason for the ISA or the error.
+// Returns a JSON object: the name `as` of the arithmetic, its default ISA or null, and a reason. The reason is
+// `because`, followed by the reason for the ISA or by the error.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

@@ -34,7 +34,7 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// Makes XLA's pool a TaskPool. Tasks do not use this adapter, so they may start when it is gone.
+// Adapts XLA's pool to TaskPool. Tasks do not use the adapter, so they may start when it is gone.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
@@ -68,9 +68,9 @@ auto OnException(Report report) {
   }
 }
 
-// Writes the message to stderr unless on_error is RAISE. Returns success if on_error is NaN and `fill` has set the
-// result to NaN, else an error. Success needs no memory. FAILED_PRECONDITION is an error even if on_error is NaN: the
-// machine lacks something, so other data would not help.
+// Writes the message to stderr unless on_error is RAISE. Returns success, without allocating, if on_error is NaN and
+// `fill` has set the result to NaN. Otherwise returns an error. FAILED_PRECONDITION is always an error: the machine
+// lacks something, so other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
   try {
@@ -110,10 +110,9 @@ void RecordPlan(const absl::StatusOr<std::string>& plan) {
 
 // The handlers of all custom calls. XLA's macros at the end of this file turn them into C functions.
 //
-// Instantiate decodes the attributes to check them, and Execute decodes them again. ffi::State could keep them, but not
-// with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of XLA_FFI_State_Set_Args and
-// XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built with the headers of FFI 0.2,
-// so handlers with a state would end the process.
+// Instantiate decodes the attributes to check them, and Execute decodes them again. ffi::State could keep them, but
+// some jaxlibs would then end the process. FFI 0.3 inserted a member into the middle of XLA_FFI_State_Set_Args and
+// XLA_FFI_State_Get_Args. Wheels are built with the headers of FFI 0.2, and jaxlib 0.9.2 does not read this older form.
 //
 // No exception leaves a handler. XLA's headers allocate memory only at registration and when they reject a frame that
 // XLA never makes.
@@ -164,7 +163,7 @@ char* TextForC(MakeText make_text) {
   }
 }
 
-// Decodes the frame without XLA's macros, because a handler made by them cannot return text.
+// Decodes the frame without the macros of XLA, because their handlers cannot return text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
   const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),

@@ -29,8 +29,8 @@ XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
 // of the workspace may have changed.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame);
 
-// Sets the numbers that determine the workspace of raggemm_grouped_gemm_v1: *constant + *per_group * P*R*G elements,
-// with P, R and G of include/raggemm/problem.h. `dims_arrays` is the number of dims arrays that are set, up to six.
+// Sets the coefficients of the workspace size of raggemm_grouped_gemm_v1: *constant + *per_group * P*R*G elements, with
+// P, R and G of include/raggemm/problem.h. `dims_arrays` is the number of dims arrays that are set, up to six.
 void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
 
 // The custom call raggemm_moe_mlp_v1 (include/raggemm/moe_mlp.h) binds, in order:
@@ -65,15 +65,15 @@ int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, in
                                               int64_t groups, int64_t element_bytes, int64_t sums_tokens,
                                               int64_t sums_weights);
 
-// Returns the plan of a call of raggemm_grouped_gemm_v1 as text, or the text of the call's error. `frame` is the frame
-// that the execute handler would get.
+// Returns the plan of a raggemm_grouped_gemm_v1 call as text, or the error message. `frame` is what the execute handler
+// would get.
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
-// Starts a recording of plans if `on` is 1, and ends one if `on` is 0. During a recording, the plans of all calls on
-// all threads are kept.
+// Starts (`on` = 1) or ends (`on` = 0) a recording of plans. While any recording is on, the plans of all calls on all
+// threads are kept.
 void raggemm_record_plans(int32_t on);
-// Returns and forgets the recorded plans. They are in the order of the calls, separated by blank lines.
-// raggemm_moe_mlp_v1 has the plans of the products for its first piece of rows. raggemm_moe_mlp_backward_v1 has none.
+// Returns and forgets the recorded plans. They are in the order of the calls, separated by blank lines. A call of
+// raggemm_moe_mlp_v1 has the plans of its first piece of rows. A call of raggemm_moe_mlp_backward_v1 has none.
 char* raggemm_take_plans(void);
 
 // Returns the facts about the library on this machine, as a JSON object:

@@ -9,7 +9,7 @@ namespace raggemm {
 // (gpt-oss) needs a gate, and has a formula of its own.
 //
 //     kSilu       x * sigmoid(x)
-//     kGelu       x * Phi(x), with Phi the cumulative distribution function of the normal distribution
+//     kGelu       x * Phi(x); Phi is the cumulative distribution function of the normal distribution
 //     kGeluTanh   x * sigmoid(y), or x/2 * (1 + tanh(y/2)), with y = sqrt(8/pi) * (x + 0.044715 x^3)
 //     kRelu       max(x, 0)
 //     kQuickGelu  x * sigmoid(1.702 x)

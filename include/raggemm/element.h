@@ -19,8 +19,7 @@ inline int64_t ElementCount(const Array& array) {
 
 inline int64_t BytesOf(const Array& array) { return BytesOf(array.dtype, ElementCount(array)); }
 
-// Calls use(zero) and returns its result. `zero` is an unsigned integer as wide as an element of type dtype, or a byte
-// if elements are smaller than a byte.
+// Returns use(zero). The type of `zero` is an unsigned integer as wide as an element, but at least a byte.
 template <typename Use>
 decltype(auto) WithBits(DType dtype, Use&& use) {
   static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
@@ -36,7 +35,7 @@ decltype(auto) WithBits(DType dtype, Use&& use) {
 // Returns the index of an element's lowest bit within its byte.
 inline int FirstBitOf(DType dtype, int64_t index) { return static_cast<int>(index * FormatOf(dtype).bits % 8); }
 
-// Returns the bits of an element, without the bits of other elements in the same byte.
+// Returns the bits of one element, without its neighbors in the same byte.
 inline uint64_t BitsOf(const Array& array, int64_t index) {
   const uint64_t whole = WithBits(array.dtype, [&](auto bits) -> uint64_t {
     std::memcpy(&bits, static_cast<const char*>(array.data) + StepOf(array.dtype, index), sizeof(bits));
@@ -48,7 +47,7 @@ inline uint64_t BitsOf(const Array& array, int64_t index) {
 
 inline int64_t ToInteger(const Array& array, int64_t index) {
   const Format& format = FormatOf(array.dtype);
-  // Distance from the sign bit to the top of a 64-bit word, for sign extension. 0 for unsigned formats.
+  // Shift for sign extension to 64 bits. 0 for unsigned formats.
   const int unused = format.digits < format.bits ? 64 - format.bits : 0;
   return static_cast<int64_t>(BitsOf(array, index) << unused) >> unused;
 }

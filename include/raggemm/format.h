@@ -44,7 +44,7 @@ struct Format {
   int16_t digits;                      // Bits of precision, with the hidden bit and without the sign.
   int16_t min_exponent, max_exponent;  // Exponents of the smallest normal number and of the largest number.
   NonFinite nonfinite;
-  DType expands_to;  // Type of sums of elements, which holds all values of the format. Role kSizes: the format.
+  DType expands_to;  // Type of sums, wide enough for all values of the format. For sizes, the format itself.
 
   constexpr bool IsInteger() const { return expands_to != DType::kF32 && expands_to != DType::kF64; }
   double Epsilon() const { return std::ldexp(1.0, 1 - digits); }
@@ -106,21 +106,21 @@ constexpr bool IsScale(DType dtype) {
   return is_narrow || dtype == DType::kF8E4M3FN || FormatOf(dtype).role == Role::kScale;
 }
 constexpr bool IsQuantized(DType dtype) { return FormatOf(dtype).role == Role::kQuantized; }
-// Returns the names of all formats with this role: "f16, bf16, f32 or f64".
+// Returns the names of all formats with this role, such as "f16, bf16, f32 or f64".
 std::string NamesOf(Role role);
 
-// Returns the size in bytes of `elements` adjacent elements, rounded up, modulo 2^64.
+// Returns the size of `elements` adjacent elements in whole bytes, modulo 2^64.
 constexpr int64_t BytesOf(DType dtype, int64_t elements) {
   const uint64_t count = elements, bits = FormatOf(dtype).bits;
   return static_cast<int64_t>(count / 8 * bits + (count % 8 * bits + 7) / 8);
 }
 // Returns the size of one element, which is also its alignment.
 constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }
-// Returns the distance in bytes between two elements whose indices differ by `elements`. Rounds down if elements are
-// smaller than a byte. Such elements fill a byte from its low bits upwards, as in XLA.
+// Returns how many bytes apart two elements are if their indices differ by `elements`. Rounds down for elements smaller
+// than a byte. Small elements fill a byte from the low bits upwards, as in XLA.
 constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
 
-// Returns the number of elements in a byte, or 1 if elements are wider. No element crosses the end of a byte.
+// Returns the number of elements in a byte, or 1 for wider elements. Small elements never cross the end of a byte.
 constexpr int ElementsPerByte(DType dtype) {
   static_assert([] {
     for (const Format& format : kFormats) {

@@ -6,14 +6,14 @@
 //
 // Run fails only if memory or the ISA is missing, before its first write to out.
 //
-// On one CPU, the same input gives the same bits, for any threads, executor and ISA, and for any other rows and groups
-// in the call. Only the sign and payload of a NaN may differ. On another CPU, sums of bf16 products may also differ,
+// On one CPU, the same input gives the same bits. Threads, executor, ISA, and the other rows and groups in the call do
+// not matter. Only the sign and payload of a NaN may differ. On another CPU, sums of bf16 products may also differ,
 // unless bf16_sums names their rule.
 //
 // All sums follow one rule, with the exceptions below. The contraction of a group is cut into blocks of 256 steps. The
 // last block may be shorter. Each block is one fma chain that starts at +0. The total starts as a copy of the first
-// chain, and the other chains are added to it in order. Then the epilogue computes r. It skips absent operands, and
-// rounds r once to out's type:
+// chain, and the other chains are added to it in order. Then the epilogue computes r, without operands that are absent,
+// and rounds r once to the type of out:
 //
 //     r = alpha * total
 //     r = fma(beta, c, r)
@@ -25,22 +25,24 @@
 // Integers: products of integers of at most 8 bits are summed in s32, exactly modulo 2^32. If out is s32, then so are
 // r, c, bias, alpha and beta.
 //
-// Quantized operands: an element represents (element - zero) * scale. The stored element is converted to bf16 if the
+// Quantized operands: an element represents (element - zero) * scale. Stored elements are converted to bf16 if the
 // other operand is bf16 or quantized and out is not f64, else to f32. Both conversions are exact. The products are then
-// summed like products of bf16 or f32 operands, or in f64 if an operand or out is f64. Two integer operands are not
-// converted, and their products are summed in s32, unless one operand has zero points, scales multiply elements, out is
-// f64, or an s32 sum that becomes a float could overflow. With s8 and s8, a sum could overflow from K = 2^17 on.
+// summed like products of bf16 or f32 operands, or in f64 if an operand or out is f64.
+//
+// Two integer operands are not converted. Their products are summed in s32, unless an operand has zero points, scales
+// multiply elements, out is f64, or an s32 sum that becomes a float could overflow. With s8 and s8, overflow is
+// possible from K = 2^17 on.
 //
 // Scales multiply sums or elements:
 //
-//   sums      Scales that are constant along k. Also f32, bf16 or f16 scales, if each is shared by a block of k whose
-//             length is a multiple of 32 steps. Each block is summed by the rule, as if it were alone. If scales are
-//             constant along k, the whole contraction is one block. The total starts at +0. For each block the total
-//             becomes, in the compute type,
+//   sums      Scales that are constant along k. Also f32, bf16 or f16 scales for blocks of k, if the length of a block
+//             is a multiple of 32 steps. Each block is summed by the rule, as if it were alone. If scales are constant
+//             along k, the whole contraction is one block. The total starts at +0. For each block the total becomes,
+//             in the compute type,
 //
 //                 total = fma(lhs_scale * rhs_scale, sum of the block, total)
 //
-//             A sum of a block in s32 is first rounded to the compute type.
+//             An s32 sum is first rounded to the compute type.
 //
 //   elements  All other scales. (element - zero) * scale is computed in f32. If bf16 is multiplied, the result is then
 //             rounded to bf16. This rounding changes nothing if the scale is a power of two, or if element and scale
@@ -50,24 +52,23 @@
 // every CPU:
 //
 //   fma    The rule above.
-//   pairs  VDPBF16PS. The rule above, but the second of each two steps of k comes first. If the number of steps is odd,
-//          the last one has a partner of +0.
-//   tiles  TDPBF16PS. Blocks of 32 steps, the last one filled up with +0. In each block, the even steps are one fma
+//   pairs  VDPBF16PS. The rule above, but each two steps of k are swapped: the second comes first. If the number of
+//          steps is odd, the last one is paired with +0.
+//   tiles  TDPBF16PS. Blocks of 32 steps, the last one padded with +0. In each block, the even steps are one fma
 //          chain from +0, and the odd steps are another one. The total starts at +0, and total = total + (even + odd).
-//   mmla   BFMMLA. The rule above, but each chain is filled up with +0 to a multiple of four steps. The products of
-//          each two steps of k are added to each other, then to the chain. Both sums are rounded to odd.
+//   mmla   BFMMLA. The rule above, but each chain is padded with +0 to a multiple of four steps. Products are added
+//          in pairs, and then each pair to the chain. Both additions round to odd.
 //
 // pairs, tiles and mmla sum in f32. Denormals in their sums are zeros.
 //
 // f32 with f32: GroupedGemmProblem::precision can compute the products from bf16 products, by the rules pairs and
-// tiles. Each number is split into two bf16 parts, with three products of parts, or into three parts, with six
-// products. Splitting in arithmetic.h has the parts and the order of the products. Numbers and parts below the smallest
-// normal number are zeros with their sign.
+// tiles. Each number is split into two bf16 parts (three products) or three bf16 parts (six products). Splitting in
+// arithmetic.h has the parts and the order of the products. Numbers and parts below the smallest normal number become
+// zeros with their sign.
 //
-// Some numbers x have only a first part: infinities, NaN, and every x with |x| >= 0x1.ffp127, because bf16(x) is then
-// infinite. This part is used only in the product of the first parts. In the other products a zero with the sign of x
-// takes its place. So infinities and NaN give the same results as with bf16 operands, and the other products turn no
-// infinity into a NaN.
+// Infinities and NaN have only a first part. So has every x with |x| >= 0x1.ffp127, because bf16(x) is then infinite.
+// Only the product of the first parts uses this part. The other products use a zero with the sign of x, so they turn no
+// infinity into a NaN. Infinities and NaN give the same results as with bf16 operands.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +82,7 @@
 
 namespace raggemm {
 
-// The size of a call's workspace: constant + per_group * P*R*G elements of int64, with P, R and G of problem.h. With
+// The workspace of a call has constant + per_group * P*R*G elements of int64, with P, R and G of problem.h. With
 // RaggedMode::kUniform, P = R = 1.
 struct WorkspaceCoefficients {
   int64_t constant;
@@ -91,19 +92,23 @@ struct WorkspaceCoefficients {
 // this size.
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 
-// Checks the problem, reads the sizes into `workspace`, and chooses kernels, blocks and schedule. Writes nothing else.
-// InvalidArgument: an operand is wrong; the message has its name, index, value and limit. FailedPrecondition: an ISA or
-// an executor is not available, or an environment variable has an unusable value. ResourceExhausted: no memory for the
-// plan.
+// Checks a problem and plans its call. Writes only to `workspace`.
+//
+// - InvalidArgument: an operand is wrong. The message has its name, index, value and limit.
+// - FailedPrecondition: an ISA or an executor is not available, or an environment variable has an unusable value.
+// - ResourceExhausted: no memory for the plan.
 absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 
-// Computes out by a plan. ResourceExhausted: no memory for pack buffers or tile counters. FailedPrecondition: the plan
-// is for an ISA that this CPU lacks. After an error out is untouched.
+// Computes out by a plan. After an error out is untouched.
+//
+// - ResourceExhausted: no memory for pack buffers or tile counters.
+// - FailedPrecondition: the plan is for an ISA that this CPU lacks.
 absl::Status Run(const Plan& plan);
 
-// Fills out with NaN on this thread, for callers that must go on after an error. InvalidArgument, with nothing written:
-// out is null, misaligned, not of floats, beyond the address space, or overlaps the workspace or an operand. c may
-// overlap out if it starts where out does.
+// Fills out with NaN on this thread, for callers that must go on after an error.
+//
+// InvalidArgument, with nothing written: out is not of floats, its memory is invalid (null, misaligned or beyond the
+// address space), or it overlaps the workspace or an operand. c may overlap out if both start at the same address.
 absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
 // Plans a call and computes out, with the errors of MakePlan and Run. Allocates nothing if the pack buffers of earlier

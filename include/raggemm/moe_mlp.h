@@ -1,7 +1,7 @@
 // The experts of a mixture-of-experts layer in one call: gather, two or three grouped products, activation, combine.
 //
-// A call has T tokens of H features, M sorted rows, I intermediate features and G groups, of which G_local have weights
-// here. For the rows of each of these groups g it computes
+// A call has T tokens of H features, M sorted rows, I intermediate features and G groups. G_local of the groups have
+// weights here. For the rows of such a group g, the call computes
 //
 //     u = x[row_tokens] x w_up_g   + b_up_g           f32
 //     v = x[row_tokens] x w_gate_g + b_gate_g         f32, only with a gate
@@ -27,7 +27,7 @@
 //     relu                                0 ulp
 //     silu                                3 ulp
 //     gelu                                8 ulp
-//     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp, as y, the argument of the sigmoid, is rounded
+//     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp, with y the rounded argument of the sigmoid
 //
 // The error can be larger by |x| times the smallest denormal, because e^-|x| can be denormal.
 #pragma once
@@ -63,13 +63,13 @@ struct MoeMlpProblem {
   Array x;  // [T,H]. The tokens.
   // [M], a format of sizes. Token of each row, in [0, T) for rows of processed groups.
   Array row_tokens;
-  // [G], a format of sizes. Number of rows of each group. Rows after those of the last group belong to no group.
+  // [G], a format of sizes. Number of rows of each group. Rows after the last group belong to no group.
   Array group_sizes;
-  // Matrices that x is multiplied by, [G_local,H,I], or [G_local,I,H] if up_is_trans. If they also hold the gate
-  // (`merged`), they have 2I instead of I.
+  // Matrices that x is multiplied by, [G_local,H,I], or [G_local,I,H] if up_is_trans. With the gate in them (`merged`),
+  // I becomes 2I.
   Array w_up;
-  // Matrices that the intermediate features a are multiplied by, [G_local,I,H], or [G_local,H,I] if down_is_trans. a is
-  // rounded to the type of w_down, or to the type of x if w_down is quantized.
+  // Matrices that a is multiplied by, [G_local,I,H], or [G_local,H,I] if down_is_trans. a is rounded to the type of
+  // w_down, or to the type of x if w_down is quantized.
   Array w_down;
   Array out;  // The result, [T,H]. Must not overlap any other array of the call.
 
@@ -80,12 +80,12 @@ struct MoeMlpProblem {
   // First processed group, like GroupedGemmProblem::group_offset. Rows of groups that are not processed are ignored.
   std::optional<Array> group_offset;
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
-  // [M], a format of sizes. The rows of a token are added in the order of these numbers, and rows with the same number
-  // in ascending order. MoeMlpBackward checks the numbers, but always adds in ascending order.
+  // [M], a format of sizes. Sort keys: the rows of a token are added by ascending key. Rows with equal keys are added
+  // in ascending order. MoeMlpBackward checks the keys, but always adds rows in ascending order.
   std::optional<Array> row_slots;
-  // `up` has u (see the top of this file) as [M,I], or u and v as [M,2I] if merged. `gate` has v as [M,I]. Both are
-  // f32. MoeMlp writes them if they are given, with 0 in rows of no processed group. MoeMlpBackward reads them if they
-  // are given. Otherwise it computes u and v again, with the same bits.
+  // `up` is u (see the top of this file), [M,I], or u and v, [M,2I] if merged. `gate` is v, [M,I]. Both are f32. If
+  // given, MoeMlp writes them, with 0 in rows of no processed group. MoeMlpBackward reads them, or computes u and v
+  // again with the same bits.
   std::optional<Array> up, gate;
 
   bool up_is_trans = false;
@@ -127,17 +127,16 @@ inline constexpr size_t kMlpInputs = [] {
   return slot;
 }();
 
-// The numbers that decide the size of a workspace. Fields with a default value need not be set for calls without
-// row_slots.
+// The numbers that decide the size of a workspace. The default values are large enough for all calls without row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
-  // Size of the widest element type of x and of the weights that are not quantized. For gradients only.
+  // Size of the widest element of x and of unquantized weights. For gradients only.
   int64_t element_bytes = 4;
-  // True if the workspace must hold f32 sums of the rows of each token. A forward call needs them unless out is f32. A
-  // call for gradients needs them if the gradient of x is wanted and is not f32.
+  // True if the workspace must hold f32 sums of the rows of each token. Forward: needed unless out is f32. Gradients:
+  // needed if the gradient of x is wanted and is not f32.
   bool sums_tokens = true;
-  // True if the workspace must hold f32 gradients of weights and biases. False is enough if each of these gradients is
-  // f32 or not wanted. For gradients only.
+  // True if the workspace must hold f32 gradients of weights and biases. Not needed if each of these gradients is f32
+  // or not wanted. For gradients only.
   bool sums_weights = true;
   bool has_slots = false;  // True if MoeMlp is called with row_slots.
 };
@@ -150,8 +149,7 @@ absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::
 // Calls MoeMlp with a workspace that it allocates.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
-// Returns the plans of the products for the first piece of rows as text. Writes only to the workspace. The errors are
-// those of MoeMlp.
+// Returns the plans for the first piece of rows as text. Writes only to the workspace. The errors are those of MoeMlp.
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
@@ -173,15 +171,15 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //     w_up    x^T x du       b_up    sums of rows of du        row_weights  a . (e x w_down_g^T) + b_down_g . e
 //     w_gate  x^T x dv       b_gate  sums of rows of dv
 //
-// With weight_on = kInput, row_weights are 1 above, and x stands for its rows times their weights. These gradients
-// differ:
+// With weight_on = kInput, the x above means rows of x times their weights, and the row_weights above are 1. These
+// gradients differ:
 //
 //     x            sums of rows of row_weights * dx
 //     row_weights  x[row_tokens] . dx
 //
-// Products are those of grouped_gemm.h, and sums over the rows of a group are those of its ragged K. Only the dot
-// products with rows of a and of x have a rule of their own: 16 interleaved sums. The gradient of relu at 0 is 0. Gate
-// and up of swiglu_oai have a gradient at their limits, but not beyond.
+// Products have the bits of grouped_gemm.h. Sums over the rows of a group have the bits of ragged K. Only dot products
+// with rows of a or x have another rule: 16 interleaved sums. The gradient of relu at 0 is 0. Gate and up of swiglu_oai
+// have a gradient at their limits, but not beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };
@@ -197,7 +195,7 @@ inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
 };
 
 struct MoeMlpBackwardProblem {
-  // The operands of the forward call, but `out` is out_gradient [T,H], an input. Weights must not be in column blocks.
+  // The operands of the forward call. `out` is an input here: out_gradient, [T,H]. Column blocks are not allowed.
   MoeMlpProblem forward;
   MoeMlpGradients gradients;
 };

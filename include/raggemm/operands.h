@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-// The names of an operand: `name` in the custom call, and the OperandNames member `word` in error messages.
+// The names of an operand: in the custom call (`name`), and in error messages (`word`).
 struct Slot {
   absl::string_view name;
   absl::string_view OperandNames::*word;
@@ -67,8 +67,8 @@ inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | 
 struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
-  uint8_t axes;   // Axes along which values differ. 0 for scales and zero points: their shape has the axes.
-  uint8_t modes;  // Modes in which the operand is allowed, as bits from SetOf.
+  uint8_t axes;   // Axes along which values differ. 0 for scales and zero points, because their shape decides.
+  uint8_t modes;  // Allowed modes, as bits from SetOf.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {
@@ -112,7 +112,7 @@ inline constexpr QuantSlot kQuantSlots[] = {
      &OperandNames::rhs_scale, &OperandNames::rhs_zero},
 };
 
-// Returns the type in which the epilogue computes, the compute type of problem.h.
+// Returns the compute type (problem.h).
 inline DType ComputeType(const GroupedGemmProblem& problem) {
   if (problem.out.dtype == DType::kS32) return DType::kS32;
   for (const MatrixSlot& slot : kMatrixSlots) {

@@ -33,8 +33,8 @@ inline constexpr int64_t kMaxThreads = 256;
 // and in builds without OpenMP.
 int64_t OpenMpThreads();
 
-// The options of a call. If executor, isa or threads keeps its default, an environment variable can set it:
-// RAGGEMM_EXECUTOR, RAGGEMM_ISA or RAGGEMM_THREADS (environment.h).
+// The options of a call. Environment variables can set executor, isa and threads if they keep their defaults:
+// RAGGEMM_EXECUTOR, RAGGEMM_ISA and RAGGEMM_THREADS (environment.h).
 struct Options {
   Executor executor = Executor::kAuto;    // Source of threads. kAuto: `pool` if it is given, else OpenMP.
   std::optional<Isa> isa = std::nullopt;  // Instruction set. The CPU in `cpu` must have it. Default: PreferredIsa.
@@ -46,8 +46,8 @@ struct Options {
 
 struct Schedule;  // kernels/plan/schedule.h
 
-// A planned call: its checked operands, and all decisions before its first product. A plan is immutable, and points to
-// the operands and the workspace of its call.
+// A planned call: checked operands, and all decisions before the first product. A plan is immutable, and points to the
+// operands and the workspace of the call.
 class Plan {
  public:
   explicit Plan(std::shared_ptr<const Schedule> schedule) : schedule_(std::move(schedule)) {}

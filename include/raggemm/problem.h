@@ -37,8 +37,8 @@ struct Array {
 };
 
 // The size of each group along one axis of an operand, in a format of sizes (Role::kSizes in format.h). The shape is
-// [G], or [P,R,G] for P independent problems with R replicas each. Replicas of a problem share its rhs, or its out with
-// ragged K. All dims arrays of a call have the same shape.
+// [G], or [P,R,G] for P independent problems with R replicas each. Replicas of a problem share rhs, or out with ragged
+// K. All dims arrays of a call have the same shape.
 using RaggedDims = std::optional<Array>;
 
 // Layouts of an operand. kStrided and kPacked differ only if the last axis is ragged:
@@ -56,8 +56,8 @@ using RaggedDims = std::optional<Array>;
 //                                  b0 b1 b2          b0 b1 | b2 --
 //   order in memory                a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
 enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
-// Limits of the number of columns of a column block (B in the comment of Layout). 32 is a multiple of all widths of
-// packed panels. 256 columns are the most that a kernel reads at once.
+// Limits of B, the number of columns of a column block. 32 is a multiple of all panel widths. 256 is the most that a
+// kernel reads at once.
 inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
 
 // One matrix operand. An array of any rank is collapsed to the matrix
@@ -86,11 +86,13 @@ struct BufferDescriptor : Array {
 //   kUniform      [G,M,K] | [G,K,M] trans        [G,K,N] | [G,N,K] trans       [G,M,N]            batched GEMM
 //   kAllRagged    first and last, 1-D packed     first and last, 1-D packed    first and last     grouped GEMM
 //
-// Dims arrays [P,R,G] divide the stored first axis of an operand into P*R equal segments, unless this axis is a group
-// axis. Segment p*R + r belongs to replica r of problem p. So lhs of ragged M is [P*R*m,K], or [P*R*K,m] if its last
-// axis is ragged. rhs of ragged N has one segment for each problem. Group axes have P*G entries, or fewer with
-// group_offset. Ragged K sums the replicas of a problem in order, and needs R > 0. Ragged N needs R = 1 if lhs has a
-// group axis. All ragged needs R = 1, and problem p starts at element p * length / P.
+// With dims arrays [P,R,G], the stored first axis of an operand consists of P*R equal segments. Segment p*R + r belongs
+// to replica r of problem p. So lhs of ragged M is [P*R*m,K], or [P*R*K,m] if the last axis is ragged. But rhs of
+// ragged N has one segment for each problem, and a group axis has P*G entries, or fewer with group_offset.
+//
+//   ragged K      sums the replicas of a problem in order, and needs R > 0
+//   ragged N      needs R = 1 if lhs has a group axis
+//   all ragged    needs R = 1; problem p starts at element p * length / P
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 // Returns the name of a mode, such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
@@ -107,8 +109,8 @@ struct OperandNames {
 
 // A grouped GEMM. Elements of out that belong to no processed group become zero, or the values of c if c is given.
 struct GroupedGemmProblem {
-  // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte are
-  // adjacent, with the first one in the low bits. Rows and groups must then begin at a whole byte.
+  // The left operand, in a format of matrices or a quantized format (format.h). Elements smaller than a byte fill each
+  // byte from the low bits up. Rows and groups must then begin at a whole byte.
   BufferDescriptor lhs;
   BufferDescriptor rhs;  // The right operand, in any format that lhs can have. The two formats may differ.
   // The result, in a format of matrices. If lhs and rhs are integers without scales and zero points, it may also be in
@@ -121,19 +123,20 @@ struct GroupedGemmProblem {
 
   // The matrix c, added as beta * c, with the shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
-  // The bias, [rows,N]: one row for each processed group (rows = P*G_local), or for each processed group of each
-  // replica (rows = P*R*G_local, not with ragged K). Ragged N and all ragged have no bias.
+  // The bias, [rows,N]. It has one row for each processed group (rows = P*G_local) or, except with ragged K, for each
+  // processed group of each replica (rows = P*R*G_local). Ragged N and all ragged have no bias.
   std::optional<Array> bias;
-  // The factor of the product, in the compute type: one value, [], or one value for each processed group or for
-  // each processed group of each replica, [rows] as for bias. Default: 1.
+  // The factor of the product, in the compute type. The shape is [] for one value, or [rows] for one value for each row
+  // that a bias would have. Default: 1.
   std::optional<Array> alpha;
   // The factor of c, with the type and shapes of alpha. Not allowed without c. Default: 1.
   std::optional<Array> beta;
 
   // First processed group of each problem and replica, for expert parallelism, in a format of sizes. The shape is
-  // [P,R], or [] or [1] for one common value. With ragged M, rhs has only G_local <= G groups, from group_offset on.
-  // With ragged K, the same holds for out, and replicas of a problem need equal values. Dims arrays still have the
-  // sizes of all G groups. In the other modes all values must be 0, and uniform allows any shape.
+  // [P,R], or [] or [1] for one common value. Dims arrays still have the sizes of all G groups.
+  //
+  // With ragged M, rhs has only G_local <= G groups, from group_offset on. With ragged K, out has only these groups,
+  // and replicas of a problem need equal values. In the other modes all values must be 0. Uniform allows any shape.
   std::optional<Array> group_offset;
 
   // Scales and zero points of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn. Zero points are
@@ -141,13 +144,13 @@ struct GroupedGemmProblem {
   //
   //   []            all elements
   //   [rows]        each processed group, or each processed group of each replica, as for bias
-  //   [D0,D1]       each of D0 x D1 equal blocks of the stored matrix, whose extents D0 and D1 divide. Along a ragged
-  //                 axis, D0 or D1 is 1 or the extent.
+  //   [D0,D1]       each of D0 x D1 equal blocks of the stored matrix. Along a ragged axis, D0 or D1 is 1 or the
+  //                 extent.
   //   [D,D0,D1]     the same blocks, for an operand with a group axis. D is 1 or the number of groups.
   //
   // Blocks are possible with ragged M, ragged K and uniform, but not with packed groups of columns. grouped_gemm.h says
-  // which scales multiply elements. So do scales that differ by row with ragged K, if the operand's last axis is
-  // ragged and there are several replicas.
+  // which scales multiply elements. With ragged K, several replicas and a ragged last axis, scales that differ by row
+  // also multiply elements.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
   // Activation of the result r, in f32 and rounded once: activation(r), or activation(gate) * r with a gate. kSwigluOai
@@ -158,15 +161,16 @@ struct GroupedGemmProblem {
   // activation.
   std::optional<Array> gate;
 
-  // Row numbers, in a format of sizes (format.h): row m of lhs is row row_index[m] of the stored lhs. The stored lhs is
-  // [P*R*T,K] with any T, and row_index is [P*R*M]. A row number is in [0,T) and counts from the first row of its
-  // problem and replica. Row numbers are only read for rows of processed groups. Only allowed with ragged M, if lhs is
-  // neither transposed nor quantized.
+  // Row numbers for a gather: row m of lhs is row row_index[m] of the stored lhs. row_index is [P*R*M], in a format of
+  // sizes (format.h). The stored lhs is [P*R*T,K] with any T. A row number is in [0,T) and counts from the first row of
+  // its problem and replica. Row numbers are only read for rows of processed groups.
+  //
+  // Only allowed with ragged M, if lhs is neither transposed nor quantized.
   std::optional<Array> row_index;
 
-  // The rule that sums products of bf16 with bf16: an arithmetic that has a name in Arithmetic::bf16_sums. Default: the
-  // rule that RAGGEMM_BF16_SUMS names, else the rule of the CPU: `tiles` with AMX, `mmla` with BF16 of aarch64, else
-  // `fma` on aarch64 and `pairs` elsewhere. Has no effect unless products of bf16 are summed in f32.
+  // The rule that sums products of bf16 with bf16: an arithmetic with a name in Arithmetic::bf16_sums. Default: the
+  // rule of RAGGEMM_BF16_SUMS, else the rule of the CPU. That is `tiles` with AMX, `mmla` with BF16 of aarch64, else
+  // `fma` on aarch64 and `pairs` elsewhere. No effect unless products of bf16 are summed in f32.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
   // The precision of f32 with f32 (Splitting in arithmetic.h). kBf16X3 and kBf16X6 need lhs and rhs of f32, and out of

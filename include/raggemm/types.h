@@ -29,8 +29,8 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypes = 17;
 
-// An instruction set that has kernels. Each architecture numbers its own, and IsaOf in cpu.h finds them by name. Only
-// kScalar exists on all architectures. It computes one element at a time by std::fma.
+// An instruction set. Each architecture has its own values, and IsaOf (cpu.h) finds them by name. Only kScalar exists
+// on all architectures. It computes one element at a time by std::fma.
 enum class Isa : std::uint8_t { kScalar };
 // Largest number of ISAs of one architecture.
 inline constexpr int kMostIsas = 8;

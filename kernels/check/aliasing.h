@@ -13,13 +13,13 @@ struct NamedArray {
   const Array* array;
 };
 
-// Returns InvalidArgument if the dtype or a dimension of an array is invalid, if its memory is null, misaligned or
-// beyond the address space, or if the result or the workspace overlaps another array. Arrays without elements may be
-// null. c may overlap the result if both start at the same address.
+// Checks dtypes, dimensions and memory. InvalidArgument: memory is null, misaligned or beyond the address space, or the
+// result or the workspace overlaps another array. Arrays without elements may be null. c may overlap the result if both
+// start at the same address.
 absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 
-// Fills a result with NaN, with the errors of FillOutWithNaN (grouped_gemm.h).
+// Fills a result with NaN. The errors are those of FillOutWithNaN (grouped_gemm.h).
 absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 

@@ -14,8 +14,8 @@ namespace raggemm {
 // The group sizes along one axis of an operand, in the workspace. Both pointers are null if the dims array is not set.
 struct GroupExtents {
   const int64_t* sizes = nullptr;  // [P,R,G]
-  // [P,R,G] Start of each group along the axis, counted from the first group of its replica. If both axes of the
-  // operand are ragged, Operand::first.starts are offsets in elements instead.
+  // [P,R,G] Start of each group along the axis, counted within its replica. If both axes of the operand are ragged,
+  // Operand::first.starts counts elements instead.
   const int64_t* starts = nullptr;
 };
 
@@ -34,21 +34,20 @@ struct GroupValues {
   Per per = Per::kCall;
 };
 
-// The scales or the zero points of an operand. With per_block, there is one value for each block of the stored
-// matrices, which are stacked along the rows. Otherwise each row of `values` has one value.
+// The scales or the zero points of an operand. With per_block, each block of the stored matrices has one value, and the
+// matrices are stacked along the rows. Otherwise each row of `values` has one value.
 struct QuantParams {
   GroupValues values;
   bool per_block = false;
-  int64_t row_block = 1, col_block = 1;  // Rows and columns of a block of elements that share one value.
-  // Rows and columns of the array of values. If the stacked matrices have more rows of blocks, the rows of values
-  // repeat.
+  int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
+  // Size of the array of values. Its rows repeat if the stacked matrices have more rows of blocks.
   int64_t rows = 0, cols = 0;
   // True: scales multiply elements. False: scales multiply sums. Always true for zero points.
   bool applies_to_elements = false;
   bool is_given() const { return values.data != nullptr; }
 };
 
-// A matrix operand. It has rows x cols elements for each segment, group or problem, as `repeat` says.
+// A matrix operand. `repeat` says whether there are rows x cols elements for each segment, group or problem.
 struct Operand {
   enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
   char* data = nullptr;
@@ -69,7 +68,7 @@ struct Operand {
 
 struct Products {
   DType compute = DType::kF32;  // Type in which the epilogue computes.
-  bool sums_integers = false;   // True if operands are integers that are summed in s32.
+  bool sums_integers = false;   // True if integers are multiplied, and summed in s32.
   DType lhs = DType::kF32, rhs = DType::kF32;
   Precision precision = Precision::kDefault;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
@@ -87,7 +86,7 @@ struct Checked {
   Elements gate;  // Gate of the activation, in the layout of out.
   // True if scales multiply sums, or if s32 sums become floats.
   bool scales_sums = false;
-  int64_t sum_steps = 0;                 // Steps of k in each sum that is scaled. 0: all steps.
+  int64_t sum_steps = 0;                 // Steps of k that share a scale of sums. 0: all steps.
   const int64_t* first_group = nullptr;  // [P,R] Index of the first processed group.
 };
 

@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Returns the types that an operand may have, as text for a message. Empty if the type of the operand is one of them.
+// Returns the allowed types of an operand, as text for an error. Empty if the type is allowed.
 std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmProblem& problem, DType compute) {
   const absl::string_view out = NameOf(problem.out.dtype), sums = NameOf(compute);
   switch (slot.types) {

@@ -49,7 +49,7 @@ Matrix LocateMatrix(const Checked& checked, const Operand& x, const GroupGemm& g
       if (x.packed) step = cols;
     }
   }
-  // An operand without elements keeps its pointer: the pointer may be null, and its offset `start` may have overflowed.
+  // Without elements, adds no offset: the pointer may be null, and `start` may have overflowed.
   const bool is_empty = x.data == nullptr || x.rows == 0 || x.cols == 0;
   char* data = is_empty ? x.data : x.data + StepOf(x.dtype, start);
   if (x.is_trans) return {data, cols, rows, 1, step};

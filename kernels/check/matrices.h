@@ -11,9 +11,8 @@ namespace raggemm {
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// The op(operand) of one group. Element (i, j) is IndexOf(i, j) elements after `data`. row_step or col_step is 1. With
-// column blocks, the distance from the last element of a row in a block to its first element in the next block is
-// block_skip + 1 elements.
+// A matrix: op(operand) of one group. Element (i, j) is at index IndexOf(i, j) of `data`. row_step or col_step is 1.
+// With column blocks, block_skip is added for each block to the left.
 struct Matrix {
   int64_t IndexOf(int64_t row, int64_t col) const {
     return row * row_step + col * col_step + (col >> block_bits) * block_skip;
@@ -21,8 +20,8 @@ struct Matrix {
   char* data;
   int64_t rows, cols;
   int64_t row_step, col_step;
-  // log2 of the columns of a column block, or 0 without column blocks. IndexOf runs for each panel, and a shift is
-  // faster than a division.
+  // log2 of the columns of a column block. 0: no column blocks. IndexOf runs for each panel, and a shift is faster than
+  // a division.
   int block_bits = 0;
   int64_t block_skip = 0;
 };
@@ -31,22 +30,22 @@ inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t 
   return x.data + StepOf(dtype, x.IndexOf(row, col));
 }
 
-// A group GEMM: the product of one group of one replica, or with ragged K its sum over all replicas.
+// A group GEMM: the product of one group of one replica. With ragged K it sums over all replicas.
 struct GroupGemm {
   int64_t problem;
   int64_t group;  // Index among the processed groups of the problem.
   int64_t replica;
 };
 
-// Returns the number of group GEMMs. They are ordered by problem, group and replica, so the weights that replicas share
-// are read once.
+// Returns the number of group GEMMs. Their order is problem, group, replica, so weights that replicas share are read
+// once.
 int64_t CountGemms(const Checked& checked);
 GroupGemm GemmAt(const Checked& checked, int64_t gemm);
 void NextGemm(const Checked& checked, GroupGemm& gemm);
 
 Matrix LocateMatrix(const Checked& checked, const Operand& operand, const GroupGemm& gemm);
 
-// Returns the index of the row of GroupValues that belongs to a group GEMM.
+// Returns the row of GroupValues that belongs to a group GEMM.
 int64_t RowOf(const Checked& checked, GroupValues::Per per, const GroupGemm& gemm);
 
 }  // namespace raggemm

@@ -26,8 +26,8 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const bool rf = arrays.at[kRhsFirst].is_set(), rl = arrays.at[kRhsLast].is_set();
   const bool of = arrays.at[kOutFirst].is_set(), ol = arrays.at[kOutLast].is_set();
   const bool lt = problem.lhs.is_trans, rt = problem.rhs.is_trans;
-  // lhs_m is true if lhs has only one dims array, and it divides the axis M of op(lhs). lhs_k, rhs_k and rhs_n say the
-  // same about their operands and axes.
+  // lhs_m is true if the only dims array of lhs splits its M axis into groups. lhs_k, rhs_k and rhs_n follow the same
+  // pattern.
   const bool lhs_m = lt ? ll && !lf : lf && !ll, lhs_k = lt ? lf && !ll : ll && !lf;
   const bool rhs_k = rt ? rl && !rf : rf && !rl, rhs_n = rt ? rf && !rl : rl && !rf;
   const bool lhs_none = !lf && !ll, rhs_none = !rf && !rl, out_none = !of && !ol;
@@ -73,7 +73,7 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  // Counts a 0 among P, R and G as 1, because the product of the other two must not overflow either.
+  // A 0 counts as 1, because the product of the other dimensions must not overflow either.
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
@@ -82,8 +82,7 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
   if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
-  // Ragged K needs the size of each group, because out has a matrix for each group. But without replicas, the workspace
-  // has no room for sizes.
+  // Ragged K needs all group sizes, because out has a matrix for each group. Without replicas, there are no sizes.
   if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
@@ -117,7 +116,7 @@ absl::StatusOr<Collapsed> Collapse(absl::string_view name, const BufferDescripto
   return result;
 }
 
-// Extents of op(operand) for the part that Operand::repeat names.
+// Rows and columns of op(operand), for one segment, group or problem (Operand::repeat).
 struct Extents {
   int64_t rows, cols;
 };
@@ -149,8 +148,7 @@ absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_e
   return Invalid(a, " has ", axis, " = ", a_extent, ", but ", b, " has ", axis, " = ", b_extent);
 }
 
-// Checks the length P * G_local of a group axis, and sets G_local. G_local may be less than G with ragged M and ragged
-// K, and must be G otherwise.
+// Checks the length of a group axis, P * G_local, and sets G_local. Only ragged M and ragged K allow G_local < G.
 absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, Checked& checked) {
   const int64_t axis = x.dims[0];
   const bool may_be_local = checked.mode == RaggedMode::kRaggedM || checked.mode == RaggedMode::kRaggedK;
@@ -163,8 +161,8 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, C
                  " for each of ", checked.problems, " problems");
 }
 
-// Returns Operand::repeat of lhs with ragged N: kSegment for [P*R*M,K], or kGroup for [P*G,M,K], which needs R = 1. The
-// number of rows of lhs decides.
+// Returns Operand::repeat of lhs with ragged N. The number of rows decides: kSegment for [P*R*M,K], kGroup for
+// [P*G,M,K] (only if R = 1).
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
@@ -174,7 +172,7 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
-// Fills `operand` from the array x in the mode kAllRagged.
+// Fills `operand` from x in the mode kAllRagged.
 absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
                            Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
@@ -210,8 +208,8 @@ absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked
   return absl::OkStatus();
 }
 
-// Checks an rhs in column blocks, [G,T,K,B], and sets the extents of `operand` to K rows and N columns. ResolveOperand
-// took each group for a matrix [T*K,B].
+// Checks an rhs in column blocks, [G,T,K,B]. Sets the extents to K rows and N columns, because ResolveOperand took each
+// group for a matrix [T*K,B].
 absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, Operand& operand,
                                  Extents& extents) {
   const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;

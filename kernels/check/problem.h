@@ -26,12 +26,11 @@ struct DimsArrays {
   DimsArray at[kDimsArrays];
 };
 
-// Checks types, mode, extents, and shapes of optional operands except group_offset. ReadSizes adds group sizes and
-// offsets.
+// Checks types, mode and shapes. ReadSizes (sizes.h) then checks group sizes, group_offset and row_index.
 absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem);
 
-// Returns the values of an operand x that has `rows` rows. InvalidArgument unless x has one row for each processed
-// group or, except with ragged K, for each processed group of each replica.
+// Returns x as values with `rows` rows. InvalidArgument unless there is one row for each processed group or, except
+// with ragged K, for each processed group of each replica.
 absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, int64_t rows, const Checked& checked);
 
 }  // namespace raggemm

@@ -15,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Block scales can multiply sums only if each is shared by a multiple of this number of steps of k. A KC block ends
-// where a scale ends.
+// Scales of blocks can multiply sums only if each covers a multiple of this many steps of k. A KC block ends where a
+// scale ends.
 constexpr int64_t kLeastSumSteps = 32;
 
 // The axis k of a stored matrix: the rows if k_is_rows, else the columns.
@@ -30,8 +30,8 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
   return {k_is_rows, (k_is_rows ? x.first_dims : x.last_dims).has_value()};
 }
 
-// Returns the number of rows of a stored matrix if `rows` is true, else of its columns, without the group axis. Returns
-// 0 columns for column blocks, because their shape has K but not N. The result is arbitrary for wrong shapes.
+// Counts the rows of a stored matrix if `rows` is true, else the columns. Column blocks have 0 columns here, because
+// their shape has no N. The result is arbitrary for wrong shapes.
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
@@ -41,7 +41,7 @@ int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) 
   return static_cast<int64_t>(extent);
 }
 
-// Returns the number of steps of k that share a scale, or 0 if all steps share it. Nullopt: scales multiply elements.
+// Returns how many steps of k share a scale. 0: all steps. Nullopt: scales multiply elements.
 std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Array& scale) {
   const size_t rank = scale.dims.size();
   if (rank < 2) return 0;
@@ -118,7 +118,7 @@ absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const Buff
   return resolved;
 }
 
-// Returns InvalidArgument if a row or a group of an operand could begin within a byte.
+// Checks that all rows and groups of an operand begin at whole bytes.
 absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, const Operand& operand,
                              const Checked& checked) {
   const int per_byte = ElementsPerByte(x.dtype);

@@ -7,11 +7,10 @@
 
 namespace raggemm {
 
-// Returns the types of products and sums, by the rules for quantized operands in grouped_gemm.h. If integers are
-// summed, quantized operands are multiplied as s8 or u8.
+// Returns the types of products and sums (grouped_gemm.h). Integers that are summed in s32 are multiplied as s8 or u8.
 Products ProductsOf(const GroupedGemmProblem& problem);
 
-// Checks scales and zero points, adds them to the operands of `checked`, and decides whether scales multiply sums.
+// Checks scales and zero points, and adds them to the operands of `checked`. Decides whether scales multiply sums.
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked);
 
 }  // namespace raggemm

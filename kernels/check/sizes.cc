@@ -14,8 +14,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the name of a group for error messages, such as "group 3 of problem 1, replica 0". `index` counts the groups
-// of all problems and replicas.
+// Returns the name of a group for errors, such as "group 3 of problem 1, replica 0". `index` counts the groups of all
+// problems and replicas.
 std::string GroupName(const Checked& checked, int64_t index) {
   const int64_t segment = index / checked.groups;
   std::string name = absl::StrCat("group ", index % checked.groups);
@@ -24,9 +24,9 @@ std::string GroupName(const Checked& checked, int64_t index) {
 }
 
 struct RaggedAxis {
-  // Limit of the sum of the group sizes in one replica of one problem. Negative: not checked.
+  // Limit for the sum of group sizes in each replica. Negative: not checked.
   int64_t extent;
-  // Name of the operand with this extent, for error messages. Empty: not named.
+  // Name of the operand in error messages. Empty: not named.
   absl::string_view of = "";
 };
 
@@ -56,7 +56,7 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
   return absl::OkStatus();
 }
 
-// Checks that all groups lie within an operand of the mode kAllRagged. Stores the first element of each group in
+// Checks that the groups of a kAllRagged operand lie within the operand. Stores the first element of each group in
 // Operand::first.starts.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
   // The starts are in the workspace, which is not const.
@@ -97,8 +97,8 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// Checks that two operands with the same ragged axis (M, N or K) have the same group sizes. With ragged N, all replicas
-// of a problem must also have the same sizes.
+// Checks that operands with the same ragged axis have the same group sizes. With ragged N, the replicas of a problem
+// must also agree.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};

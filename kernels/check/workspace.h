@@ -17,7 +17,7 @@ namespace raggemm {
 
 class Workspace {
  public:
-  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says, or if that size overflows.
+  // Checks the size of the memory. InvalidArgument: it is smaller than WorkspaceSizeFor says, or that size overflows.
   // CheckBuffers checks the address.
   static absl::Status Check(absl::Span<int64_t> memory, int dims_arrays, int64_t groups);
 

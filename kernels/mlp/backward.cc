@@ -1,5 +1,6 @@
-// Start reading at MlpBackward::RunAll. It computes the gradients of the rows of a chunk piece by piece, and then sums
-// those of the chunk into the gradients of weights. Chunks have at most 2048 rows here, and pieces at most 256:
+// Start reading at MlpBackward::RunAll. It computes the gradients of rows piece by piece. After each chunk of pieces,
+// it sums the chunk into the gradients of weights. In this picture, chunks have at most 2048 rows, and pieces at most
+// 256:
 //
 //     sorted rows   | group 0, group 1 | group 2, its first 2048 rows    | the next 2048 rows | the rest  | group 3 ...
 //     chunk         | 0                | 1                               | 2                  | 3         | 4
@@ -62,8 +63,8 @@ class MlpBackward {
   }
 
  private:
-  // Computes the gradients for each row of a piece, and adds the gradient of x to that of the token. The piece starts
-  // at row `first` of its chunk.
+  // Computes the gradients of the rows of a piece. Adds the gradients of x to those of the tokens. `first` is the first
+  // row of the piece, counted from the start of the chunk.
   absl::Status RunPiece(const MlpPiece& piece, int64_t first) const {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
     steps_.GatherX(piece.rows, x_.At(first));
@@ -132,8 +133,8 @@ class MlpBackward {
 
   float* RowWeightGradient(int64_t row) const { return static_cast<float*>(gradients_.row_weights->data) + row; }
 
-  // Adds the dot product of row i of `by` and row index[i] of `from` to the gradient of the i-th row weight. Null
-  // `index`: row i of `from`.
+  // For each row weight i, adds the dot product of row i of `by` and row index[i] of `from` to the gradient. Null
+  // `index`: index[i] is i.
   void AddDots(const RowRange& rows, const Array& from, const int64_t* index, const float* by) const {
     float* const to = RowWeightGradient(rows.begin);
     const int64_t columns = from.dims[1];
@@ -161,11 +162,11 @@ class MlpBackward {
 
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  // The gradient of a weight matrix or a bias: transposed(rows) x by for each group. `rows` are the inputs of the
-  // product, or a column of ones for a bias. `by` is the gradient of its outputs.
+  // The gradient of a weight matrix or a bias: transposed(rows) x by, for each group. `rows` are the inputs of the
+  // product, or a column of ones for a bias. `by` are the gradients of the outputs.
   struct WeightGradient {
     const std::optional<Array>& to;
-    float* sums;  // f32 sums of a group that has several chunks, if the gradient is narrower.
+    float* sums;  // f32 sums, for groups with several chunks if the gradient is narrower.
     ChunkRows rows, by;
     bool is_trans = false;  // True: the weights are stored transposed.
   };

@@ -59,8 +59,8 @@ CallArrays ArraysOf(const MoeMlpProblem& problem, const MoeMlpGradients* gradien
   return arrays;
 }
 
-// Calls `function` for each result, with the arrays that must not overlap it: all later results and all inputs. Without
-// results, calls `function` once, for an empty result.
+// Calls `function` for each result. Its other arguments are the arrays that must not overlap the result: later results
+// and all inputs. Without results, there is one call for an empty result.
 absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& function,
                            absl::Span<const int64_t> workspace) {
   const absl::Span<const NamedArray> all = arrays.all;
@@ -97,8 +97,8 @@ std::string TypeAndShape(const Array& x) { return absl::StrCat(NameOf(x.dtype), 
 
 bool HasTypeAndShape(const Array& x, const Array& wanted) { return x.dtype == wanted.dtype && x.dims == wanted.dims; }
 
-// Checks what later checks rely on: the formats of all arrays, and the ranks and dimensions of the operands that every
-// call has. Also checks the types of x, out, weights, row_tokens and row_slots.
+// Checks what later checks rely on: the formats of all arrays, and the ranks and dimensions of required operands. Also
+// checks the types of x, out, weights, row_tokens and row_slots.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients) {
   const absl::string_view out = OutName(gradients);
   const auto weights = WeightsOf(problem);
@@ -230,8 +230,7 @@ int64_t LargestElement(const MoeMlpProblem& problem) {
 // Returns true if the f32 sums of x need memory of their own.
 bool IsNarrow(const std::optional<Array>& x) { return x && x->dtype != DType::kF32; }
 
-// Reads group_sizes, group_offset and row_tokens into `mlp`, and checks their values. `product` is any product over all
-// rows.
+// Reads group_sizes, group_offset and row_tokens into `mlp`. Checks the values. `product` is any product over all rows.
 absl::Status ReadRows(const GroupedGemmProblem& product, Checked& checked, CheckedMlp& mlp) {
   Workspace workspace(mlp.buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, checked); !s.ok()) return s;

@@ -38,12 +38,12 @@ struct CheckedMlp {
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Returns the type to which a or gradients are rounded before they are multiplied by `weights`: the type of
-  // `weights`, or that of x if `weights` are quantized.
+  // Returns the type of a and of gradients that are multiplied by `weights`. This is the type of `weights`, or of x if
+  // `weights` are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns a pointer to the weight of `row` if row weights are given and multiply the side `on`, or else null.
+  // Returns the address of the weight of `row`. Null unless row weights are given and multiply the side `on`.
   const float* RowWeights(WeightOn on, int64_t row) const {
     if (!problem.row_weights || problem.weight_on != on) return nullptr;
     return static_cast<const float*>(problem.row_weights->data) + row;
@@ -52,11 +52,11 @@ struct CheckedMlp {
   GroupedGemmProblem Product(const MlpProduct& product) const;
 };
 
-// Checks the types and shapes that CheckMlp needs first, and returns the extents. In both functions, `gradients` is
-// null for a forward call.
+// Makes the first checks of types and shapes, and returns the extents. `gradients` is null for a forward call, here and
+// in CheckMlp.
 absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
 
-// Checks all operands, with the InvalidArgument errors of MoeMlp and MoeMlpBackward.
+// Checks all operands. The InvalidArgument errors are those of MoeMlp and MoeMlpBackward.
 absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                     absl::Span<int64_t> workspace);
 

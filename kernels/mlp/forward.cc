@@ -1,12 +1,12 @@
-// Start reading at MlpForward::RunAll. It computes the sorted rows piece by piece. With row_slots it computes them in
-// passes, by token and slot:
+// Start reading at MlpForward::RunAll. It computes the sorted rows piece by piece. With row_slots it makes passes over
+// rows that are sorted by token and slot:
 //
 //     sorted by expert   | token 1 | token 0 | token 2 | token 0 | token 1 | token 2 |
 //     sorted by token    | token 0, token 0, token 1 | token 1, token 2, token 2 |
 //                          pass 0                      pass 1
 //
-// A pass computes d (moe_mlp.h) of its rows, expert by expert, stores it in the order by token, and then adds it to the
-// sums of the tokens.
+// A pass computes d (moe_mlp.h) expert by expert, and stores d in the order by token. Then it adds d to the sums of the
+// tokens.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,7 @@
 namespace raggemm {
 namespace {
 
-// Sets all rows of `kept` (MoeMlpProblem::up or gate) that belong to no processed group to 0.
+// Clears the rows of `kept` (MoeMlpProblem::up or gate) that belong to no processed group.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
   float* const data = static_cast<float*>(kept->data);

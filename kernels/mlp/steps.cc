@@ -50,8 +50,8 @@ MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& r
 
 namespace {
 
-// Chooses the kernels of each product, and returns the first error, such as a bf16_sums rule that cannot be used. The
-// products may have different types, and so different errors.
+// Chooses kernels for each product, and returns the first error, such as a bf16_sums rule that cannot be used. Products
+// of different types can have different errors.
 absl::Status CheckKernels(const CheckedMlp& mlp, const Options& options, bool is_backward) {
   for (MlpWeights weights : {MlpWeights::kUp, MlpWeights::kGate, MlpWeights::kDown}) {
     if (weights == MlpWeights::kGate && !mlp.problem.w_gate) continue;
@@ -91,7 +91,7 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
   return raggemm::Run(*schedule, team_);
 }
 
-// Runs both products in one parallel loop, so the product for v has a workspace of its own, of_gate.
+// Runs both products in one parallel loop. The product for v has a workspace of its own, of_gate.
 absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
   const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
   if (!mlp.problem.w_gate) return Run(up);

@@ -21,17 +21,17 @@ struct RowRange {
   int64_t count() const { return end - begin; }
 };
 
-// Divides the rows `all` into parts. A part is one or more whole groups with at most kPieceRows rows in total, or at
-// most `most` rows of one larger group.
+// Divides rows into parts. A part is a run of whole groups with at most kPieceRows rows, or at most `most` rows of one
+// larger group.
 struct MlpPart {
   const MlpRows& all;
   const int64_t most;
   RowRange rows = {all.begin, all.begin};
-  // All rows of the groups of this part. More than `rows` if the part has only some rows of a single group.
+  // Rows of all groups in this part. More than `rows` if the part has only some rows of a group.
   RowRange of_groups = rows;
   int64_t first_group = 0, groups = 0;
 
-  // Moves to the next part, at first to the first one. Returns false after the last part.
+  // Moves to the next part. The first call moves to the first part. Returns false after the last part.
   bool Next();
   bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
   bool is_last_of_groups() const { return rows.end == of_groups.end; }
@@ -43,9 +43,9 @@ struct MlpPiece {
   float* gate;  // v of `rows` if there is a w_gate.
 };
 
-// Sets buffers.chunk_sizes, the group sizes of the next products, to those in `rows`.
+// Sets the group sizes of the next products, buffers.chunk_sizes, to the sizes within `rows`.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
-// Calls SetSizes, and returns the piece with pointers to the memory for its u and v.
+// Calls SetSizes. Returns the piece, with memory for u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 
 class MlpSteps {
@@ -58,18 +58,18 @@ class MlpSteps {
   const KernelRow& kernels;  // Kernels for f32, for all steps except the products.
   MlpRows rows;              // Rows to compute: those of a pass, or all.
 
-  // Computes `product`, with the group sizes of SetSizes. The sums continue from earlier_totals (schedule.h), if given.
+  // Computes `product` with the group sizes of SetSizes. The sums continue from earlier_totals (schedule.h), if given.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
   // Computes u (moe_mlp.h) for the rows of a piece, and v if there is a w_gate. `x` has the gathered rows of the piece.
   absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
-  // Copies the rows of MoeMlpProblem::x in `range` to `x`. Multiplies them by their row weights with WeightOn::kInput.
+  // Gathers the rows of MoeMlpProblem::x in `range`. With WeightOn::kInput, multiplies them by their row weights.
   void GatherX(const RowRange& range, char* x) const;
   // Writes row `row` of `from`, times `weight`, to `to`. Products are rounded to f32 and then to `type`.
   void ScaleRow(const Array& from, int64_t row, float weight, DType type, char* to) const;
   void Activate(const MlpPiece& piece, char* a) const;
   // Returns the arguments of the activation for row `row` of the piece. Their `out` is null.
   ActivationArgs ActivationOf(const MlpPiece& piece, int64_t row) const;
-  // Adds weights[i] times row i of d to row tokens[i] of the sums, for each i < count in order. Null `weights`: all are
+  // Adds weights[i] times row i of d to the sums of token tokens[i], for each i < count in order. Null `weights`: all
   // 1.
   void Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const;
   void ClearSums() const;

@@ -7,22 +7,28 @@
 
 namespace raggemm {
 
-// Largest number of rows in a piece. u, v, a and d (moe_mlp.h) of a whole piece are in memory at once. A call with 4096
-// rows for 128 experts of 2048x768 takes 107, 106 and 107 ms with pieces of 256, 512 and 1024 rows (Zen 4), but its
-// workspace grows from 11 to 17 and 30 MB.
+// Most rows of a piece. u, v, a and d (moe_mlp.h) of a whole piece are in memory at once. Larger pieces are not faster
+// (4096 rows, 128 experts of 2048x768, Zen 4):
+//
+//     rows of a piece   256   512   1024
+//     ms of a call      107   106   107
+//     MB of workspace   11    17    30
 inline constexpr int64_t kPieceRows = 256;
 
-// Largest number of rows in a chunk (ChunkRowsOf). One product sums the rows of a chunk into a gradient of weights. The
-// number is a multiple of kKc, so sums that continue from the previous chunk have the bits of a single sum. Gradients
-// with 8192 rows for each group of 2048x768 took 2067, 2081, 2017 and 2118 ms (f32) and 1180, 1171, 1142 and 1152 ms
-// (bf16) with chunks of 512, 1024, 2048 and 4096 rows, on two cores of Zen 5.
+// Most rows of a chunk (ChunkRowsOf). One product sums the rows of a chunk into a gradient of weights. This is a
+// multiple of kKc, so sums that continue from the previous chunk have the bits of a single sum. Times of gradients in
+// ms (8192 rows for each group of 2048x768, two cores of Zen 5):
+//
+//     rows of a chunk   512    1024   2048   4096
+//     f32               2067   2081   2017   2118
+//     bf16              1180   1171   1142   1152
 inline constexpr int64_t kChunkRows = 2048;
 
-// Largest number of rows in a pass. Only calls with row_slots work in passes (forward.cc). All of a pass's d
-// (moe_mlp.h) is in memory at once, and each pass reads its experts' weights again.
+// Most rows of a pass. Only calls with row_slots work in passes (forward.cc). Each pass reads the weights of its
+// experts again, and keeps d (moe_mlp.h) of all its rows in memory.
 inline constexpr int64_t kPassRows = 8192;
 
-// f32 sums for the gradients of one group, if these are narrower than f32 and the group has several chunks.
+// f32 sums for the gradients of one group. Used if a gradient is narrower than f32 and the group has several chunks.
 struct MlpWeightSums {
   float* up = nullptr;    // [H,I], or [H,2I] if w_up holds the gate. Transposed if w_up is.
   float* gate = nullptr;  // [H,I]. Transposed if w_gate is.
@@ -31,12 +37,12 @@ struct MlpWeightSums {
 };
 
 // Arrays for passes (forward.cc). A pass computes d (moe_mlp.h) for at most R = min(M, kPassRows) rows. `tokens`,
-// `weights` and `d` have the rows of the pass in the order of `order`.
+// `weights` and `d` have the rows of the pass, sorted like `order`.
 struct MlpPassBuffers {
   int64_t* slots = nullptr;  // [M] Values of row_slots.
   int64_t* order = nullptr;  // [M] Numbers of all rows, sorted by token, then slot, then number.
   int64_t* rows = nullptr;   // [R] Numbers of the rows of the pass, ascending.
-  // [R] Row of `d` for each of `rows`.
+  // [R] Row of `d` for each entry of `rows`.
   int64_t* positions = nullptr;
   int64_t* sizes = nullptr;   // [G] Group sizes of the pass.
   int64_t* tokens = nullptr;  // [R]
@@ -50,18 +56,18 @@ struct MlpBuffers {
 
   int64_t words = 0;  // Length of all arrays, in int64 elements. -1 if it is too large.
 
-  // Workspaces of GroupedGemm: of_sizes for the group sizes of the call, of_products for a product, of_gate for the
-  // product with w_gate, which runs in one loop with the product with w_up.
+  // Workspaces of GroupedGemm. of_sizes is for the group sizes of the call, and of_products for one product. of_gate is
+  // for the product with w_gate, because it runs together with the product with w_up.
   absl::Span<int64_t> of_sizes, of_products, of_gate;
   int64_t* chunk_sizes;  // [G] Group sizes of the next product.
   int64_t* tokens;       // [M] Checked values of row_tokens.
-  // [T,H] f32 sums of out, or of the gradient of x. CheckMlp sets this pointer to the result if the result is f32.
+  // [T,H] f32 sums of out, or of the gradient of x. If the result is f32, CheckMlp sets `sums` to the result.
   float* sums;
   // Arrays for one piece.
   float* up;  // u and v: [piece,2I] if w_up holds the gate, else [piece,I] for u, then [piece,I] for v.
-  // [piece,H] Forward: d, in the memory of `x`. For gradients: those of the gathered rows of x, in the memory of `up`.
+  // [piece,H] Forward: d, in the memory of `x`. Backward: gradients of the gathered rows of x, in the memory of `up`.
   float* d;
-  // x and a have the rows of a piece, or for gradients those of a chunk.
+  // Arrays for one piece or, in a backward call, for one chunk.
   char* x;  // [rows,H] Gathered rows of x.
   char* a;  // [rows,I]
 
@@ -73,13 +79,13 @@ struct MlpBuffers {
   char* weighted = nullptr;      // [chunk,H] out_gradient, times the row weights on the output.
   // Gradients of u and v: [chunk,2I] if w_up holds the gate, else [chunk,I] for u, then [chunk,I] for v.
   char* up_gradient = nullptr;
-  char* ones = nullptr;  // [chunk] Products of this column and gradients of rows are gradients of biases.
+  char* ones = nullptr;  // [chunk] A column of ones, for the gradients of biases.
   // Null if no gradient of weights or biases is narrower than f32, or if all rows are one chunk.
   MlpWeightSums weight_sums;
 };
 
-// Returns the largest number of rows in a chunk: M if M is at most kChunkRows, otherwise kChunkRows. But if chunks of
-// kChunkRows rows need f32 sums (MlpWeightSums), returns M if a single chunk of M rows takes no more memory.
+// Returns the most rows of a chunk: M, but at most kChunkRows. If several chunks would need f32 sums (MlpWeightSums)
+// and one chunk of M rows takes no more memory, returns M.
 int64_t ChunkRowsOf(const MoeMlpExtents& extents);
 
 // Returns the length in int64 elements, or -1 if it would be too large or an extent is negative.

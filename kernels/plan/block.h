@@ -7,9 +7,9 @@
 //     +-------+-----------+                      +--+--+--+--+
 //     | 4 | 5 |           |  chain 1              nr columns each
 //
-// Numbers are the order of the blocks without BlockShape::k_inner. Micro-kernels multiply each panel of a block with
-// each register tile of lhs. If a block ends within a chain, the chain waits in scratch for the next block, so the bits
-// of a sum do not depend on the size of blocks.
+// Numbers show the order of the blocks if BlockShape::k_inner is false. Micro-kernels multiply each panel of a block
+// with each register tile of lhs. If a block ends within a chain, the chain waits in scratch for the next block. So the
+// size of blocks does not change the bits of a sum.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@
 
 namespace raggemm {
 
-// The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. Heights are
-// multiples of KernelRow::row_step, so only the last register tile may have fewer rows than its height.
+// Divides the rows of a tile into register tiles of similar height: 16 rows become 8 + 8, not 14 + 2. Heights are
+// multiples of KernelRow::row_step. Only the last register tile may have fewer rows than its height.
 struct RegisterTiles {
   RegisterTiles(int64_t rows, const KernelRow& kernels)
       : rows(rows),
@@ -36,7 +36,7 @@ struct RegisterTiles {
   // Returns the number of rows that kernels compute: Rows(i), rounded up to a multiple of `step`.
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
-  // Returns the index of the first register tile after i with another height or number of rows than i, or `count`.
+  // Returns the first register tile after i that differs in height or number of rows, or `count`.
   int64_t EndOfSameHeight(int64_t i) const {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
@@ -62,18 +62,18 @@ struct TileTask {
 
 // A block of rhs: its rows [k, k + steps) and columns [col, col + cols), counted from the first column of the tile.
 struct Block {
-  GroupGemm gemm;         // With ragged K, gemm.replica has this block's steps of k.
+  GroupGemm gemm;         // With ragged K, gemm.replica holds the steps of k.
   int64_t first_replica;  // Value of gemm.replica in the tile's first block.
   Matrix lhs, rhs;
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // First step and number of steps of the KC block that contains this block.
   int64_t col, cols;
-  // How kernels begin and end the sums of this block. These are accumulation chains or, with KernelRow::adds_totals,
-  // totals of the contraction or of the steps of k that share a scale.
+  // How kernels begin and end the sums of this block. The sums are accumulation chains or, with KernelRow::adds_totals,
+  // totals.
   Begin begin;
   End end;
-  bool ends_sum;  // True if this block ends the contraction, or the steps of k that share a scale.
-  bool last;      // True if this block ends the contraction.
+  bool ends_sum;  // True for the last block of k, and for the last block of k with the same scale.
+  bool last;      // True for the last block of k.
   bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 

@@ -9,8 +9,8 @@
 namespace raggemm {
 namespace {
 
-// One replica's part of out, or one problem's part with RaggedMode::kAllRagged. Processed groups fill the rows from
-// row_begin up to row_end, in the columns up to col_end. In a packed part, each element counts as a row.
+// A part of out: one replica, or one problem with RaggedMode::kAllRagged. Processed groups fill rows [row_begin,
+// row_end) and columns [0, col_end). If out is packed, each element counts as a row.
 struct FillRegion {
   int64_t rows, cols;
   int64_t row_begin, row_end, col_end;

@@ -139,7 +139,7 @@ void ReadQuantParams(const Checked& checked, const QuantParams& params, const Gr
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
-  // Reads all n values in one call: the n elements are in one matrix, so `row` does not wrap around.
+  // One call reads all values: the n elements are in one matrix, so `row` does not wrap around.
   if (block == 1) {
     const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
     return ReadValues(data, dtype, {row * params.cols + col, at.down ? params.cols : 1, n}, values);

@@ -10,18 +10,19 @@ namespace raggemm {
 
 // Returns true if the operand has zero points, or scales that multiply elements.
 bool ScalesElements(const Operand& operand);
-// Returns true if packers can apply the scales of the operand as BlockScales: f8e8m0fnu scales of f4e2m1fn elements
-// without zero points, each shared by a multiple of kScaleSteps steps of k in one row of lhs or column of rhs.
+// Returns true if packers can apply the scales as BlockScales. The elements must be f4e2m1fn without zero points, with
+// f8e8m0fnu scales. Each scale must cover a multiple of kScaleSteps steps of k, in one row of lhs or column of rhs.
 bool HasBlockScales(const Operand& operand, bool is_lhs);
-// Returns the BlockScales from element (row, col) of op(operand) on. `first` is null if no scale multiplies elements.
+// Returns the BlockScales that start at element (row, col) of op(operand). `first` is null if no scale multiplies
+// elements.
 BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
 
 // The position of an element in the stored matrices, which are stacked along the rows.
 struct StoredPosition {
   int64_t row, col;
-  bool down;  // True: ReadQuantParams reads down the column. False: along the row.
+  bool down;  // Direction of ReadQuantParams. True: down the column. False: along the row.
 };
-// Reads the scales or zero points of the n elements from `at` on.
+// Reads the scales or zero points of n elements, starting at a stored position.
 void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values);
 

@@ -12,16 +12,16 @@
 namespace raggemm {
 namespace {
 
-// Distance in bytes of prefetches from reads, if rhs streams from memory. Speed relative to plain reads, which reach 62
-// GB/s (one row of 2048x768 f32, two cores of Zen 4):
+// Bytes that prefetches run ahead of reads, if rhs streams from memory. Speed relative to plain reads at 62 GB/s (one
+// row of 2048x768 f32, two cores of Zen 4):
 //
 //     KiB     4     16    48    96
 //     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// Limit for near prefetches (Prefetch::near), for kNearSteps steps of rhs and the chains together, in bytes. A GEMV
-// with near prefetches loads its next lines into L1, so hardware prefetchers run ahead of it as they do for plain
-// reads. A limit of 16 KiB gains nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
+// Limit for near prefetches (Prefetch::near), in bytes: kNearSteps steps of rhs plus the chains. Near prefetches load
+// the next lines of a GEMV into L1, and hardware prefetchers then run ahead as for plain reads. A limit of 16 KiB gains
+// nothing. Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
 //
 //                              near  not near
 //     1 row                    0.92  0.76
@@ -30,8 +30,8 @@ constexpr int64_t kStreamAhead = 48 << 10;
 constexpr int64_t kNear = 12 << 10;
 
 // Returns the number of panels of a block, to spread prefetches over them. A GEMV counts as one panel, even if it
-// leaves columns for a second panel. If it counted as 2, half of the prefetches would come after the GEMV: one row of
-// int4 with 2848 columns took 4 times as long (Zen 4).
+// leaves columns for a second panel. Otherwise half of the prefetches would come after the GEMV. One row of int4 with
+// 2848 columns then took 4 times as long (Zen 4).
 int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
   const Panel panel = NextPanel(context, task, block.cols);
   return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
@@ -39,7 +39,7 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
-// Returns the size of the blocks of an rhs that is stored in rows.
+// Returns the block size for rhs in stored rows.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -60,7 +60,7 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
 }
 
 // Returns the lines that a GEMV prefetches, kStreamAhead bytes ahead of the block. Near prefetches (Prefetch::near)
-// begin 1 KiB after the first kNearSteps - 1 steps of the block, and do not continue in the next tile.
+// begin 1 KiB after the first kNearSteps - 1 steps of the block. They do not reach into the next tile.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -122,8 +122,8 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
 
 // ---- stored columns ----
 
-// Returns the size of a block of a transposed rhs. A panel of n columns is packed from n rows of memory, which are read
-// from end to end if blocks go along k. GFLOP/s for 2048x768, two cores of Emerald Rapids, best of a run:
+// Returns the block size for a transposed rhs. A panel of n columns is packed from n rows of memory. If blocks go along
+// k, these rows are read from end to end. GFLOP/s for 2048x768, two cores of Emerald Rapids, best of a run:
 //
 //     steps of k       128, along k   128, all columns first   256
 //     f32, 4 rows      48             36                       44
@@ -134,12 +134,12 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
-          // Two panels if kernels pack ahead: each is then prefetched one panel before it is packed.
+          // Two panels if kernels pack ahead, so that each panel is prefetched one panel before it is packed.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Prefetches the next block, or a share of the next columns if blocks go along k. Prefetches nothing for dot kernels,
+// Prefetches the next block or, if blocks go along k, a share of the next columns. Prefetches nothing for dot kernels,
 // because the hardware prefetchers suffice.
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
@@ -168,7 +168,7 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
     target.lines = target.run_lines = CeilDiv(StepOf(dtype, next->steps), kLineBytes);
     return target;
   }
-  // All blocks of the current columns, which follow one another along k, prefetch equal shares of the next columns.
+  // Each block of the current columns prefetches an equal share of the next columns.
   const Matrix& rhs = tile != nullptr ? tile->first.rhs : block.rhs;
   const int64_t first = tile != nullptr ? tile->task.window.col : task.window.col + block.col + block.cols;
   const int64_t cols = tile != nullptr ? tile->first.cols : std::min(task.blocks.n, cols_left);
@@ -183,8 +183,7 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
 
 // ---- column blocks ----
 
-// Returns the size of a block of rhs in column blocks: one KC block of one column block, or of the tile if it is
-// narrower.
+// Returns the block size for column blocks: one KC block of one column block, or of the tile if it is narrower.
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*plan*/, const Window& window,
                                 int64_t /*k*/) {
   return {.k = context.kernels.kc,
@@ -192,9 +191,8 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has, from the start of the next block on. If blocks go along k (GoesAlongK), a
-// tile's blocks are adjacent in memory. The bytes then begin kStreamAhead bytes after the start of this block, or a
-// block's size if that is more.
+// Prefetches as many bytes as this block has, from the start of the next block. If blocks go along k (GoesAlongK), the
+// blocks of a tile are adjacent in memory. Prefetches are then kStreamAhead bytes ahead, or one block if that is more.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

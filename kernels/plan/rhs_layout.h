@@ -1,5 +1,5 @@
-// The layouts of rhs. A layout is how rhs is stored, and the call gives it. It decides how a tile divides rhs into
-// blocks, and which lines it prefetches meanwhile.
+// The layouts of rhs. A layout is how the caller stores rhs. It decides how tiles divide rhs into blocks, and which
+// lines they prefetch.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ class NextTile;   // block.h
 //     | 2   | 5   |     |
 //     +-----+-----+-----+
 //
-// A column of runs is prefetched during the work on panels_per_run panels. Their register tiles prefetch equal shares.
+// The work on panels_per_run panels prefetches one column of runs. Each register tile prefetches an equal share.
 struct PrefetchTarget {
   const char* first = nullptr;
   int64_t rows = 0, stride = 0;  // 0 rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of a row.
   int64_t run_lines = 1;
-  // Panels of the block, and panels during which one column of runs is prefetched.
+  // Panels of the block, and panels for each column of runs.
   int64_t panels = 1, panels_per_run = 1;
-  int64_t packer_parts = 0;  // Ratio: lines prefetched by the packer of a panel / by the kernel of a register tile.
+  int64_t packer_parts = 0;  // Lines that the packer of a panel prefetches, for each line that a register tile does.
   bool near = false;         // Prefetch::near.
 };
 
@@ -78,9 +78,8 @@ struct RhsLayout {
 // Returns the layout: stored rows, stored columns (transposed) or column blocks.
 const RhsLayout& LayoutOf(const TileContext& context);
 
-// Returns true if a tile's blocks of a transposed rhs or of column blocks follow each other along k. This requires that
-// lhs, packed for all of k at once, fits in its buffer, and that blocks of scales end where KC blocks end. Always false
-// with ragged K.
+// Returns true if blocks of a transposed rhs or of column blocks go along k first. Requires that lhs for all of k fits
+// in its buffer, and that blocks of scales end where KC blocks end. Always false with ragged K.
 bool GoesAlongK(const TileContext& context, int64_t rows, int64_t k);
 
 }  // namespace raggemm

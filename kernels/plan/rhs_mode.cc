@@ -49,7 +49,7 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // ---- kGemv ----
 
-// Returns the GEMV kernel for mr rows. Its nr is `cols`, rounded down to a multiple of its original nr.
+// Returns the GEMV kernel for mr rows. It takes `cols` columns, rounded down to a multiple of its own nr.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
   const DirectKernel kernel = RhsKernels(context).gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};
@@ -59,9 +59,9 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
   if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
   if (RhsKernels(context).gemv[rows].run == nullptr) return false;
-  // The GEMV is used if rhs streams from memory. Except with ragged K, which rarely has few rows, it is also used if no
-  // other kernel reads rhs in its stored layout. Column blocks do not need the GEMV to stream: they are contiguous, and
-  // other kernels keep sums in registers longer.
+  // The GEMV is used if rhs streams from memory. It is also used if there is no direct kernel, except with ragged K,
+  // which rarely has few rows. Column blocks do not need the GEMV to stream: they are contiguous, and other kernels
+  // keep sums in registers longer.
   const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;
   return streams || (context.call.mode != RaggedMode::kRaggedK && !HasDirect(context));
 }

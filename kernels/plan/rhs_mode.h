@@ -18,13 +18,13 @@ struct RhsModeRow {
   bool reads_rhs = false;  // True: the first register tile reads the stored rhs, not a packed panel.
   bool stores = false;     // True: the first register tile stores a packed panel for the others.
   bool rereads = false;    // True: every register tile reads the stored rhs.
-  // True: tiles use the mode whenever it applies, because it reads rhs once, in the order of memory.
+  // True: tiles use the mode whenever possible, because it reads rhs once, in the order of memory.
   bool needs_no_costs = false;
   RhsMode rest;  // Mode for the last columns of a block if they are too few for a kernel of this mode.
   // Returns true if tiles of this many rows can use the mode.
   bool (*applies)(const TileContext& context, int64_t rows);
   // Returns the kernel for mr rows, and how many of the next `cols` columns it computes. DirectKernel::run is null if
-  // there is no kernel for so few columns.
+  // no kernel is that narrow.
   DirectKernel (*kernel)(const TileContext& context, int64_t mr, int64_t cols);
 };
 

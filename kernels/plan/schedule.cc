@@ -21,8 +21,8 @@ namespace raggemm {
 namespace {
 
 // Least number of tiles per thread. With four tiles, the last thread finishes late by at most a quarter of its work.
-// Two are better if rhs streams from memory, because hardware prefetchers read beyond the rows of each tile in vain.
-// GFLOP/s for groups of 2880x2880, two threads on Emerald Rapids:
+// Two are better if rhs streams from memory: hardware prefetchers read in vain beyond the rows of each tile. GFLOP/s
+// for groups of 2880x2880, two threads on Emerald Rapids:
 //
 //                              2 tiles  4 tiles
 //     4 groups, f32, 2 rows    25       20
@@ -34,16 +34,18 @@ namespace {
 //     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-// rhs counts as streaming if the mean number of rows of a group GEMM is at most kShareOfRowsStreaming * CostOfElement.
-// It never does if it is transposed, or with ragged K.
+// rhs counts as streaming if group GEMMs have on average at most kShareOfRowsStreaming * CostOfElement rows. A
+// transposed rhs never counts. With ragged K, no rhs counts.
 constexpr double kShareOfRowsStreaming = 0.7;
 
-// Number of f32 fmas for each thread beyond the first one. They take 5 us at 50 GFLOP/s.
+// f32 fmas that are worth one more thread. They take 5 us at 50 GFLOP/s.
 constexpr int64_t kCostPerThread = 1 << 17;
 
-// Returns the size of the largest tile, m x n. Its packed lhs and its totals fill half of L2: m * (steps of a KC block
-// + n) * size of a sum. Panels of rhs use the other half. m is 14 register tiles. With AVX-512 these are 196 rows, so
-// packing rhs takes less than 2 % of the time. n is as large as fits, because each tile packs lhs again.
+// Returns the size of the largest tile, m x n. Packed lhs and totals fill half of L2: m * (steps of a KC block + n) *
+// size of a sum. Panels of rhs use the other half.
+//
+// m is 14 register tiles. With AVX-512 these are 196 rows, and packing rhs takes less than 2 % of the time. n is as
+// large as fits, because each tile packs lhs again.
 //
 // f32 sums have at least 768 columns, even if the totals then come from L3. GFLOP/s for 512 rows of 2048x768, two cores
 // of Zen 4:
@@ -53,14 +55,14 @@ constexpr int64_t kCostPerThread = 1 << 17;
 //     bf16              423   433
 //     bf16, gradients   401   416
 //
-// If register tiles have at most 6 rows, m is 192 rows: the first register tile packs a panel while it computes, and so
+// If register tiles have at most 6 rows, m is 192 rows. The first register tile packs a panel while it computes, so it
 // takes as long as two. GFLOP/s for 512 rows, two cores of Zen 3:
 //
 //     84x512    119
 //     192x768   131
 //     192x384   4 % less than 192x768
 //
-// Integer sums have neither at least 768 columns nor 192 rows, because they would lose 7 %.
+// Both rules are for f32 only. With them, integer sums would lose 7 %.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;
@@ -88,8 +90,8 @@ bool ShrinkBlocks(Schedule& schedule) {
   return true;
 }
 
-// Rows and columns of all group GEMMs together, and the sizes of their tiles. Group GEMMs without tiles do not count,
-// because the sum of their rows could overflow.
+// Total rows and columns of the group GEMMs, and the sizes of their tiles. Group GEMMs without tiles do not count,
+// because the total of their rows could overflow.
 struct Work {
   int64_t cols = 0;
   int64_t rows = 0;
@@ -120,7 +122,7 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
   return work;
 }
 
-// Divides results into tiles, shrinks them until each thread gets enough of them, and plans each row class. Chooses a
+// Divides results into tiles, and plans each row class. Tiles shrink until each thread gets enough of them. Chooses the
 // number of threads if schedule.threads.count is 0.
 void DivideWork(Workspace& workspace, Schedule& schedule) {
   schedule.work.gemms = CountGemms(schedule.tile.call);

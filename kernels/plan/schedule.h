@@ -15,7 +15,7 @@ namespace raggemm {
 
 struct OperandAccess {
   DType type = DType::kF32;          // Type that kernels and packers read: stored or dequantized.
-  Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null: they have this type.
+  Dequantize* dequantize = nullptr;  // Converts stored elements to `type`. Null if no conversion is needed.
   const Packers* pack = nullptr;
 };
 
@@ -35,16 +35,14 @@ struct KernelChoice {
 
 inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->products > 1; }
 
-// Returns the number of steps that kernels compute for k steps of the contraction: k, or at least Splitting::products *
-// k if f32 is split.
+// Returns how many steps kernels compute for k steps of the contraction. More than k if f32 is split.
 int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
 // The size of the largest tile of out, and the plans of tiles.
 struct Blocking {
   // Rows and columns of a full tile. Tiles with fewer than m rows may have more than n columns, up to kMaxCols.
   int64_t m = 0, n = 0;
-  // True if the mode is ragged M, rhs is not transposed, and rhs of all groups is larger than the L2 caches of all
-  // threads together.
+  // True if rhs of all groups exceeds the L2 caches of all threads. Only with ragged M, and if rhs is not transposed.
   bool rhs_streams = false;
   TilePlans plans = {};
 };
@@ -53,9 +51,9 @@ struct TileContext {
   Checked call;
   KernelChoice kernels = {};
   Blocking blocking = {};
-  // Totals of an earlier call, from which the sums continue: f32, in the layout of out. Null: sums start at 0. The bits
-  // are those of a single sum if the earlier call had a multiple of kKc steps of k. Only for one problem with one
-  // replica, and without scales.
+  // Totals of an earlier call that the sums continue: f32, in the layout of out. Null: sums start at 0. The bits are
+  // those of a single sum if the earlier call had a multiple of kKc steps of k. Only for one problem with one replica,
+  // and without scales.
   const float* earlier_totals = nullptr;
 };
 
@@ -75,13 +73,13 @@ struct Schedule {
   ThreadChoice threads = {};
 };
 
-// Returns the first tile of a thread's own range, or the number of tiles if `thread` is the number of threads. Ranges
-// are contiguous, and their GEMM tiles have about equal cost. Fill tiles are in the last range.
+// Returns the first tile of a thread's own range. The range ends where that of the next thread begins. `thread` may be
+// the number of threads. The GEMM tiles of all ranges have about equal cost. Fill tiles are in the last range.
 int64_t FirstTile(const Schedule& schedule, int64_t thread);
-// Returns the tile at which the costs of the tiles, added up in order, reach `cost`.
+// Returns the tile at which the running sum of costs reaches `cost`.
 int64_t TileAtCost(const Schedule& schedule, int64_t cost);
 
-// Checks a problem and builds its schedule, with the errors of MakePlan (grouped_gemm.h).
+// Checks a problem and builds its schedule. The errors are those of MakePlan (grouped_gemm.h).
 absl::StatusOr<Schedule> MakeSchedule(const GroupedGemmProblem& problem, const Options& options,
                                       absl::Span<int64_t> workspace);
 

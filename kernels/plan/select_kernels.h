@@ -10,14 +10,13 @@
 
 namespace raggemm {
 
-// Returns the arithmetic that sums the products, and the reason for it. InvalidArgument: the problem names a rule that
-// cannot sum them. FailedPrecondition: the environment names such a rule, or an unknown one.
+// Returns the arithmetic of the products, and the reason for it. InvalidArgument: the problem names a rule that cannot
+// sum them. FailedPrecondition: the environment names such a rule, or an unknown rule.
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const Cpu& cpu);
 
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options);
 
-// Returns the executor and the number of its threads, or 0 threads if neither the caller nor the environment names a
-// number.
+// Returns the executor and the number of threads. 0 threads if neither the caller nor the environment names a number.
 absl::StatusOr<ThreadChoice> SelectThreads(const Options& options);
 
 }  // namespace raggemm

@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Cycles of one step of k for one panel of rhs and all register tiles of a tile.
+// Costs in cycles: one step of k, for one panel of rhs and all register tiles of a tile.
 struct Costs {
   double memory;     // Reading rhs from memory.
   double translate;  // Page walks of these reads.

@@ -1,5 +1,5 @@
-// Chooses a strategy for each tile height: a mode that needs no costs if one applies, else the cheapest strategy by a
-// cost model. A strategy is a mode (rhs_mode.h) and a block shape (RowsShape), for a layout of rhs (rhs_layout.h).
+// Chooses a strategy for each tile height: a mode (rhs_mode.h) and a block shape (RowsShape). If a mode that needs no
+// costs applies, it is chosen. Otherwise a cost model chooses the cheapest strategy.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace raggemm {
 
 TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 
-// Returns the compared strategies as text: one line for each, with its costs in cycles for one step of k of a panel.
-// The chosen one has a `*`. If none were compared, returns only the chosen one, without costs. `k` is the length of the
+// Returns the compared strategies as text, one per line. Costs are in cycles for one step of k of a panel. A `*` marks
+// the chosen strategy. Without a comparison, returns only the chosen strategy, without costs. `k` is the length of the
 // contraction.
 std::string CostText(const TileContext& context, const Window& window, int64_t k);
 

@@ -10,12 +10,12 @@ namespace raggemm {
 // Returns how many multiply-adds of these kernels take as long as one f32 fma.
 double ProductsPerFma(const KernelChoice& kernels);
 
-// Returns the number of multiply-adds that one core computes in the time of reading one element of rhs from memory.
-// Groups with more rows are bound by arithmetic, and groups with fewer rows by memory. By the numbers of Cpu, the
-// result for f32 is 12 on Zen 3 and 23 on Emerald Rapids. Measured were 13 and 21 rows.
+// Returns how many multiply-adds a core computes while it reads one element of rhs from memory. Groups with more rows
+// are bound by arithmetic, and groups with fewer rows by memory. For f32 the result is 12 on Zen 3 and 23 on Emerald
+// Rapids. Measured: 13 and 21 rows.
 double CostOfElement(const TileContext& context);
-// Returns the cost of a group GEMM with result `out`: the time of its multiply-adds or of its memory traffic, whichever
-// is longer. The unit is the time of one multiply-add. At least 1.
+// Returns the cost of a group GEMM with result `out`, at least 1. This is the time of the multiply-adds or of the
+// memory traffic, whichever is longer. The unit is one multiply-add.
 int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out);
 
 // The rows [row, row + rows) and columns [col, col + cols) of a result: a tile.
@@ -28,11 +28,11 @@ struct Window {
 // Blocking::m x Blocking::n. 4096 f32 are four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
-// Returns the width of a panel, or of a column block if rhs has column blocks that are not wider than tiles. The first
-// column of each tile is a multiple of this width.
+// Returns the granularity of tile columns: a column block of rhs if tiles are wide enough, else a panel. Every tile
+// starts at a multiple of this width.
 int64_t ColumnStep(const TileContext& context);
 
-// The tiles of a group GEMM, of about the same size, in whole register tiles.
+// Divides a group GEMM into tiles of about the same size, in whole register tiles.
 struct TileGrid {
   TileGrid(const TileContext& context, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }

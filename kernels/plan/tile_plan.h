@@ -25,8 +25,8 @@ struct TilePlan {
   uint8_t shape;  // Index in kRowsShapes (rhs_layout.h). 0 if rhs is not stored in rows.
 };
 
-// Returns the row class of a tile, which shares its plan: one for each number of rows up to 32, then one for every four
-// rows.
+// Returns the row class of a tile. Tiles of one class share a plan. Up to 32 rows, each number of rows is a class, then
+// every four.
 constexpr int64_t RowClass(int64_t rows) { return rows <= 32 ? rows : 32 + (rows - 29) / 4; }
 inline constexpr int64_t kMostRows = 224;
 inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
