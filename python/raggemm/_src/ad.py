@@ -191,8 +191,8 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
     """Applies the activation to the float32 `result` of a product, with the bits of a fused call.
 
-    Binds a product with K = 0. Its c is `result`, or its gate if `gate` is None. So a derivative computes the product
-    only once.
+    Binds a product with K = 0. `result` is c, or the gate if `gate` is None. So a derivative computes the product only
+    once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)

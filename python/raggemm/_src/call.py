@@ -103,8 +103,8 @@ class Mode(enum.Enum):
 class Storage(NamedTuple):
     """The storage of lhs, rhs or out in an array of canonical shape. See the docstring of this module."""
 
-    first: int | None = None  # index of the sizes along the first axis in Arguments.dims; None: not ragged
-    last: int | None = None  # index of the sizes along the last axis; None: not ragged
+    first: int | None = None  # index in Arguments.dims of the sizes along the first axis; None: not ragged
+    last: int | None = None  # index in Arguments.dims of the sizes along the last axis; None: not ragged
     trans: bool = False  # True: the product uses the transpose of each group's matrix
     layout: str = STRIDED  # STRIDED or PACKED along a ragged last axis, or COLUMN_BLOCKS
     shared: bool = False  # True: one matrix for all groups
