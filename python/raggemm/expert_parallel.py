@@ -59,7 +59,7 @@ class Routing:
 
     expert_ids: jax.Array  # integer [t,k]
     weights: jax.Array  # float [t,k]
-    num_experts: int  # number on all devices together
+    num_experts: int  # number of experts on all devices together
 
 
 class _ExpertOrder(NamedTuple):

@@ -147,7 +147,7 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
 
 
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
-    """Returns 1 for elements of out in processed groups and 0 for others, in a shape that broadcasts against out.
+    """Masks elements of out: 1 in processed groups, else 0. The shape of the mask broadcasts against out.
 
     With on_error="nan", wrong group sizes make the result NaN, except for ragged K.
     """
@@ -266,7 +266,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     aval: shape and dtype of the cotangent.
     """
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # The cotangent is stored transposed if the operand is.
+    # If the operand is stored transposed, so is the cotangent.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -310,7 +310,7 @@ def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, co
 
 
 def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs of a call with row_index.
+    """Returns the cotangent of lhs or rhs if the call has row_index.
 
     The cotangent of a row of lhs is a sum over all rows of out that were computed from this row.
     """

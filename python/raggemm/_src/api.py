@@ -1,4 +1,4 @@
-"""The functions gmm and tgmm, which follow megablox, and ragged_dot, which follows jax.lax."""
+"""gmm and tgmm with the signatures of megablox, and ragged_dot with that of jax.lax."""
 
 import functools
 import inspect
@@ -41,8 +41,8 @@ def jit_eager_calls(
 
     Args:
       arrays: names of the parameters that are arrays.
-      without_effect: names of parameters that have no effect. They are not passed to jit, which would compile again for
-        a new `tiling`.
+      without_effect: names of parameters without effect. jit does not get them. Otherwise it would compile again for a
+        new `tiling`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:

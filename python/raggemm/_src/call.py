@@ -49,7 +49,7 @@ class OptionalOperand(NamedTuple):
 
     name: str
     role: OperandRole
-    axes: tuple[str, ...] = ()  # Axis names, see sharding.py. (): the axes of out. "replica" has extent 1 or R.
+    axes: tuple[str, ...] = ()  # Axis names, see sharding.py. Empty: the axes of out. Axis "replica" has extent 1 or R.
 
     @property
     def is_per_group(self) -> bool:

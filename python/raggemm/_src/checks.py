@@ -24,7 +24,7 @@ def check_integer(name: str, x: Any) -> int:
 
 
 def check_count(name: str, x: Any, least: int) -> int:
-    """Returns x as an int, at least `least` and at most the maximum of int32."""
+    """Returns x as an int. Rejects numbers outside of [least, 2^31 - 1]."""
     n, most = check_integer(name, x), np.iinfo(np.int32).max
     if not least <= n <= most:
         raise ValueError(f"{name} is {n}, must be at {f'least {least}' if n < least else f'most {most}'}")

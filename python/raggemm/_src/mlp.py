@@ -209,10 +209,10 @@ def moe_mlp(
     docs/concepts/memory.md.
 
     Derivatives: every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
-    that are not float8_e8m0fnu. A gradient is one call, too. It rounds the cotangents of rows to the type of the
-    weights that they multiply, or to that of x if these weights are quantized. All sums are in float32, with a token's
-    rows in ascending order; include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of
-    scales run as grouped GEMMs.
+    that are not float8_e8m0fnu. A gradient is one call, too. Cotangents of rows are rounded to the type of the weights
+    that they multiply, or to the type of x if these weights are quantized. All sums are in float32, with a token's rows
+    in ascending order; include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of scales
+    run as grouped GEMMs.
 
     vmap: the batch and its gradient are one call each, with the same bits. This requires static extents, and that
     either no weight or every matrix is batched. If every matrix is batched, biases, scales and zero points may be

@@ -39,12 +39,12 @@ _NON_WEIGHTS = ("x", *_ROW_ARGS, *_SIZE_ARGS)
 
 
 def _move_batch_first(x: jax.Array, axis: int | None, size: int) -> jax.Array:
-    """Returns x as [B,...]. axis: the batch axis, or None to repeat x B = `size` times."""
+    """Returns x as [B,...]. axis: the batch axis, or None to repeat x. size: B."""
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
 def _stack_groups(x: jax.Array, count: int) -> jax.Array:
-    """Reshapes weights [B,G,...] to [B*G,...]. Repeats scales [B,1,...] for all groups first. count: G."""
+    """Reshapes weights [B,G,...] to [B*G,...]. First repeats scales [B,1,...] for all groups. count: G."""
     return lax.collapse(jnp.broadcast_to(x, (len(x), count, *x.shape[2:])), 0, 2)
 
 

@@ -17,7 +17,7 @@ from raggemm._src.tensors import GroupedTensor
 
 
 class ArgNames(NamedTuple):
-    """A front end's names for the arguments of grouped_gemm, for error messages."""
+    """Names of grouped_gemm's arguments in the error messages of a front end."""
 
     lhs: str = "lhs"
     rhs: str = "rhs"

@@ -42,7 +42,7 @@ def _abstract_out(*avals, call: Call):
 
 
 def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
-    """Widens elements narrower than a byte to a byte, if a row or a group's columns could end inside a byte."""
+    """Widens elements narrower than a byte to a byte if a row or a group could end inside a byte."""
     for side, x in (("lhs", args.lhs), ("rhs", args.rhs)):
         count, wider = SUB_BYTE.get(x.dtype, (1, x.dtype))
         if x.shape[-1] % count or (count > 1 and call.storages[side].last is not None):

@@ -69,7 +69,7 @@ def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def divide_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Returns x * (1 / scale). XLA computes most quotients x / scale like this, but not all."""
+    """Returns x * (1 / scale), for equal bits in all programs. XLA rewrites most quotients x / scale like this."""
     if scale.dtype == E8M0:
         return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
     return apply_blockwise(jnp.multiply, x, 1 / scale.astype(jnp.float32))
@@ -178,8 +178,8 @@ def _as_bits(x: jax.Array) -> jax.Array:
 def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     """Returns the smallest power of two from 2^-127 to 2^127 that is at least absmax * (1 / largest).
 
-    The result is float8_e8m0fnu, and NaN for NaN. XLA flushes subnormal products to 0, so an absmax below 2^-63 is
-    multiplied by 2^64 first, and a subnormal absmax is read from its bits.
+    The result is float8_e8m0fnu, and NaN for NaN. XLA flushes subnormal products to 0. So an absmax below 2^-63 is
+    first multiplied by 2^64. A subnormal absmax is read from its bits.
     """
     bits = _as_bits(absmax)
     lift = jnp.where(bits < 64 << 23, 64, 0)
@@ -296,8 +296,8 @@ def quantize(
         dtype    int8  int4  int2  float8_e4m3fn  float8_e5m2  float4_e2m1fn
         largest  127   7     1     448            57344        6
 
-    A scale of 0 or below 2^-126 becomes 1. Scales are at most 2^126 and at most the maximum of scale_dtype; elements
-    then saturate. x / scale is computed in float32 as x * (1 / scale), with the rounded scale. For scale_dtype
+    A scale of 0 or below 2^-126 becomes 1. Scales are limited to 2^126 and to the maximum of scale_dtype. Elements
+    saturate at this limit. x / scale is computed in float32 as x * (1 / scale), with the rounded scale. For scale_dtype
     float8_e8m0fnu, scale is the smallest power of two, from 2^-127 on, that is at least absmax * (1 / largest).
     scale_dtype float8_e4m3fn is for quantize_nvfp4.
 
@@ -305,9 +305,9 @@ def quantize(
     (high - low) / (2^bits - 1), zero_point is round(minimum of dtype - low / scale), and element is
     round(x / scale) + zero_point.
 
-    NaN and infinity never become finite. float8_e5m2 keeps both; in float8_e4m3fn both are NaN. The scale is then 1, or
-    that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other dtypes get a scale of
-    NaN and elements of 0, so that all elements with this scale are NaN.
+    NaN and infinity never become finite. float8_e5m2 keeps both. In float8_e4m3fn both are NaN. In these two types the
+    scale is then 1, or that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other
+    dtypes get a scale of NaN and elements of 0, so that all elements with this scale are NaN.
 
     There is no derivative. See fake_quantize.
 
@@ -317,7 +317,7 @@ def quantize(
       axes: axes along which elements share a scale. The scale has extent 1 there. The default for x with three axes,
         such as weights [G,K,N], is 1: one scale per group and column. Weights stored as [G,N,K] need axes=2. Any other
         x needs axes, block or bound (else ValueError). With bound alone, x has one scale, of shape ().
-      block: (axis, size): `size` elements along `axis`, which is not in axes, share a scale. size must divide the
+      block: (axis, size): `size` elements along `axis` share a scale. axis must not be in axes. size must divide the
         extent.
       scale_dtype: float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn.
       zero_point: True for an integer dtype with a zero point.

@@ -63,9 +63,9 @@ def _normalize(scores: jax.Array) -> jax.Array:
 
 
 def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) -> jax.Array:
-    """Returns int32 [T,k]: the experts with the largest of scores [T,E], in descending order of scores.
+    """Returns each token's experts with the largest scores, in descending order: int32 [T,k].
 
-    Ties go to the lower index.
+    scores: [T,E]. Ties go to the lower index.
     """
     if groups is None:
         return lax.top_k(scores, top_k)[1]
@@ -315,7 +315,7 @@ def combine(
 ) -> jax.Array:
     """Computes out[t] = sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order of r.
 
-    Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. Other
+    Each sum is an fma chain from +0 in float32, or in float64 if an operand is float64. It is rounded once. Other
     tokens do not change the bits. Unlike in moe_mlp, a new chain begins after 256 rows of a token.
 
     Args:

@@ -159,11 +159,10 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 
 
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
-    """Returns the arguments of def_partition that say which axes correspond, are not divided, or are summed.
+    """Returns the arguments of def_partition: which axes correspond, are not divided, or are summed.
 
-    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. With a
-    compound name, such as "(a b)", the partitioner could split an axis of the mesh into two, which jax cannot
-    represent.
+    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. No name is
+    compound, such as "(a b)": the partitioner could then split a mesh axis into two. jax cannot represent this.
     """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]

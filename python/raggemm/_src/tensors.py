@@ -137,11 +137,11 @@ class QuantizedTensor(Container):
 
     zero_point: None for 0, or an array of data's integer dtype, in any shape that scale may have.
 
-    A product scales sums if the scale is constant along K, or is not float8 and has blocks of 32, 64, 96, ... elements
-    along K (not in ragged K). Otherwise it scales elements. A scaled element of 2^128 or more is infinite. A scaled
-    element below 2^-126 becomes 0 if the other operand is bfloat16 or quantized, except with
-    raggemm.options(bf16_sums="fma").
-    float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253 and 254 (docs/quantized.md).
+    A product scales sums if the scale is constant along K. Except in ragged K, it also scales sums if the scale is not
+    float8 and has blocks of 32, 64, 96, ... elements along K. Otherwise it scales elements. A scaled element of 2^128
+    or more is infinite. A scaled element below 2^-126 becomes 0 if the other operand is bfloat16 or quantized, except
+    with raggemm.options(bf16_sums="fma"). float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253
+    and 254 (docs/quantized.md).
 
     The constructor checks nothing. Functions check their arguments: TypeError for a wrong dtype, ValueError for a wrong
     shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
@@ -233,8 +233,8 @@ class PackedWeights(Container):
 class GroupedTensor(Container):
     """The matrices of G groups in one array. Groups divide its first axis, its last axis, or both.
 
-    data: an array or a QuantizedTensor. Its free axes collapse to one axis of a matrix, its contracted axes to the
-    other.
+    data: an array or a QuantizedTensor. The free axes collapse to one axis of a matrix, and the contracted axes to the
+    other axis.
 
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
     column slices). Rows or columns after the sum of the sizes belong to no group.

@@ -128,7 +128,7 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
     """Returns the scales of each row's group, [rows,n], or [1,n] if G is 1.
 
-    scale: [G], for n = 1, or [G,1,n] if n_axis is 2, or [G,n,1] if n_axis is 1.
+    scale: [G] (n = 1), [G,1,n] (n_axis is 2) or [G,n,1] (n_axis is 1).
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:

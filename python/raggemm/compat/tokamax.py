@@ -39,9 +39,10 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 
 
 def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
-    """Returns (operand of the product, array that gets the gradient in place of the operand).
+    """Returns (operand of the product, array that gets the gradient instead).
 
-    For an AsQArray, these are its quantized value, without a gradient, and its unquantized value, else x and None.
+    For an AsQArray, these are the quantized value, without a gradient, and the unquantized value. Else they are x and
+    None.
     """
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
