@@ -247,7 +247,7 @@ def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
 
 class _Exchange(NamedTuple):
-    """An exchange of rows with the devices of their experts, in a buffer of `capacity` rows for each device."""
+    """An exchange of rows between devices. The buffer has `capacity` rows for each device."""
 
     axis_name: str
     devices: int

@@ -222,7 +222,7 @@ def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
 
 
 def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    """Returns the cotangent of the product with w_up: `up`, merged with `gate` if w_up contains the gate."""
+    """Returns the cotangent of the product with w_up: `up`, or `gate` and `up` merged if w_up contains both."""
     if gate is None:
         return up
     if call.merged == "HALVES":

@@ -74,8 +74,8 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 def needs_one_group(call: Call) -> bool:
     """Returns True for ragged M or K with a matrix that all groups share.
 
-    The custom call does not support such calls, so bind() computes them with a single group. Derivatives of ragged N
-    with a shared lhs are such calls.
+    The custom call does not support them, so bind() computes them with a single group. Derivatives of ragged N with a
+    shared lhs are such calls.
     """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)

@@ -69,7 +69,7 @@ def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def divide_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Returns x * (1 / scale), for equal bits in all programs. XLA rewrites most quotients x / scale like this."""
+    """Returns x * (1 / scale). XLA rewrites only most quotients x / scale like this, so their bits could vary."""
     if scale.dtype == E8M0:
         return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
     return apply_blockwise(jnp.multiply, x, 1 / scale.astype(jnp.float32))

@@ -48,7 +48,7 @@ def _save(x: Any) -> dict[str, Any]:
 
 
 def _restore(target: Any, state: dict[str, Any]) -> Any:
-    """Returns a dataclass of the type of `target` with the saved values of all its fields."""
+    """Restores a dataclass of the same type as `target` from the saved fields."""
     own = _fields(target)
     if set(own) != set(state):
         raise ValueError(f"{type(target).__name__} has the fields {list(own)}, the saved state has {list(state)}")

@@ -1,4 +1,4 @@
-"""Wrappers for differences between versions of jax, from 0.8.1 on."""
+"""Hides differences between versions of jax, from 0.8.1 on."""
 
 from collections.abc import Iterable
 from typing import Any
