@@ -288,7 +288,7 @@ def _exchange_and_run(
     received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)
     slot = jnp.arange(capacity, dtype=jnp.int32)
     expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
-    # Rows of an expert stay in the order of the source devices, which is the order of all tokens.
+    # Rows of an expert stay in the order of the source devices, and so in the order of all tokens.
     local_order = _order_by_expert(expert_of_slot, local)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     group_sizes = lax.dynamic_update_slice(jnp.zeros_like(order.group_sizes), local_order.group_sizes, (first,))

@@ -69,8 +69,7 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, which would slow the next
-    run."""
+    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run. This would slow the next run."""
     for _ in range(100):
         before = time.process_time()
         time.sleep(0.02)
@@ -216,8 +215,9 @@ def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
 
 
 def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
-    """Yields the table's rows for the layers of a model, which share their weights. If effort is LONG, also prints
-    raggemm's times on all recorded rows of reduced layers."""
+    """Yields the table's rows for the layers of a model. The layers share their weights. If effort is LONG, also prints
+    raggemm's times on all recorded rows of reduced layers.
+    """
     weights, plain = random_weights(layers[0]), None
     if format is not None:
         quantize = jax.jit(FORMATS[format].quantized)

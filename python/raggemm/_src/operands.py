@@ -72,7 +72,7 @@ class Operand:
     layout: str = STRIDED
     has_group_axis: bool = False
     quant_params: checks.QuantParams | None = None
-    columns: int | None = None  # number of columns of PackedWeights, whose data is [G,T,K,B]
+    columns: int | None = None  # number of columns of PackedWeights. Their data is [G,T,K,B].
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":

@@ -111,7 +111,7 @@ def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
 
 
 def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
-    """Computes ragged K with one group_offset per replica, which the custom call does not support.
+    """Computes ragged K with one group_offset per replica. The custom call does not support this.
 
     Such a call is the gradient of weights that a batch shares, with a group_offset per batch element.
     """

@@ -146,10 +146,10 @@ class QuantizedTensor(Container):
     The constructor checks nothing. Functions check their arguments: TypeError for a wrong dtype, ValueError for a wrong
     shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
 
-    tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, which drops the axis, a slice, or
-    an array of integers or bools with one axis. A traced integer is clamped. Any other index is a TypeError. An integer
-    out of range is an IndexError, and so is any index if scales or zero points have blocks along axis 0, or are [G]
-    with data [M,K]. len and iteration also use axis 0.
+    tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, a slice, or an array of integers
+    or bools with one axis. An integer drops the axis. A traced integer is clamped. Any other index is a TypeError. An
+    integer out of range is an IndexError, and so is any index if scales or zero points have blocks along axis 0, or are
+    [G] with data [M,K]. len and iteration also use axis 0.
 
     flax.serialization saves the tensor as a dict of its fields, if flax was imported before the tensor was created.
     """

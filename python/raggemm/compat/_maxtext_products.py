@@ -115,7 +115,7 @@ class Options(NamedTuple):
     rule: Rule = Rule()
     # Name of c. The product overwrites c if the name is "existing_out", and is added to c if it is "partial_sum".
     c_name: str = "existing_out"
-    gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of a quantized rhs
+    gather_axes: tuple[tuple[str, int], ...] = ()  # pairs (mesh axis, axis of rhs), to gather a quantized rhs
 
 
 def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:

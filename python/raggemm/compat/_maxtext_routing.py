@@ -9,7 +9,7 @@ from raggemm._src.routing import combine, gather_token_rows, sort_by_expert
 
 
 def _is_llama4(layer: Any) -> bool:
-    """Returns True for a layer of Llama 4, whose routing weights multiply the inputs of experts, not their results."""
+    """Returns True for a layer of Llama 4. There, routing weights multiply the inputs of experts, not the results."""
     block = layer.config.decoder_block
     return getattr(block, "value", block) == "llama4"
 

@@ -58,7 +58,7 @@ def _value_dtype(x: Any) -> Any:
 
 
 def _unwrap_group_sizes(group_sizes: Any) -> Any:
-    """Returns the array of a tokamax.RaggedDotGroupSizes, whose representative sizes are only for autotuning."""
+    """Returns the array of a tokamax.RaggedDotGroupSizes. The representative sizes are only for autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
     checks.check_is_array("group_sizes", group_sizes)
@@ -107,7 +107,7 @@ def ragged_dot(
     Args:
       lhs, rhs: arrays as in raggemm.compat.lax, QArrays or AsQArrays.
       group_sizes: an array, a sequence of ints, or a tokamax.RaggedDotGroupSizes.
-      ragged_dot_dimension_numbers: dimension numbers. The default is those of ragged_dot.
+      ragged_dot_dimension_numbers: dimension numbers. The default is the dimension numbers of ragged_dot.
       precision: see raggemm.compat.lax.
       preferred_element_type: dtype of the result. The default is jnp.result_type(lhs, rhs), where a QArray has the type
         of its scales.

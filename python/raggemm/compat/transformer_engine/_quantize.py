@@ -245,7 +245,7 @@ def grouped_quantize(
     Returns:
       A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x, or a GroupedNoScaleTensor if x is not
       quantized. The field amax, (G,), is the argument amax. Without the argument, and for delayed scaling, it is the
-      largest magnitude of each group, which is 0 for an empty group.
+      largest magnitude of each group. For an empty group, this is 0.
     """
     x = checks.as_float_array("x", x, FLOATS)
     split = check_flatten_axis("flatten_axis", flatten_axis, x.shape)

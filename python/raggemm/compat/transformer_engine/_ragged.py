@@ -22,7 +22,7 @@ def max_blocks(rows: int, groups: int, size: int) -> int:
 def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
     """Gathers x[rows], and zeros for indices from len(x) on.
 
-    In float8_e8m0fnu, which has no 0, 2^-127 takes the place of 0. JAX would use NaN, which fails with jax.debug_nans.
+    float8_e8m0fnu has no 0, so 2^-127 takes its place. JAX would use NaN. This fails with jax.debug_nans.
     """
     if x.dtype != E8M0:
         return routing.gather_rows(x, rows)

@@ -48,8 +48,8 @@ class GroupedNoScaleTensor:
 class GroupedScaledTensor1x:
     """A quantized operand. Any object with these attributes also works, such as TransformerEngine's.
 
-    data has the elements of an array of original_shape, flattened. Axes before flatten_axis collapse to rows, the
-    others to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or
+    data has the elements of an array of original_shape, flattened. Axes before flatten_axis collapse to rows, and all
+    further axes to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or
     columns may belong to no group. Groups of columns are contiguous dense matrices. Without first_dims and last_dims,
     axis 0 is the group axis if flatten_axis is 2 or more, and there is one matrix if flatten_axis is 1.
 
