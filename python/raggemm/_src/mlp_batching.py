@@ -54,9 +54,9 @@ def _saturating_add(x: jax.Array, number: int) -> jax.Array:
 
 
 def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
-    """Converts token indices of single batch elements, [B,M], to indices into the B * count tokens of the batch.
+    """Converts token indices of each batch element, [B,M], to indices into the tokens of the whole batch.
 
-    Indices out of range stay out of range.
+    count: number of tokens of one batch element. Indices out of range stay out of range.
     """
     size, dtype = len(tokens), tokens.dtype
     first = (jnp.arange(size, dtype=dtype) * dtype.type(count))[:, None]

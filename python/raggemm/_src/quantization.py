@@ -205,7 +205,7 @@ def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Arr
 
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of abs(x) for float32 x. They compare exactly, but XLA compares subnormal numbers as equal."""
+    """Returns the bits of abs(x) for float32 x. The bits compare exactly. XLA compares subnormal floats as equal."""
     return _as_bits(x) & 0x7FFFFFFF
 
 

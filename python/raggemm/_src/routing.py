@@ -44,7 +44,7 @@ class Router(NamedTuple):
     renormalize: bool  # True: weights are divided by their sum
 
     def __call__(self, logits: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """Returns weights float32 and experts int32, both [T,k]. bias [E] is added to scores for the choice only."""
+        """Returns weights (float32) and experts (int32), both [T,k]. Adds bias [E] to scores for the choice only."""
         after = self.score == "softmax" and not self.pre_softmax
         scores = logits if after else SCORES[self.score](logits)
         experts = _choose_experts(

@@ -45,7 +45,7 @@ class GroupedRows(NamedTuple):
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
-        """Returns starts[group] + offsets for each row: positions in another array. Rows of no group get `end`.
+        """Returns positions of each row in another array: starts[group] + offsets. Rows of no group get `end`.
 
         starts: position of each group in the other array. offsets: one or more per row, from the start of its group.
         end: size of the other array.
