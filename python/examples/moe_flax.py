@@ -2,7 +2,8 @@
 
     pip install flax optax && python python/examples/moe_flax.py [--steps=30]
 
-Every token belongs to one of a few kinds. Each kind has a matrix, by which the layer learns to multiply its tokens.
+There are a few kinds of tokens. Each kind has a matrix. The layer learns to multiply each token by the matrix of its
+kind.
 """
 
 import argparse

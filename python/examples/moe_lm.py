@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 def read_texts() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of the training texts, and those of the held-out texts."""
+    """Returns (bytes of the training texts, bytes of the held-out texts)."""
     files = sorted(path for path in LICENCES.iterdir() if path.is_file() and not path.is_symlink())
     missing = set(HELD_OUT) - {path.name for path in files}
     if missing or len(files) == len(HELD_OUT):

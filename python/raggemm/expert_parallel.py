@@ -59,7 +59,7 @@ class Routing:
 
     expert_ids: jax.Array  # integer [t,k]
     weights: jax.Array  # float [t,k]
-    num_experts: int  # number on all devices together
+    num_experts: int  # number of experts on all devices together
 
 
 class _ExpertOrder(NamedTuple):
@@ -247,7 +247,7 @@ def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
 
 
 class _Exchange(NamedTuple):
-    """An exchange of rows with the devices of their experts, in a buffer of `capacity` rows for each device."""
+    """An exchange of rows between devices. The buffer has `capacity` rows for each device."""
 
     axis_name: str
     devices: int
@@ -288,7 +288,7 @@ def _exchange_and_run(
     received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)
     slot = jnp.arange(capacity, dtype=jnp.int32)
     expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
-    # Rows of an expert stay in the order of the source devices, which is the order of all tokens.
+    # Rows of an expert stay in the order of the source devices, and so in the order of all tokens.
     local_order = _order_by_expert(expert_of_slot, local)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     group_sizes = lax.dynamic_update_slice(jnp.zeros_like(order.group_sizes), local_order.group_sizes, (first,))

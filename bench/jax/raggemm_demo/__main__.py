@@ -4,12 +4,12 @@
 
 For each model the demo measures the expert block of a prefill layer and of a decode step. It compares raggemm, with
 separate products and in one call, with jax.lax.ragged_dot and the faster of two hand-written loops. For the prefill of
-one model it also measures gradients with respect to x and all weights. Before the measurements it checks samples of
-raggemm's products against float64, the result of every contender's block against that of raggemm's products, and
-gradients against those with jax.lax.ragged_dot. It needs two cores, 10 GiB of memory and less than a minute. --weights
-quantizes the weights. raggemm then multiplies the quantized weights, and the alternatives dequantize them. The table
-has raggemm with bfloat16 weights in place of the one call, and no gradients. --long adds Mixtral 8x7B, measures longer,
-and measures raggemm on all recorded rows.
+one model it also measures gradients with respect to x and all weights. First, it checks samples of raggemm's products
+against float64. It checks every contender's result against raggemm's products, and gradients against
+jax.lax.ragged_dot. It needs two cores, 10 GiB of memory and less than a minute. --weights quantizes the weights.
+raggemm then multiplies the quantized weights, and the alternatives dequantize them. The table then has raggemm with
+bfloat16 weights instead of the one call, and no gradients. --long adds Mixtral 8x7B, measures longer, and measures
+raggemm on all recorded rows.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 class Effort(NamedTuple):
     rounds: int  # most timed runs of a contender
-    seconds: float  # total of a contender's timed runs, after which it starts no further run
+    seconds: float  # total time after which a contender starts no further run
 
 
 SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
@@ -69,8 +69,7 @@ class Program:
 
 
 def wait_until_quiet() -> None:
-    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run, which would slow the next
-    run."""
+    """Waits until the process is idle, at most 2 s. XLA frees temporaries after a run. This would slow the next run."""
     for _ in range(100):
         before = time.process_time()
         time.sleep(0.02)
@@ -108,7 +107,7 @@ class Checks:
 
 
 def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tuple[str, float]]:
-    """Yields the name and the error of each result, as a multiple of its tolerance. share: 0.5 doubles the tolerance.
+    """Yields (name, error as a multiple of the tolerance) for each result. share: 0.5 doubles the tolerance.
 
     name: the contender. got, want: y, or a loss and its gradients with respect to x and the weights.
     """
@@ -124,7 +123,7 @@ def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tup
 def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
     """Checks and measures the expert block of a layer. Returns a row of the table.
 
-    plain: the same weights dequantized to bfloat16 if `weights` are quantized, else None.
+    plain: `weights` dequantized to bfloat16, or None if they are not quantized.
     """
     title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
@@ -216,8 +215,9 @@ def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
 
 
 def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
-    """Yields the table's rows for the layers of a model, which share their weights. If effort is LONG, also prints
-    raggemm's times on all recorded rows of reduced layers."""
+    """Yields the table's rows for the layers of a model. The layers share their weights. If effort is LONG, also prints
+    raggemm's times on all recorded rows of reduced layers.
+    """
     weights, plain = random_weights(layers[0]), None
     if format is not None:
         quantize = jax.jit(FORMATS[format].quantized)

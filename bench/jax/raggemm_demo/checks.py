@@ -75,8 +75,7 @@ def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: f
 
 
 def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
-    """Returns `count` members of the population, if there are so many: `always`, then a sample of the others with a
-    fixed seed."""
+    """Returns up to `count` members of the population: `always`, then a sample of the others with a fixed seed."""
     others = [i for i in population if i not in always]
     return [*set(always), *random.Random(5).sample(others, min(len(others), max(0, count - len(set(always)))))]
 

@@ -1,7 +1,7 @@
 """The expert block with raggemm and with the alternatives in JAX. Weights are bfloat16 or quantized.
 
-Each alternative has the fastest form that was tried. These forms were slower, with 250 rows of 128 experts on two cores
-with AVX-512:
+Each alternative has the fastest form that was tried. These forms were no faster, with 250 rows of 128 experts on two
+cores with AVX-512:
 
 - ragged_dot of operands that are cast to float32 takes the same time and twice the memory.
 - Dots of bfloat16 with bfloat16 results take twice the time, because XLA casts the operands to float32. With float32
@@ -65,7 +65,7 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
             return lax.dynamic_update_slice_in_dim(y, _dot(gated, down, dtype), first[g], 0)
 
         def active_expert(g: jax.Array, y: jax.Array) -> jax.Array:
-            # Without lax.cond, XLA would convert all experts' weights to float32 before the loop, which takes 5 times
+            # Without lax.cond, XLA would convert all experts' weights to float32 before the loop. This takes 5 times
             # the time and 100 times the memory (250 rows of 128 experts, two cores, AVX-512).
             return lax.cond(sizes[g] > 0, expert, lambda _, y: y, g, y)
 

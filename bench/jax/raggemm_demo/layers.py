@@ -73,7 +73,7 @@ def recorded_layers() -> list[Layer]:
     for text in RECORDED.read_text().split("\ncases {")[1:]:
         fields = re.findall(r'(\w+): ("[^"]*"|\[[\d,]*\]|\d+)', text)
         case = {name: json.loads(value) for name, value in fields}
-        if case["projection"] == "up":  # Skips the case "down", which has the same group sizes.
+        if case["projection"] == "up":  # Skips the case "down": it has the group sizes of "up".
             sizes = case["hidden"], case["intermediate"], tuple(case["group_sizes"])
             layers.append(Layer(case["model"], case["phase"], *sizes))
     return layers

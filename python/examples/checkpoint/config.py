@@ -80,7 +80,7 @@ def _mscale(factor: float, coefficient: float) -> float:
 
 
 def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray, float]:
-    """Returns the frequencies of the dim / 2 pairs of rotated elements, and the factor that multiplies these elements.
+    """Returns (frequencies of the dim / 2 pairs of rotated elements, factor of rotated elements).
 
     scaling: rope_scaling of config.json. Its type "yarn" is YaRN (arXiv:2309.00071).
     """

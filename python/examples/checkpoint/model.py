@@ -18,7 +18,7 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 
 def linear(x: jax.Array, layer: dict[str, Tree], dtype: Any) -> jax.Array:
-    """Rounds x [T,K] to dtype, and computes a linear layer of it, float32 [T,N]."""
+    """Rounds x [T,K] to dtype, and applies a linear layer: float32 [T,N]."""
     out = raggemm.gmm(x.astype(dtype), layer["w"], jnp.full(1, x.shape[0], jnp.int32))
     return out + layer["b"] if "b" in layer else out
 
@@ -109,8 +109,8 @@ def dense_mlp(x: jax.Array, weights: Mlp) -> jax.Array:
     return raggemm.moe_mlp(x, row_tokens, None, sizes, weights.up, weights.down, **weights.options())
 
 
-# A function that sums the weighted results of each token's experts, [T,width]. Its arguments are x [T,width], the
-# weights of the experts, the routing weights [T,k], and the experts of each token [T,k].
+# A function (x [T,width], weights of the experts, routing weights [T,k], experts [T,k]) -> [T,width]. Sums the weighted
+# results of each token's experts.
 Experts = Callable[[jax.Array, Mlp, jax.Array, jax.Array], jax.Array]
 
 

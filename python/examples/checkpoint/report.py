@@ -38,7 +38,7 @@ def bandwidth_meter() -> Callable[[], float]:
 
 
 def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[str, tuple[Callable, float]]:
-    """Returns for each part of a decoding step a function that runs it in all layers, and the bytes that it reads."""
+    """Returns the parts of a decoding step: (function that runs the part in all layers, bytes that it reads)."""
     experts = model.local_experts(config)
     attention = model.latent_attention if config.latent else model.grouped_attention
     cache = model.empty_cache(config, length, dtype)
@@ -58,7 +58,7 @@ def step_parts(config: Config, weights: Tree, dtype: Any, length: int) -> dict[s
             x += attention(config, window, layer["attention"], normed, layer_cache, positions)[0]
         return x
 
-    # `shares` has the fraction of a layer's weights that a decoding step reads, for each name of weights.
+    # `shares`: fraction of a layer's weights that a decoding step reads, by name of the weights.
     layers, shares = (
         weights["layers"],
         {"experts": active_share, "router": 1, "dense": 1, "shared": 1, "expert_bias": 1},

@@ -72,7 +72,7 @@ class Loader:
     config: Config
     dtype: Any  # dtype of float matrices
     weights: str = "as-stored"  # key of FORMATS for the matrices of experts
-    share: tuple[int, int] = (0, 1)  # (i, n): loads part i, counted from 0, of n equal parts of the experts
+    share: tuple[int, int] = (0, 1)  # (i, n): loads part i of n equal parts of the experts; i starts at 0
 
     def vector(self, name: str, *shape: int) -> jax.Array:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)

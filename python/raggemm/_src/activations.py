@@ -36,7 +36,7 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Functions of the gate, whose result is then multiplied by up, or of up if there is no gate.
+# Functions of one value: the gate, or up if there is no gate.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: x * _normal_cdf(x),
@@ -45,7 +45,7 @@ _ACTIVATIONS = {
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
 GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # functions of (gate, up)
-ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the custom calls' attribute `activation`
+ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # allowed values of the attribute `activation`
 
 
 def apply_activation(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:

@@ -33,16 +33,16 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """Returns [P,R,extent]: the group of each row or column, or G for a row or column after the last group."""
+    """Returns the group of each row or column, [P,R,extent]. G means after the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """Returns the axis of lhs or rhs that groups divide, and the group of each index along this axis.
+    """Returns (ragged axis of lhs or rhs, group of each index along this axis), or None if no axis is ragged.
 
-    Group 0 is the first processed group. Groups before it are negative. Returns None if groups divide no axis.
+    Group 0 is the first processed group. Earlier groups are negative.
     """
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
@@ -54,9 +54,9 @@ def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array
 
 
 def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -> jax.Array:
-    """Returns the scales or zero points of lhs or rhs in a shape that broadcasts against this operand.
+    """Returns scales or zero points in a shape that broadcasts against their operand, lhs or rhs.
 
-    If there is one value per group, rows or columns of no processed group get 0.
+    With one value per group, rows or columns of no processed group get 0.
     """
     if values.ndim == 4:
         shape = getattr(args, side).shape
@@ -96,7 +96,7 @@ def _compute_dtype(call: Call, args: Arguments):
 
 
 def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
-    """Returns rows * cols, or -1, which the library rejects, if a size is negative or the product overflows."""
+    """Returns rows * cols. A negative size or an overflow gives -1, which the library rejects."""
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
@@ -105,9 +105,9 @@ def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
     """Returns the value of each element's group, in a shape that broadcasts against out.
 
-    values: [P,1|R,G,w], where w is 1 or the number of columns of out. Elements of out in no processed group get zero.
-    If groups divide out, a grouped GEMM multiplies a column of ones by the values. The transpose of this GEMM sums in a
-    fixed order.
+    values: [P,1|R,G,w]. w is 1 or the number of columns of out. Elements of no processed group get zero. If groups
+    divide out, a grouped GEMM multiplies a column of ones by the values. The transpose of this GEMM sums in a fixed
+    order.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -122,7 +122,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Index of the dims array that error messages of this product name.
+    # Error messages about this product name this dims array.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
@@ -138,16 +138,16 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
-    """Multiplies each element of x, which has the shape of out, by the value of the element's group.
+    """Multiplies each element of x by the value of its group.
 
-    values: [P,1|R,G]. Elements of no processed group become zero. The result has the type of sums.
+    x: shape of out. values: [P,1|R,G]. Elements of no processed group become zero. The result has the type of sums.
     """
     dtype = _compute_dtype(call, args)
     return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
 
 
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
-    """Returns 1 for elements of out in processed groups and 0 for others, in a shape that broadcasts against out.
+    """Masks elements of out: 1 in processed groups, else 0. The shape of the mask broadcasts against out.
 
     With on_error="nan", wrong group sizes make the result NaN, except for ragged K.
     """
@@ -189,10 +189,10 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 
 
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies the activation to the float32 `result` of a product. Gives the bits of one call that computes both.
+    """Applies the activation to the float32 `result` of a product, with the bits of a fused call.
 
-    Binds a product with K = 0, which has `result` as c, or as the gate if `gate` is None. So a derivative computes the
-    product only once.
+    Binds a product with K = 0. `result` is c, or the gate if `gate` is None. So a derivative computes the product only
+    once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
@@ -261,12 +261,12 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """Returns the Call that computes the cotangent of lhs or rhs, and True if ct out is the lhs of this Call.
+    """Returns (Call that computes the cotangent of lhs or rhs, True if ct out is the lhs of this Call).
 
-    The second value is False if ct out is the rhs. aval: shape and dtype of the cotangent.
+    aval: shape and dtype of the cotangent.
     """
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # The cotangent is stored transposed if the operand is.
+    # If the operand is stored transposed, so is the cotangent.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -285,7 +285,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
     """Checks row_index. Returns error terms [P,R,M,1]: 0, or NaN if an index is wrong and on_error is "nan".
 
-    The forward product also checks row_index, but XLA drops it from gradients that do not need its result.
+    The forward product checks row_index, too, but XLA may drop this product from a gradient.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
@@ -294,10 +294,10 @@ def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> j
 
 
 def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
-    """Returns [P,R,count,K]: for each index below `count` the weighted sum of the rows with this index.
+    """Sums the weighted rows of each index: [P,R,count,K].
 
-    rows: [P,R,M,K]. index: [P,R,M]. Rows with index `count` are ignored. weights: [P,R,M,1]. The sums are a ragged-K
-    product, up to seven times as fast as XLA's scatter-add.
+    rows: [P,R,M,K]. index: [P,R,M], `count` for ignored rows. weights: [P,R,M,1]. The sums are a ragged-K product. It
+    is up to seven times as fast as XLA's scatter-add.
     """
     p, r, m, k = rows.shape
     index = index.reshape(p * r, m)
@@ -310,7 +310,7 @@ def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, co
 
 
 def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs of a call with row_index.
+    """Returns the cotangent of lhs or rhs if the call has row_index.
 
     The cotangent of a row of lhs is a sum over all rows of out that were computed from this row.
     """
@@ -320,8 +320,7 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # Replaces each index out of range by `tokens`, which selects no row. The custom call does not check the indices of
-    # rows in no processed group.
+    # An index out of range becomes `tokens`, which selects no row. Rows of no processed group may have such indices.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
@@ -355,7 +354,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
                 values = broadcast_scale(call, args, operand.side, values)
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
-        ct = ct.astype(kept.dtype)  # exact: from float32 or narrower to float32
+        ct = ct.astype(kept.dtype)  # exact: widens to float32
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
@@ -409,7 +408,8 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
     """Returns True if prim is a grouped GEMM.
 
-    As the policy of jax.checkpoint, it saves only the results of grouped GEMMs. jax.checkpoint_policies.dots_saveable
-    does not save them. jax.checkpoint_policies.save_from_both_policies combines the two policies.
+    Pass this function as the policy of jax.checkpoint to save only the results of grouped GEMMs.
+    jax.checkpoint_policies.dots_saveable does not save these results. jax.checkpoint_policies.save_from_both_policies
+    combines the two policies.
     """
     return prim is grouped_gemm_p

@@ -1,4 +1,4 @@
-"""The functions gmm and tgmm, which follow megablox, and ragged_dot, which follows jax.lax."""
+"""gmm and tgmm with the signatures of megablox, and ragged_dot with that of jax.lax."""
 
 import functools
 import inspect
@@ -36,13 +36,13 @@ def jit_eager_calls(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Returns a decorator that runs eager calls of a function through jax.jit.
 
-    So arguments are checked only once for each signature. A call is eager if each argument named in `arrays` is None or
-    an untraced JAX array, and all other arguments are hashable, because they are static in jit.
+    So arguments are checked only once for each signature. A call is eager if each argument in `arrays` is None or an
+    untraced JAX array. All other arguments are static in jit, so they must be hashable, too.
 
     Args:
       arrays: names of the parameters that are arrays.
-      without_effect: names of parameters that have no effect. They are not passed to jit, which would compile again for
-        a new `tiling`.
+      without_effect: names of parameters without effect. jit does not get them. Otherwise it would compile again for a
+        new `tiling`.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -73,8 +73,8 @@ def straight_through(
 ) -> jax.Array:
     """Computes product(*operands, sizes), with straight-through derivatives of quantized operands.
 
-    product: a function that is linear in each operand. values: for each operand the array from which it was quantized,
-    or None. This array gets the derivative with respect to the quantized operand.
+    product: a function that is linear in each operand. values: for each operand, the array before quantization, or
+    None. This array gets the derivative of the quantized operand.
     """
 
     @jax.custom_jvp
@@ -122,7 +122,7 @@ def gmm(
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
-    Rows of the result in no processed group are those of existing_out if it is given, else zero. The gradient of
+    Rows of the result in no processed group come from existing_out, or are zero without it. The gradient of
     existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
 
     Args:

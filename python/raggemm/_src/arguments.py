@@ -1,4 +1,4 @@
-"""Checks of the arguments of a product except lhs and rhs: sizes, offsets, result, precision and epilogue."""
+"""Checks all arguments of a product except lhs and rhs."""
 
 import math
 from typing import Any, NamedTuple
@@ -85,7 +85,7 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 
 
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
-    """Returns the scale and zero point of lhs or rhs, if given, by their names in the custom call, such as "rhs_scale".
+    """Returns the given scale and zero point of lhs or rhs, by operand name, such as "rhs_scale".
 
     OptionalOperand describes the canonical shape of values per block.
     """
@@ -181,7 +181,7 @@ def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute
 
 
 def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
-    """Returns the arguments c and beta of grouped_gemm with the effect of megablox's existing_out, or {} if c is None.
+    """Converts megablox's existing_out to the arguments c and beta of grouped_gemm, or to {} if c is None.
 
     beta: 0 if products overwrite c in processed groups, 1 if they are added to c.
     """

@@ -20,9 +20,10 @@ from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_rag
 
 
 def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
-    """Merges the batch axis of x, of extent `size`, with the axis `into`, which is counted without the batch axis.
+    """Merges the batch axis of x with another axis.
 
-    axis: the batch axis, or None to repeat x `size` times. extent: extent to which the axis `into` is broadcast first.
+    axis: the batch axis, or None to repeat x. size: the batch size. into: the other axis, not counting the batch axis.
+    extent: extent to which the other axis is broadcast first.
     """
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]

@@ -1,8 +1,8 @@
 """The static parameters of the primitive grouped_gemm: the product of one custom call, and how operands are stored.
 
-The product is out_g = op(lhs_g) x op(rhs_g) for each group g; op transposes a matrix or leaves it. One array of a
-canonical shape holds an operand's matrices of all groups. The first axis of the array counts P independent problems (a
-batch), and the second R replicas or G groups. "first" and "last" mean the two axes of a matrix:
+The product is out_g = op(lhs_g) x op(rhs_g) for each group g. op transposes a matrix or does nothing. Each operand is
+one array of a canonical shape. Axis 0 counts P independent problems (a batch). Axis 1 counts R replicas or G groups.
+"first" and "last" are the axes of a matrix:
 
     first ragged   [P,R,rows,x]    groups are slices of the rows: group g has dims[g] rows
     last ragged    [P,R,x,cols]    groups are slices of the columns; with layout PACKED consecutive dense blocks
@@ -43,13 +43,13 @@ class OperandRole(enum.Enum):
 class OptionalOperand(NamedTuple):
     """An optional operand of a call, such as c or the scale of rhs.
 
-    A scale or zero point has one value per group, [P,1|R,G], or one value per block of its matrices, [P,s,rows of
-    blocks,columns of blocks]. s is 1, or the second extent of the matrices' array: R or G.
+    A scale or zero point has one value per group, [P,1|R,G], or one per block, [P,s,rows of blocks,columns of blocks].
+    s is 1, or the second extent of the operand: R or G.
     """
 
     name: str
     role: OperandRole
-    axes: tuple[str, ...] = ()  # Names of axes (sharding.py); () means those of out. "replica" has extent 1 or R.
+    axes: tuple[str, ...] = ()  # Axis names, see sharding.py. Empty: the axes of out. Axis "replica" has extent 1 or R.
 
     @property
     def is_per_group(self) -> bool:
@@ -76,7 +76,7 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Returns the OptionalOperand of a row of the library's table of operands.
+    """Converts a row of the library's table of operands.
 
     `axes` is empty for scales and zero points.
     """
@@ -103,12 +103,12 @@ class Mode(enum.Enum):
 class Storage(NamedTuple):
     """The storage of lhs, rhs or out in an array of canonical shape. See the docstring of this module."""
 
-    first: int | None = None  # index in Arguments.dims of the group sizes along the first axis; None: not ragged
-    last: int | None = None  # the same for the last axis
+    first: int | None = None  # index in Arguments.dims of the sizes along the first axis; None: not ragged
+    last: int | None = None  # index in Arguments.dims of the sizes along the last axis; None: not ragged
     trans: bool = False  # True: the product uses the transpose of each group's matrix
     layout: str = STRIDED  # STRIDED or PACKED along a ragged last axis, or COLUMN_BLOCKS
     shared: bool = False  # True: one matrix for all groups
-    columns: int = 0  # N, for COLUMN_BLOCKS
+    columns: int = 0  # number of columns, for COLUMN_BLOCKS only
 
     @property
     def per_group(self) -> bool:
@@ -128,7 +128,7 @@ class Call:
     dtype: np.dtype
     precision: str = ""  # attribute of the custom call; "": default arithmetic
     activation: str = ""  # attribute of the custom call; "": none
-    out_extent: int | None = None  # number of groups in out for ragged K, length of out for all ragged, else None
+    out_extent: int | None = None  # ragged K: number of groups in out; all ragged: length of out
     overwrites_c: bool = False  # True if beta is the constant 0
     # Argument names for the custom call's error messages.
     dims_names: tuple[str, ...] = ()  # names of the dims arrays; (): default names
@@ -164,8 +164,7 @@ class Call:
     def names_attribute(self) -> str:
         """Returns the custom call's attribute `names`, such as "lhs_first=group_sizes,out_first=group_sizes".
 
-        It has an entry for each operand that errors name differently than the custom call does, but for lhs only with
-        row_index.
+        The attribute renames operands in error messages. It renames lhs only with row_index.
         """
         names = {slot: self.dims_names[index] for slot, index in self.ragged_slots.items()} if self.dims_names else {}
         optional = {"c": self.c_name, "row_index": self.row_index_name}

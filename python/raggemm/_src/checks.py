@@ -24,7 +24,7 @@ def check_integer(name: str, x: Any) -> int:
 
 
 def check_count(name: str, x: Any, least: int) -> int:
-    """Returns x as an int. Rejects numbers below `least` and above the maximum of int32."""
+    """Returns x as an int. Rejects numbers outside of [least, 2^31 - 1]."""
     n, most = check_integer(name, x), np.iinfo(np.int32).max
     if not least <= n <= most:
         raise ValueError(f"{name} is {n}, must be at {f'least {least}' if n < least else f'most {most}'}")
@@ -134,7 +134,7 @@ class QuantParams(NamedTuple):
 def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
     """Returns the elements and the QuantParams of x, or x and None if x is an array.
 
-    Quantized elements and float8_e8m0fnu scales, which have no zero and no sign, get no derivative.
+    Quantized elements get no derivative. Neither do float8_e8m0fnu scales: this type has no zero and no sign.
     """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
@@ -150,9 +150,9 @@ def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
 def split_weights(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
 ) -> tuple[jax.Array, QuantParams | None, int | None]:
-    """Returns the elements of x, QuantParams or None, and the number of columns N of PackedWeights or None.
+    """Splits weights like split_quantized. Also returns the number of columns N for PackedWeights, else None.
 
-    The elements of PackedWeights are [G,T,K,B]. For any other x, the first two values are those of split_quantized.
+    The elements of PackedWeights are [G,T,K,B].
     """
     if not isinstance(x, PackedWeights):
         return *split_quantized(name, x, allowed), None
@@ -226,7 +226,7 @@ def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
 
 
 def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
-    """Returns preferred_element_type, or `default` if it is None, as a dtype that JAX supports.
+    """Returns `preferred`, or `default` without it, as a dtype that JAX supports.
 
     Without jax_enable_x64, float64 becomes float32. This causes a warning, unless `preferred` is None or `float`.
     """

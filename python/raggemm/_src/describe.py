@@ -44,8 +44,7 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
 
     With a function, describe calls function(*args, **kwargs) once, waits for the results, and prints the plan of each
     raggemm call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles.
-    moe_mlp computes its rows piece by piece, and has plans for the products of the first piece. Its gradient call has
-    no plan.
+    moe_mlp computes its rows in pieces. It has plans for the products of the first piece, and none for its gradient.
     """
     if function is None:
         facts = list(_facts())

@@ -19,16 +19,15 @@ from raggemm._src.call import Arguments, Call, Storage
 from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
-# The axes of the caller's array of lhs or rhs, as four lists: axes that merge to problems, to replicas or groups, to
-# rows, and to columns.
+# Axes of the caller's lhs or rhs in four lists. They merge to problems, to replicas or groups, to rows and to columns.
 MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
     """Converts per-block scales or zero points to the canonical shape of OptionalOperand in call.py.
 
-    The custom call requires blocks of one size along each canonical axis. So `values` are repeated to one value per
-    index along these axes of data:
+    The custom call requires blocks of one size along each canonical axis. So `values` get one value per index along
+    these axes of data:
 
     - axes that merge to problems, or to the replicas of an operand that groups divide
     - axes that merge to groups, if one of them has several blocks
@@ -69,8 +68,8 @@ def canonicalize_quant_params(
 ) -> dict[str, jax.Array]:
     """Returns the scale and zero point of lhs or rhs, by operand name, in canonical shape.
 
-    side: "lhs" or "rhs". quant_params: those of both sides, in the caller's shapes. x: the elements, in the caller's
-    shape. parts, ragged: see _canonicalize_blocks.
+    side: "lhs" or "rhs". quant_params: scales and zero points of lhs and rhs, in the caller's shapes. x: the caller's
+    elements. parts, ragged: see _canonicalize_blocks.
     """
     canonical = {}
     for name, values in quant_params.items():
@@ -102,7 +101,7 @@ def widen_sizes(group_sizes: Any) -> Any:
 
 
 def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
-    """Converts integers narrower than a byte to int8 or uint8 if the result is int32, as the custom call requires."""
+    """Widens integers narrower than a byte to int8 or uint8. The custom call requires this for int32 results."""
     return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
@@ -111,9 +110,9 @@ def _is_identity(axes: Sequence[int]) -> bool:
 
 
 def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
-    """Returns x with axes [lead..., rows..., cols...] and False, or with axes [lead..., cols..., rows...] and True.
+    """Transposes x to [lead..., rows..., cols...]. Returns the result and False.
 
-    Transposes x to the first order, unless the axes of x already have the second order.
+    If the axes of x already have the order [lead..., cols..., rows...], returns x unchanged and True.
     """
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
@@ -133,8 +132,8 @@ class Result(NamedTuple):
 class _Axes:
     """The axes of lhs and rhs by role.
 
-    `left` and `right` are the contracted axes of lhs and rhs. They have the order of rhs, so that weights are not
-    transposed. If the ragged axis is contracted, they have the order of the dimension numbers instead.
+    `left` and `right` are the contracted axes of lhs and of rhs. Their order is that of rhs, so that weights are not
+    transposed. If the ragged axis is contracted, the dimension numbers give the order.
     """
 
     def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
@@ -155,25 +154,26 @@ class _Axes:
 
 
 def _arrange_ragged(x, lead, free, ragged, trans_if_first):
-    """Returns x with axes [lead, ragged, free] or [lead, free, ragged], and the Storage for this order.
+    """Transposes x like _arrange, to [lead, ragged, free] or [lead, free, ragged]. Also returns the Storage.
 
-    Transposes x like _arrange. ragged: the axis of x that groups divide. trans_if_first: Storage.trans for the first
-    order, `not trans_if_first` for the second order.
+    ragged: the axis of x that groups divide. trans_if_first: Storage.trans for [lead, ragged, free]. The other order
+    gets the opposite.
     """
     matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
 def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the axes that merge to rows, and those that merge to columns, of an operand from _arrange_ragged."""
+    """Returns (axes that merge to rows, axes that merge to columns) for a result of _arrange_ragged."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
 def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
-    """Converts group_sizes [G], or [batch..., outer..., G] as in jax.lax, to a dims array [P,R,G].
+    """Converts group_sizes to a dims array [P,R,G].
 
-    Outer axes are the free axes of lhs before the ragged axis. Along free axes after the ragged axis, the sizes are
-    repeated. If the ragged axis is contracted, contracted axes take the place of free axes.
+    group_sizes: [G], or [batch..., outer..., G] as in jax.lax. The outer axes are the free axes of lhs before the
+    ragged axis. Sizes are repeated along free axes after the ragged axis. If the ragged axis is contracted, all of this
+    holds for contracted axes instead of free axes.
     """
     side = axes.ragged_side
     position = side.index(axes.ragged)

@@ -18,7 +18,7 @@ def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# Dicts from the dtypes of matrices (FLOATS) and of quantized elements (QUANTIZED) to the dtypes of their sums.
+# Dtypes of matrices (FLOATS) and of quantized elements (QUANTIZED), each with the dtype of its sums.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
@@ -53,8 +53,7 @@ def format_dtypes(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
 
 
 def compute_dtype(*dtypes: Any) -> np.dtype:
-    """Returns the type of sums and epilogue: int32 if one of the dtypes is int32, else float64 if one is, else
-    float32."""
+    """Returns the type of sums and epilogue: int32 if given, else float64 if given, else float32."""
     given = [np.dtype(x) for x in dtypes]
     return next((wanted for wanted in (_S32, _F64) if wanted in given), _F32)
 

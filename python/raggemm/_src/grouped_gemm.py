@@ -190,13 +190,13 @@ def grouped_gemm(
 
     Args:
       lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix, or both of int8 or uint8
-        with a preferred_element_type of int32. For ragged M, ragged K and uniform, either may be a QuantizedTensor; out
-        is then of floats, and a scale or zero_point [G] has one value per processed group. The rhs of ragged M may be
+        with a preferred_element_type of int32. For ragged M, ragged K and uniform, either may be a QuantizedTensor. out
+        is then of floats. A scale or zero_point [G] has one value per processed group. The rhs of ragged M may be
         PackedWeights.
-      contracting_dims: (lhs_axes, rhs_axes), the contracted axes of the operands' data, with the group axis counted.
-        The axes of each operand are its first or last ones after the group axis, adjacent and in order. For all ragged,
-        0 and 1 are the axes of each group's matrix. An lhs of ragged N with one free axis is shared by all groups. With
-        more free axes, its axis 0 is the group axis.
+      contracting_dims: (lhs_axes, rhs_axes), the contracted axes of the operands' data. The group axis counts as an
+        axis. Contracted axes are the first or the last axes after the group axis, adjacent and in order. For all
+        ragged, 0 and 1 are the axes of each group's matrix. For ragged N, all groups share an lhs with one free axis.
+        If lhs has more free axes, axis 0 is the group axis.
       c: same shape and dtype as out. beta * c is added to elements of processed groups. Other elements of out are those
         of c, or 0 without c.
       bias: [G,N], float16, bfloat16, float32 or float64, one row per processed group. Not for ragged N and all ragged.
@@ -220,12 +220,12 @@ def grouped_gemm(
         c. out is computed in float32 and rounded once. Elements of no processed group are not activated. TypeError if
         sums are in float64 or int32.
       gate: shape of out, float32, bfloat16 or float16. Requires an activation.
-      row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of the product
-        uses row row_index[m] of lhs, which may have any number of rows; first_dims count the M rows of out. An index
-        out of range is an error at run time. Indices of rows in no processed group are ignored.
+      row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of out uses row
+        row_index[m] of lhs. lhs may have any number of rows. first_dims count the M rows of out. An index out of range
+        is an error at run time. Indices of rows in no processed group are ignored.
 
     Returns:
-      out: its axes are the group axis if there is one, then the free axes of lhs, then those of rhs.
+      out, with the group axis if there is one, then the free axes of lhs, then the free axes of rhs.
 
     The gradient of c is beta times the cotangent of out in processed groups, and the cotangent of out elsewhere.
     """

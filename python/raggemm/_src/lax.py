@@ -20,9 +20,9 @@ def _split_operand(name: str, x: Any) -> tuple[jax.Array, checks.QuantParams | N
 
 
 def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
-    """Returns the shape and dtype with which jax.lax's rule for result dtypes sees the operand x.
+    """Returns the shape and dtype of x for jax.lax's rule for result dtypes.
 
-    A quantized x counts as the dtype of the other operand, `partner`, if that is a float, else as float32.
+    A quantized x has the dtype of the other operand, `partner`, if that is a float, else float32.
     """
     dtype = x.dtype if quant_params is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
     return jax.ShapeDtypeStruct(x.shape, dtype)
@@ -122,8 +122,8 @@ def ragged_dot_general(
       group_sizes: any integer type except uint64, [g], or [b...,x...,g] with the dimensions x... of jax.lax.
       ragged_dot_dimension_numbers: as in jax.lax, in any order.
       precision: as in raggemm.compat.lax. None means jax_default_matmul_precision.
-      preferred_element_type: dtype of the result. The default is that of jax.lax.dot_general, where a QuantizedTensor
-        counts as the dtype of the other operand, or as float32 if that is no float.
+      preferred_element_type: dtype of the result. The default is that of jax.lax.dot_general. A QuantizedTensor counts
+        as the dtype of the other operand if that is a float, else as float32.
       group_offset: integer, () or (1,): index of the first group to compute, for forms 1 and 2. In form 1 rhs has the
         groups from this index on. Form 2 computes all groups, so only 0 is in range.
       out_sharding: sharding of the result, on a mesh with explicit axes.

@@ -1,4 +1,4 @@
-"""Conversions of weights, to and from PackedWeights and from layouts of checkpoints.
+"""Converts weights to and from PackedWeights, and from layouts of checkpoints.
 
 Except in mxfp4_from_blocks, matrices [N,K] or [K,N] of a checkpoint may have leading axes.
 """
@@ -17,10 +17,9 @@ from raggemm._src.dtypes import FLOATS, SCALES
 from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
-# Widths of the blocks of PackedWeights, in columns. For N columns, prepack chooses the widest block that adds at most
-# _PADDING * N columns of zeros. If each block adds more, it chooses the smallest: _LEAST_WIDTH for floats,
-# _LEAST_QUANTIZED_WIDTH for quantized elements. The widest is 256, because a streaming GEMV reads up to 256 columns of
-# floats, or 128 of quantized elements, at a time.
+# Columns of a block of PackedWeights. prepack chooses the widest block that adds at most _PADDING * N columns of zeros.
+# If there is none, prepack chooses the smallest: _LEAST_WIDTH for floats, _LEAST_QUANTIZED_WIDTH for quantized
+# elements. A streaming GEMV reads at most 256 columns of floats at a time, or 128 columns of quantized elements.
 _WIDTHS, _LEAST_WIDTH, _LEAST_QUANTIZED_WIDTH = (256, 128, 64), 64, 128
 _PADDING = 1 / 16
 

@@ -91,9 +91,9 @@ def call_name(target: str) -> str:
 
 @functools.cache
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
-    """Returns (constant, per_group): a grouped_gemm call needs constant + per_group * P*R*G int64 of workspace.
+    """Returns (constant, per_group). A grouped_gemm call needs a workspace of constant + per_group * P*R*G int64.
 
-    dims_arrays: number of the call's arrays of group sizes, at most six.
+    dims_arrays: number of dims arrays, at most six.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))

@@ -22,7 +22,7 @@ from raggemm._src.primitive import grouped_gemm_p
 
 
 def _register(primitive: Primitive, make_function: Callable[..., Callable[..., Any]]) -> None:
-    """Registers the lowering of a primitive to the function that `make_function(ctx, call)` returns."""
+    """Makes a primitive lower to the function that `make_function(ctx, call)` returns."""
 
     def rule(ctx, *operands, call):
         if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
@@ -34,7 +34,7 @@ def _register(primitive: Primitive, make_function: Callable[..., Callable[..., A
 
 
 def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
-    """Reshapes scales or zero points of blocks from their canonical shape to that of the custom call."""
+    """Reshapes per-block scales or zero points from canonical shape to the shape of the custom call."""
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
@@ -109,9 +109,8 @@ def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     def named(*operands):
         return partitioned(*operands)
 
-    # The lowered program identifies `partitioned` only by its address, which may be the same for another call in a
-    # later process. A function name with a hash of the call and the options keeps JAX's persistent compilation cache
-    # from returning the program of the other call.
+    # The lowered program contains only the address of `partitioned`. In a later process, another call may have the same
+    # address. The hash in the function name keeps JAX's persistent compilation cache from mixing up such calls.
     key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
     named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return jax.jit(named)
@@ -123,7 +122,7 @@ def _mlp_custom_call(
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: value for name, value in attributes.items() if value}
-    # A call without tokens must report rows that name a token. A side effect keeps XLA from dropping it.
+    # Without tokens, a row that names a token is an error. A side effect keeps XLA from dropping the call.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(library.call_name(target)):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]

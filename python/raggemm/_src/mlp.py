@@ -167,9 +167,9 @@ def moe_mlp(
         out[t] = sum of row_weights[r] * d[r] over the rows r of token t
 
     up, gate and d are float32. a is computed in float32 and rounded once, to the type of w_down, or of x if w_down is
-    quantized. The sum over a token's rows, in ascending order of r unless row_slots is given, is one float32 fma chain
-    from +0, rounded once to out's type. Forward-mode derivatives and raggemm.combine begin a new chain after 256 rows,
-    so the last bits of their sums may differ.
+    quantized. A token's rows are summed in ascending order of r, unless row_slots is given. The sum is one float32 fma
+    chain from +0, rounded once to out's type. Forward-mode derivatives and raggemm.combine begin a new chain after 256
+    rows, so the last bits of their sums may differ.
 
     A token may have any number of rows. Without rows its result is +0. Rows of no processed group, such as rows behind
     the sum of the sizes, are ignored, and their tokens are not checked.
@@ -190,7 +190,7 @@ def moe_mlp(
         with a gate, "swiglu_oai" of gpt-oss: gate * sigmoid(1.702 * gate) * (up + 1), with gate clamped to at most 7
         and up to [-7,7].
       merged: w_up [G,H,2I] and b_up [G,2I] hold gate and up, and w_gate and b_gate are None. "halves": the gate's
-        columns come first. "interleaved": they are the even ones.
+        columns come first. "interleaved": the gate has the even columns.
       group_offset: integer, () or (1,): index in group_sizes of the weights' first group. Required if the weights have
         fewer groups than group_sizes (else ValueError).
       preferred_element_type: dtype of the result. The default is that of x.
@@ -209,15 +209,16 @@ def moe_mlp(
     docs/concepts/memory.md.
 
     Derivatives: every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
-    that are not float8_e8m0fnu. A gradient is one call, too. It rounds the cotangents of rows to the type of the
-    weights that they multiply, or to that of x if these weights are quantized. All sums are in float32, with a token's
-    rows in ascending order; include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of
-    scales run as grouped GEMMs.
+    that are not float8_e8m0fnu. A gradient is one call, too. Cotangents of rows are rounded to the type of the weights
+    that they multiply, or to the type of x if these weights are quantized. All sums are in float32, with a token's rows
+    in ascending order; include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of scales
+    run as grouped GEMMs.
 
-    vmap: the batch and its gradient are one call each, with the same bits, if extents are static and either no weight
-    or every matrix is batched. If every matrix is batched, biases, scales and zero points may be batched or not. Other
-    batches run as grouped GEMMs, and so do gradients of shared weights for each batch element. An error in one element
-    fails the whole call. Indices in the error message count rows of the call. With on_error="nan" all results are NaN.
+    vmap: the batch and its gradient are one call each, with the same bits. This requires static extents, and that
+    either no weight or every matrix is batched. If every matrix is batched, biases, scales and zero points may be
+    batched or not. Other batches run as grouped GEMMs, and so do gradients of shared weights for each batch element. An
+    error in one element fails the whole call. Indices in the error message count rows of the call. With on_error="nan"
+    all results are NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"

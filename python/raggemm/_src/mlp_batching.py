@@ -7,7 +7,7 @@ The call has the tokens and rows of all batch elements, in these groups:
 
 Rows of a group and of a token keep their order, so results have the same bits.
 
-Grouped GEMMs compute the batch instead of one call in these cases:
+In these cases, grouped GEMMs compute the batch instead:
 
 - A weight, scale or bias is batched, but not every matrix. One call would need B copies of the other matrices.
 - Each batch element gets its own gradient of shared weights.
@@ -39,12 +39,12 @@ _NON_WEIGHTS = ("x", *_ROW_ARGS, *_SIZE_ARGS)
 
 
 def _move_batch_first(x: jax.Array, axis: int | None, size: int) -> jax.Array:
-    """Returns x as [B,...]. axis: the batch axis, or None to repeat x B = `size` times."""
+    """Returns x as [B,...]. axis: the batch axis, or None to repeat x. size: B."""
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
 def _stack_groups(x: jax.Array, count: int) -> jax.Array:
-    """Reshapes weights [B,G,...] to [B*G,...]. Repeats scales [B,1,...] for all groups first. count: G."""
+    """Reshapes weights [B,G,...] to [B*G,...]. First repeats scales [B,1,...] for all groups. count: G."""
     return lax.collapse(jnp.broadcast_to(x, (len(x), count, *x.shape[2:])), 0, 2)
 
 
@@ -54,9 +54,9 @@ def _saturating_add(x: jax.Array, number: int) -> jax.Array:
 
 
 def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
-    """Converts the token indices of each batch element, [B,M], to indices into the B * count tokens of the batch.
+    """Converts token indices of each batch element, [B,M], to indices into the tokens of the whole batch.
 
-    Indices out of range stay out of range.
+    count: number of tokens of one batch element. Indices out of range stay out of range.
     """
     size, dtype = len(tokens), tokens.dtype
     first = (jnp.arange(size, dtype=dtype) * dtype.type(count))[:, None]
@@ -86,9 +86,9 @@ class _MergedBatch:
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
         """Returns (True if any group size is wrong, sizes [B,all groups] with which the merged call reports the error).
 
-        The sizes are 0 for all batch elements except the first one with a wrong size, because other sizes could hide
-        the error. The first size of this element, unless negative, is increased by the number of rows of all other
-        elements, because the merged call also has these rows.
+        Only the first batch element with a wrong size keeps its sizes. All other sizes are 0, because they could hide
+        the error. The first size of this element, unless negative, grows by the rows of all other elements: the merged
+        call also has these rows.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -101,8 +101,8 @@ class _MergedBatch:
     def group_arguments(self) -> Args:
         """Returns the arguments of the merged call: group_sizes and, if the batch has offsets, group_offset.
 
-        With offsets, group_sizes begins with the sizes of the processed groups, and the rest is 0. If a size or offset
-        is wrong, the arguments make the call report the error.
+        With offsets, group_sizes begins with the sizes of the processed groups. The rest is 0. If a size or offset is
+        wrong, the call reports the error.
         """
         is_wrong, shown = self._find_wrong_sizes()
         all_sizes = self._merge(jnp.where(is_wrong, shown, self.sizes))
@@ -120,10 +120,11 @@ class _MergedBatch:
 
     @functools.cached_property
     def _order(self) -> tuple[jax.Array, jax.Array]:
-        """Returns two int32 arrays [B*M], for rows in the order of the batch ([B,M], flattened) and of the merged call.
+        """Returns two int32 arrays [B*M] that map rows between the batch and the merged call.
 
-        The first array has for each row of the merged call its index in the batch. The second array is the inverse. For
-        rows of no processed group, the first array has any index, and the second array B*M-1, a row in no group.
+        The first array has, for each row of the merged call, its index in the batch, flattened from [B,M]. The second
+        array is the inverse. For rows of no processed group, the first array has any index. The second array has B*M-1,
+        a row in no group.
         """
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
@@ -142,7 +143,7 @@ class _MergedBatch:
     def split_batch(self, x: jax.Array, is_rows: bool = False) -> jax.Array:
         """Splits a result [B*n,...] of the merged call to [B,n,...].
 
-        is_rows: True for a result with an entry for each of the B*M rows, which are put in the order of the batch.
+        is_rows: True for a result with one entry per row. The entries are put in the order of the batch.
         """
         x = x.at[self._order[1]].get(mode="clip") if is_rows else x
         return x.reshape(len(self.sizes), x.shape[0] // len(self.sizes), *x.shape[1:])

@@ -16,8 +16,8 @@ from raggemm._src.call import to_column_blocks
 from raggemm._src.mlp_reference import MlpCall, compute_cotangents
 from raggemm._src.primitive import register_jitted_impl
 
-# The primitive of the whole MLP. Operands: the arguments of moe_mlp. Results: its value and, if a gradient keeps them,
-# the first products (up and gate).
+# The primitive of the whole MLP. Operands: the arguments of moe_mlp. Results: the value of the MLP and, if a gradient
+# keeps them, the first products (up and gate).
 mlp_p = Primitive("moe_mlp")
 # The tangent of the MLP. Operands: the arguments, the kept first products, and a tangent for each argument number in
 # TangentCall.argnums. The primitive is linear in these tangents. Result: the tangent of the value.

@@ -125,7 +125,7 @@ def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
 def multiply_weight(
     args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True
 ) -> jax.Array:
-    """Returns float32 [M,columns]: each row times the matrix of the row's group, plus the group's bias if given.
+    """Multiplies each row by the matrix of its group, and adds the bias if given: float32 [M,columns].
 
     weight: suffix of the names of matrix and bias, such as "up" for w_up and b_up.
     """
@@ -222,7 +222,7 @@ def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
 
 
 def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    """Returns the cotangent of the product with w_up: `up`, merged with `gate` if w_up contains the gate."""
+    """Returns the cotangent of the product with w_up: `up`, or `gate` and `up` merged if w_up contains both."""
     if gate is None:
         return up
     if call.merged == "HALVES":

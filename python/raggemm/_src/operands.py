@@ -17,7 +17,7 @@ from raggemm._src.tensors import GroupedTensor
 
 
 class ArgNames(NamedTuple):
-    """A front end's names for the arguments of grouped_gemm, for error messages."""
+    """Names of grouped_gemm's arguments in the error messages of a front end."""
 
     lhs: str = "lhs"
     rhs: str = "rhs"
@@ -65,14 +65,14 @@ class Operand:
 
     name: str
     data: jax.Array
-    axes: tuple[int, ...]  # contracted axes of `shape`, or of a matrix if both its axes are ragged; adjacent and sorted
+    axes: tuple[int, ...]  # contracted axes of `shape`, adjacent and sorted. All ragged: axis of one group's matrix.
     first_dims: jax.Array | None = None
     last_dims: jax.Array | None = None
     sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: names such as lhs.first_dims
     layout: str = STRIDED
     has_group_axis: bool = False
     quant_params: checks.QuantParams | None = None
-    columns: int | None = None  # number of columns of PackedWeights, whose data is [G,T,K,B]
+    columns: int | None = None  # number of columns of PackedWeights. Their data is [G,T,K,B].
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
@@ -97,7 +97,7 @@ class Operand:
         return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
     def check_column_blocks(self) -> "Operand":
-        """Rejects PackedWeights that are ragged or not contracted over K of [G,K,N] (ValueError)."""
+        """Raises ValueError for PackedWeights that are ragged, or not contracted over K of [G,K,N]."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
                 f"{self.name}: PackedWeights are rhs [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
@@ -113,7 +113,7 @@ class Operand:
 
     @functools.cached_property
     def rank(self) -> int:
-        """Returns the number of axes, which is 2 if groups divide both axes, although data is 1-D."""
+        """Returns the number of axes. If groups divide both axes, this is 2, although data is 1-D."""
         return 2 if len(self.dims) == 2 else len(self.shape)
 
     @functools.cached_property
@@ -193,7 +193,7 @@ def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...
 
 
 def check_contraction(lhs: Operand, rhs: Operand) -> None:
-    """Checks that the contracted extents are equal, or only their products if the numbers of contracted axes differ."""
+    """Checks that contracted extents are equal. For different numbers of axes, only their products must be equal."""
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         message = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
@@ -208,7 +208,7 @@ def contraction_hint(lhs: Operand, rhs: Operand) -> str:
 def make_operands(
     lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3, error: type[Exception] = ValueError
 ) -> tuple[Operand, Operand]:
-    """Converts lhs [rows,cols] and rhs to Operands. `axes` has the contracted axis of lhs, and that of rhs.
+    """Converts lhs [rows,cols] and rhs to Operands. axes: (contracted axis of lhs, contracted axis of rhs).
 
     If rhs_rank is 3, groups divide the rows of lhs. If rhs_rank is 2, groups divide the contracted axes.
     """

@@ -1,6 +1,6 @@
-"""The options in effect when a program is lowered, and the attributes that they become.
+"""The options of calls. Lowering passes the options in effect to custom calls as attributes.
 
-The options are the value of a context of jax.make_user_context, which is part of the keys of JAX's caches of programs.
+The options are the value of a jax.make_user_context. So JAX caches programs separately for different options.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from raggemm._src import library
 
 
 class _Options(NamedTuple):
-    """The options in effect, with the values of proto/config.proto, but on_error in lower case. None: not set."""
+    """The options in effect, with the values of proto/config.proto. on_error is in lower case. None: not set."""
 
     threads: int | None = None
     isa: str | None = None
@@ -27,7 +27,7 @@ _in_effect = jax.make_user_context(_Options())
 
 
 def check_not_staged(context: str) -> None:
-    """Raises RuntimeError if JAX is tracing a function, which JAX would lower later, outside of the context."""
+    """Raises RuntimeError if JAX is tracing a function. JAX would lower the function later, outside of the context."""
     with jax.transfer_guard("allow"):
         is_staged = isinstance(jax.lax.full((), 0), jax.core.Tracer)
     if is_staged:
@@ -92,10 +92,10 @@ def options(
     None keeps the option of the enclosing options(), else its default. Values may be in any case. The context applies
     to one thread.
 
-    The first call of a jitted function usually lowers the program, so enter the context around it. A backward pass has
-    the options in effect when it is lowered: with jit around the gradient those of the forward pass, for `vjp(ct)` and
-    an eager jax.grad those in effect when they run. The options also apply to calls that override_ragged_dot() lowers.
-    Exported and ahead-of-time compiled programs keep their options.
+    The first call of a jitted function usually lowers the program, so enter the context around it. A backward pass,
+    too, has the options in effect when it is lowered. With jit around the gradient, they are the options of the forward
+    pass. For `vjp(ct)` and an eager jax.grad, they are the options in effect at that time. The options also apply to
+    calls that override_ragged_dot() lowers. Exported and ahead-of-time compiled programs keep their options.
 
     Args:
       threads: maximal number of threads of one call. 0 means RAGGEMM_THREADS, else all threads of the executor.

@@ -251,9 +251,9 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
         print(lowerings)  # [RaggedDotLowering(by='raggemm', ...), ...]
 
     JAX's own rules define the forward product, both gradients, batch dimensions and vmap. group_offset works (see
-    raggemm.compat.lax). Integers and float8 next to a float operand are multiplied without a conversion in memory.
-    JAX's rule lowers calls on other platforms, and calls that raggemm does not support: float8 results, uint64 sizes,
-    some DotAlgorithmPresets, and integers with integers (supported are integers of up to 8 bits with an int32 result).
+    raggemm.compat.lax). An integer or float8 operand next to a float operand is not converted in memory. JAX's rule
+    lowers calls on other platforms, and calls that raggemm does not support: float8 results, uint64 sizes, some
+    DotAlgorithmPresets, and integers with integers (supported are integers of up to 8 bits with an int32 result).
     Unlike with JAX's rule, negative group sizes and a sum above the number of rows are an error at run time.
 
     The override uses parts of JAX that may change without notice (see raggemm._src.override). With a jax newer than

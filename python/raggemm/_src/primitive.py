@@ -42,7 +42,7 @@ def _abstract_out(*avals, call: Call):
 
 
 def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
-    """Widens elements narrower than a byte to a byte, if a row or a group's columns could end inside a byte."""
+    """Widens elements narrower than a byte to a byte if a row or a group could end inside a byte."""
     for side, x in (("lhs", args.lhs), ("rhs", args.rhs)):
         count, wider = SUB_BYTE.get(x.dtype, (1, x.dtype))
         if x.shape[-1] % count or (count > 1 and call.storages[side].last is not None):
@@ -72,9 +72,10 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 
 
 def needs_one_group(call: Call) -> bool:
-    """Returns True for ragged M or K with a matrix that all groups share, which the custom call does not support.
+    """Returns True for ragged M or K with a matrix that all groups share.
 
-    Derivatives of ragged N with a shared lhs are such calls. bind() computes them with a single group.
+    The custom call does not support them, so bind() computes them with a single group. Derivatives of ragged N with a
+    shared lhs are such calls.
     """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
@@ -110,7 +111,7 @@ def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
 
 
 def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
-    """Computes ragged K with one group_offset per replica, which the custom call does not support.
+    """Computes ragged K with one group_offset per replica. The custom call does not support this.
 
     Such a call is the gradient of weights that a batch shares, with a group_offset per batch element.
     """

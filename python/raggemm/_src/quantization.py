@@ -1,6 +1,7 @@
 """Quantization and dequantization of arrays, in JAX.
 
-Like XLA on CPU, these functions flush subnormal float32 to 0, except to choose the float8_e8m0fnu scale of subnormals.
+Like XLA on CPU, these functions flush subnormal float32 to 0. Only the choice of float8_e8m0fnu scales distinguishes
+subnormals from 0.
 """
 
 import functools
@@ -24,9 +25,9 @@ E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fn
 
 
 def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
-    """Returns op(element, value of the element's block) for all elements of x.
+    """Applies op to each element of x and the value of its block.
 
-    values: one value per block, with as many axes as x; or one value for all elements, (); or one per index of axis 0.
+    values: one value per block, with as many axes as x; or one value per index of axis 0; or one value, ().
     """
     values = values.reshape(values.shape + (1,) * (x.ndim - values.ndim))
     x, values = gather_blocked_axes(x, values.shape), gather_blocked_axes(values, x.shape)
@@ -37,8 +38,8 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
     """Replicates x over its explicit mesh if an axis has several blocks of several elements.
 
-    The caller splits such an axis, which JAX cannot always do if an explicit mesh divides it. counts: number of blocks
-    along each axis.
+    The caller splits such an axis. JAX cannot always do this if an explicit mesh divides the axis. counts: number of
+    blocks along each axis.
     """
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
@@ -68,7 +69,7 @@ def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def divide_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Returns x * (1 / scale), as XLA rewrites most quotients x / scale, so that all programs get the same bits."""
+    """Returns x * (1 / scale). XLA rewrites only most quotients x / scale like this, so their bits could vary."""
     if scale.dtype == E8M0:
         return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
     return apply_blockwise(jnp.multiply, x, 1 / scale.astype(jnp.float32))
@@ -156,7 +157,7 @@ class QuantSpec(NamedTuple):
     scale_dtype: np.dtype
     asymmetric: bool  # True: with zero points
     counts: tuple[int, ...]  # number of scales along each axis
-    bound: float | None  # replaces absmax, the largest magnitude of the data; None: absmax is used
+    bound: float | None  # largest magnitude, in place of absmax; None: absmax of the data
 
     @property
     def has_nan(self) -> bool:
@@ -177,8 +178,8 @@ def _as_bits(x: jax.Array) -> jax.Array:
 def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     """Returns the smallest power of two from 2^-127 to 2^127 that is at least absmax * (1 / largest).
 
-    The result is float8_e8m0fnu, and NaN for NaN. XLA flushes subnormal products to 0, so an absmax below 2^-63 is
-    multiplied by 2^64 first, and a subnormal absmax is read from its bits.
+    The result is float8_e8m0fnu, and NaN for NaN. XLA flushes subnormal products to 0. So an absmax below 2^-63 is
+    first multiplied by 2^64. A subnormal absmax is read from its bits.
     """
     bits = _as_bits(absmax)
     lift = jnp.where(bits < 64 << 23, 64, 0)
@@ -186,9 +187,8 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
     product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
-    # Without the factor 2^64, an absmax * (1 / largest) in [2^-127, 2^-126) (exponent 0) would be subnormal, with one
-    # fraction bit less. Then 2^-127 * (1 + 2^-23) would round to 2^-127. So with exponent 0, a fraction of 1 does not
-    # count as above 2^-127.
+    # Exponent 0 means [2^-127, 2^-126). Without the factor 2^64, these products would be subnormal, with one fraction
+    # bit less. Then 2^-127 * (1 + 2^-23) would round to 2^-127. So a fraction of 1 does not count as above 2^-127.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
@@ -205,15 +205,15 @@ def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Arr
 
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of abs(x) for float32 x. They compare exactly, but XLA compares subnormal numbers as equal."""
+    """Returns the bits of abs(x) for float32 x. The bits compare exactly. XLA compares subnormal floats as equal."""
     return _as_bits(x) & 0x7FFFFFFF
 
 
 def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.Array:
     """Rounds values to the nearest elements of spec.dtype. values: x divided by its scales, plus zero points if any.
 
-    An infinite element of x stays infinite in float8_e5m2, and becomes NaN in float8_e4m3fn. In types without NaN it
-    becomes the largest or the smallest number of the type, and NaN becomes 0.
+    An infinite element of x stays infinite in float8_e5m2, and becomes NaN in float8_e4m3fn. In types without NaN,
+    infinity becomes the largest or the smallest number, and NaN becomes 0.
     """
     values = jnp.clip(values, *spec.limits)
     values = jnp.where(jnp.isinf(x), x, values) if spec.has_nan else jnp.where(jnp.isnan(values), 0, values)
@@ -296,8 +296,8 @@ def quantize(
         dtype    int8  int4  int2  float8_e4m3fn  float8_e5m2  float4_e2m1fn
         largest  127   7     1     448            57344        6
 
-    A scale of 0 or below 2^-126 becomes 1. Scales are at most 2^126 and at most the maximum of scale_dtype; elements
-    then saturate. x / scale is computed in float32 as x * (1 / scale), with the rounded scale. For scale_dtype
+    A scale of 0 or below 2^-126 becomes 1. Scales are limited to 2^126 and to the maximum of scale_dtype. Elements
+    saturate at this limit. x / scale is computed in float32 as x * (1 / scale), with the rounded scale. For scale_dtype
     float8_e8m0fnu, scale is the smallest power of two, from 2^-127 on, that is at least absmax * (1 / largest).
     scale_dtype float8_e4m3fn is for quantize_nvfp4.
 
@@ -305,19 +305,19 @@ def quantize(
     (high - low) / (2^bits - 1), zero_point is round(minimum of dtype - low / scale), and element is
     round(x / scale) + zero_point.
 
-    NaN and infinity never become finite. float8_e5m2 keeps both; in float8_e4m3fn both are NaN. The scale is then 1, or
-    that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other dtypes get a scale of
-    NaN and elements of 0, so that all elements with this scale are NaN.
+    NaN and infinity never become finite. float8_e5m2 keeps both. In float8_e4m3fn both are NaN. In these two types the
+    scale is then 1, or that of the bound. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. Other
+    dtypes get a scale of NaN and elements of 0, so that all elements with this scale are NaN.
 
     There is no derivative. See fake_quantize.
 
     Args:
       x: float16, bfloat16, float32 or float64. float64 is rounded to float32 first.
       dtype: dtype of the elements: int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
-      axes: axes along which elements share a scale, which has extent 1 there. The default for x with three axes, such
-        as weights [G,K,N], is 1: one scale per group and column. Weights stored as [G,N,K] need axes=2. Any other x
-        needs axes or block (else ValueError), or a bound: it then has one scale, of shape ().
-      block: (axis, size): `size` elements along `axis`, which is not in axes, share a scale. size must divide the
+      axes: axes along which elements share a scale. The scale has extent 1 there. The default for x with three axes,
+        such as weights [G,K,N], is 1: one scale per group and column. Weights stored as [G,N,K] need axes=2. Any other
+        x needs axes, block or bound (else ValueError). With bound alone, x has one scale, of shape ().
+      block: (axis, size): `size` elements along `axis` share a scale. axis must not be in axes. size must divide the
         extent.
       scale_dtype: float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn.
       zero_point: True for an integer dtype with a zero point.

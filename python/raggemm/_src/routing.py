@@ -6,8 +6,8 @@
     out = combine(rows, order.row_tokens, len(x), weights.reshape(-1)[order.order], order.group_sizes)
 
 Scores, weights and losses are float32 for all dtypes of logits. The rules are those of TransformerEngine's JAX function
-fused_topk_with_score_function, and of DeepSeek's inference/model.py (as in MaxText's deepseek_routing). If the two
-differ, docstrings name the source.
+fused_topk_with_score_function, and of DeepSeek's inference/model.py (as in MaxText's deepseek_routing). If
+TransformerEngine and DeepSeek differ, docstrings name the source.
 """
 
 import functools
@@ -23,11 +23,11 @@ from raggemm._src.grouped_gemm import grouped_gemm, mask_grouped_rows
 from raggemm._src.tensors import GroupedTensor
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
-_LEAST_SUM = 1e-20  # added to the sum of a token's scores, which may be 0 for sigmoids, as in TransformerEngine
+_LEAST_SUM = 1e-20  # added to a token's sum of scores, as in TransformerEngine: sigmoids may sum to 0
 
 
 class ExpertGroups(NamedTuple):
-    """Groups of equally many experts. A token only gets experts of the top_k groups with the largest scores."""
+    """Groups of experts of equal size. A token only gets experts of the top_k groups with the largest scores."""
 
     number: int
     top_k: int  # number of groups from which a token gets experts
@@ -44,7 +44,7 @@ class Router(NamedTuple):
     renormalize: bool  # True: weights are divided by their sum
 
     def __call__(self, logits: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """Returns weights float32 and experts int32, both [T,k]. bias [E] is added to scores for the choice only."""
+        """Returns weights (float32) and experts (int32), both [T,k]. Adds bias [E] to scores for the choice only."""
         after = self.score == "softmax" and not self.pre_softmax
         scores = logits if after else SCORES[self.score](logits)
         experts = _choose_experts(
@@ -57,15 +57,15 @@ class Router(NamedTuple):
 
 def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # A power of two near 1 / total. The gradient of scores / total contains total ** 2, which may underflow.
+    # A power of two near 1 / total. Without it, total ** 2 in the gradient could underflow.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
 
 def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) -> jax.Array:
-    """Returns int32 [T,k]: the experts with the largest of scores [T,E], in descending order of scores.
+    """Returns each token's experts with the largest scores, in descending order: int32 [T,k].
 
-    Ties go to the lower index.
+    scores: [T,E]. Ties go to the lower index.
     """
     if groups is None:
         return lax.top_k(scores, top_k)[1]
@@ -99,7 +99,7 @@ def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
 def check_expert_groups(
     num_experts: int, top_k: int, groups: ExpertGroups, names: tuple[str, str] = ("top_k", "group_top_k")
 ) -> ExpertGroups:
-    """Checks `groups`. Returns it, with groups.best limited to the number of experts in a group.
+    """Checks `groups`. Returns a copy whose `best` is at most the number of experts in a group.
 
     names: names of top_k and groups.top_k in errors.
     """
@@ -221,16 +221,16 @@ def _check_expert_ids(experts: Any) -> jax.Array:
     return checks.check_rank("experts", checks.as_integer_array("experts", experts), "tokens, top_k")
 
 
-# sort_expert_ids counts rows by comparing each id with each expert, if these are at most so many comparisons. For one
-# token this is 30 us faster than a binary search.
+# Up to this many comparisons, sort_expert_ids counts rows by comparing each id with each expert. For one token this is
+# 30 us faster than a binary search.
 _MOST_COMPARED = 1 << 14
 
 
 def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sorts expert ids of any shape, stably. Ids outside of [0, num_experts) become num_experts and come last.
 
-    Returns three int32 arrays: the n sorted ids, their positions in the flattened `experts` [n], and the number of ids
-    of each expert [num_experts].
+    Returns three int32 arrays: the sorted ids [n], their positions in the flattened `experts` [n], and the count of
+    each id [num_experts].
     """
     ids = versions.replicate_explicit_axes(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
@@ -315,7 +315,7 @@ def combine(
 ) -> jax.Array:
     """Computes out[t] = sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order of r.
 
-    Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. Other
+    Each sum is an fma chain from +0 in float32, or in float64 if an operand is float64. It is rounded once. Other
     tokens do not change the bits. Unlike in moe_mlp, a new chain begins after 256 rows of a token.
 
     Args:

@@ -5,11 +5,13 @@ Each device computes a part of the result, or of the sums, along an axis that gr
     problems (of a vmap), replicas, groups if nothing is ragged, free axes     no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
-A mesh axis over which operands or the result are sharded divides only one of these axes, the first possible one in
-_PRIORITY. An axis is gathered if groups divide it, if it is the groups of a ragged call, an axis of a PACKED matrix or
-the columns of PackedWeights, or if the devices do not divide it evenly. A summed axis is also gathered if the call has
-c or bias, which must be added once, or an activation, which needs the whole sum. Scales and zero points are divided
-like their matrix. An axis of the matrix is gathered if a block or a byte would be split between two devices.
+A mesh axis divides only one of these axes: the first possible one in _PRIORITY. All devices gather these axes:
+
+- axes that groups divide, the groups of a ragged call, axes of PACKED matrices, columns of PackedWeights
+- axes that the devices do not divide evenly, or only inside a block or a byte
+- summed axes of calls with c or bias, which must be added once, or with an activation, which needs the whole sum
+
+Scales and zero points are divided like their matrix.
 """
 
 import dataclasses
@@ -61,7 +63,7 @@ def is_enabled() -> bool:
 
 
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Returns (names of the axes of lhs, rhs or out from the third one on, names of axes that must not be divided).
+    """Names the axes of lhs, rhs or out from the third one on. Also returns the names that must not be divided.
 
     axes: names of the rows and the columns, such as ("m", "k").
     """
@@ -128,8 +130,8 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
     """Chooses the mesh axes that divide each named axis of the call. Returns a dict from axis names to mesh axes.
 
-    An axis is divided as in the first array whose sharding divides it evenly by mesh axes that divide no other axis.
-    arrays: for each array the names of its axes, and its shape and sharding.
+    Each axis follows the first array that shards it evenly over mesh axes that are still free. arrays: for each array
+    the names of its axes, and its shape and sharding.
     """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
@@ -157,11 +159,10 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 
 
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
-    """Returns the arguments of def_partition that say which axes correspond, are not divided, or are summed.
+    """Returns the arguments of def_partition: which axes correspond, are not divided, or are summed.
 
-    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. With a
-    compound name, such as "(a b)", the partitioner could split an axis of the mesh into two, which jax cannot
-    represent.
+    Axes with the same name correspond. Their extents differ if one counts elements and the other blocks. No name is
+    compound, such as "(a b)": the partitioner could then split a mesh axis into two. jax cannot represent this.
     """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
@@ -179,8 +180,8 @@ def make_partitionable(
 ):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: computes the custom call from flat operands and the keyword `call`. It must have the options in effect,
-    because the partitioner calls it later, while compiling.
+    function: computes the custom call from flat operands and the keyword `call`. The partitioner runs at compile time.
+    `with raggemm.options` may be over by then, so `function` must have saved the options.
     """
     axes = _name_axes(call, operands, out_shape)
 

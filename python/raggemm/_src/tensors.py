@@ -48,7 +48,7 @@ def _save(x: Any) -> dict[str, Any]:
 
 
 def _restore(target: Any, state: dict[str, Any]) -> Any:
-    """Returns a dataclass of the type of `target` with the saved values of all its fields."""
+    """Restores a dataclass of the same type as `target` from the saved fields."""
     own = _fields(target)
     if set(own) != set(state):
         raise ValueError(f"{type(target).__name__} has the fields {list(own)}, the saved state has {list(state)}")
@@ -137,19 +137,19 @@ class QuantizedTensor(Container):
 
     zero_point: None for 0, or an array of data's integer dtype, in any shape that scale may have.
 
-    A product scales sums if the scale is constant along K, or is not float8 and has blocks of 32, 64, 96, ... elements
-    along K (not in ragged K). Otherwise it scales elements. A scaled element of 2^128 or more is infinite. A scaled
-    element below 2^-126 becomes 0 if the other operand is bfloat16 or quantized, except with
-    raggemm.options(bf16_sums="fma").
-    float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253 and 254 (docs/quantized.md).
+    A product scales sums if the scale is constant along K. Except in ragged K, it also scales sums if the scale is not
+    float8 and has blocks of 32, 64, 96, ... elements along K. Otherwise it scales elements. A scaled element of 2^128
+    or more is infinite. A scaled element below 2^-126 becomes 0 if the other operand is bfloat16 or quantized, except
+    with raggemm.options(bf16_sums="fma"). float8_e8m0fnu scales reach both limits: MXFP4 with codes 0 and 1, and 253
+    and 254 (docs/quantized.md).
 
     The constructor checks nothing. Functions check their arguments: TypeError for a wrong dtype, ValueError for a wrong
     shape. They also accept objects with qvalue, scale and zero_point, such as qwix's QArray.
 
-    tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, which drops the axis, a slice, or
-    an array of integers or bools with one axis. A traced integer is clamped. Any other index is a TypeError. An integer
-    out of range is an IndexError, and so is any index if scales or zero points have blocks along axis 0, or are [G]
-    with data [M,K]. len and iteration also use axis 0.
+    tensor[index] indexes axis 0, and returns a QuantizedTensor. index is an integer, a slice, or an array of integers
+    or bools with one axis. An integer drops the axis. A traced integer is clamped. Any other index is a TypeError. An
+    integer out of range is an IndexError, and so is any index if scales or zero points have blocks along axis 0, or are
+    [G] with data [M,K]. len and iteration also use axis 0.
 
     flax.serialization saves the tensor as a dict of its fields, if flax was imported before the tensor was created.
     """
@@ -233,8 +233,8 @@ class PackedWeights(Container):
 class GroupedTensor(Container):
     """The matrices of G groups in one array. Groups divide its first axis, its last axis, or both.
 
-    data: an array or a QuantizedTensor. Its free axes collapse to one axis of a matrix, its contracted axes to the
-    other.
+    data: an array or a QuantizedTensor. The free axes collapse to one axis of a matrix, and the contracted axes to the
+    other axis.
 
     first_dims, last_dims: integer [G], sizes of the groups along the collapsed first or last axis (G row slices, or G
     column slices). Rows or columns after the sum of the sizes belong to no group.

@@ -1,4 +1,4 @@
-"""Wrappers for differences between versions of jax, from 0.8.1 on."""
+"""Hides differences between versions of jax, from 0.8.1 on."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +8,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 
-# Value of jax.jit's argument `inline` that puts the operations of a function into the jaxpr of its caller. Since 0.12,
-# True inlines only when the program is lowered.
+# jax.jit(..., inline=INLINE) puts a function's operations into the jaxpr of its caller. Since 0.12, inline=True waits
+# until the program is lowered.
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 

@@ -115,7 +115,7 @@ class Options(NamedTuple):
     rule: Rule = Rule()
     # Name of c. The product overwrites c if the name is "existing_out", and is added to c if it is "partial_sum".
     c_name: str = "existing_out"
-    gather_axes: tuple[tuple[str, int], ...] = ()  # (mesh axis, axis of rhs) of each gather of a quantized rhs
+    gather_axes: tuple[tuple[str, int], ...] = ()  # pairs (mesh axis, axis of rhs), to gather a quantized rhs
 
 
 def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
@@ -128,7 +128,7 @@ def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Optio
 def _scales_per_row(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
     """Returns the scales of each row's group, [rows,n], or [1,n] if G is 1.
 
-    scale: [G], for n = 1, or [G,1,n] if n_axis is 2, or [G,n,1] if n_axis is 1.
+    scale: [G] (n = 1), [G,1,n] (n_axis is 2) or [G,n,1] (n_axis is 1).
     """
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:

@@ -9,7 +9,7 @@ from raggemm._src.routing import combine, gather_token_rows, sort_by_expert
 
 
 def _is_llama4(layer: Any) -> bool:
-    """Returns True for a layer of Llama 4, whose routing weights multiply the inputs of experts, not their results."""
+    """Returns True for a layer of Llama 4. There, routing weights multiply the inputs of experts, not the results."""
     block = layer.config.decoder_block
     return getattr(block, "value", block) == "llama4"
 
@@ -44,14 +44,14 @@ def permute(
       gate_logits, pre_bias_logits: [batch,sequence,E].
       use_custom_sort_vjp: no effect.
       rngs, input_ids: arguments of get_topk.
-      roll_to_expert_id: the expert that gets the number 0 in the results. The following experts get the numbers 1, 2,
-        and so on, and after the last expert come the first ones. None: experts keep their numbers.
+      roll_to_expert_id: the expert that becomes number 0 in the results. The experts after it follow, then the experts
+        before it. None: experts keep their numbers.
 
     Returns:
       (rows, order, weights, group_sizes, row_experts, loss, update, None). rows is [batch*sequence*k,H] of layer.dtype.
-      order has for each row its index in flattened weights. weights is [batch,sequence,k], from get_topk. group_sizes
-      [E] has the number of rows of each expert, and row_experts the expert of each row. loss is the load-balance loss
-      or None, and update the update of the routed bias or None.
+      order has the index of each row in flattened weights. weights is [batch,sequence,k], from get_topk. group_sizes
+      [E] has the number of rows of each expert. row_experts has the expert of each row. loss is the load-balance loss
+      or None. update is the update of the routed bias or None.
     """
     del use_custom_sort_vjp
     _reject_ragged_sort(layer)

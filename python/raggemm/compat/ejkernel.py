@@ -5,8 +5,9 @@ The semantics are those of the kernels for the platform "xla", which run on CPU 
 existing_out is added to every row. With group_offset, row 0 of lhs is the first row of group group_offset, as in the v3
 kernel for CPU with rhs_bias. Deliberate differences:
 
-- All functions support group_offset. In ejkernel only v3 with rhs_bias does on CPU. An offset out of range is an error;
-  v3 clamps it. A missing offset is a ValueError if rhs has fewer groups than group_sizes; v3 with rhs_bias takes 0.
+- All functions support group_offset. On CPU, ejkernel supports it only in v3 with rhs_bias. An offset out of range is
+  an error; v3 clamps it. A missing offset is a ValueError if rhs has fewer groups than group_sizes; v3 with rhs_bias
+  takes 0.
 - Rows after the last group are zero, or rows of existing_out. In v3 with rhs_bias they belong to the last group.
 - A negative size, or sizes whose sum exceeds m, are an error at run time. ejkernel truncates them.
 - NaN and Inf stay in their group.
@@ -222,7 +223,7 @@ def register(priority: int = 1) -> None:
     ejkernel's own kernels stay in use. A second call has no effect.
 
     Args:
-      priority: priority in the registry, which must exceed that of ejkernel's kernels.
+      priority: priority in the registry. It must exceed the priority of ejkernel's kernels.
 
     Raises:
       ImportError: if ejkernel is not installed.

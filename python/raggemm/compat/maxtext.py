@@ -6,12 +6,12 @@
     megablox.backend.gmm, megablox.backend.tgmm = maxtext.gmm, maxtext.tgmm  # Or: keep MaxText's own gradients.
     RoutedMoE.permute, RoutedMoE.unpermute = maxtext.permute, maxtext.unpermute  # of maxtext.layers.moe
 
-gmm has the arguments of ops.gmm in the same order, and varying_axes of backend.gmm. tgmm has those of backend.tgmm.
-Operands may be QArrays of qwix or QuantizedTensors. A qwix rule, or lhs_quantize_dtype and rhs_quantize_dtype, quantize
-other operands, by default lhs with one scale per row, and rhs with one scale per column for all experts. The rule may
-also quantize the cotangent of the result. The gradients of a product with a quantized operand are those of MaxText:
-dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * lhs.scale). They are first-order and
-reverse-mode only. Deliberate differences:
+gmm has the arguments of ops.gmm in the same order, and the argument varying_axes of backend.gmm. tgmm has the arguments
+of backend.tgmm. Operands may be QArrays of qwix or QuantizedTensors. Other operands are quantized by a qwix rule, or by
+lhs_quantize_dtype and rhs_quantize_dtype. By default, lhs has one scale per row, and rhs one scale per column for all
+experts. The rule may also quantize the cotangent of the result. The gradients of a product with a quantized operand are
+those of MaxText: dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * lhs.scale). They are
+first-order and reverse-mode only. Deliberate differences:
 
 - All differences in the docstring of raggemm.compat.megablox.
 - group_offset, existing_out and partial_sum always take effect.
@@ -63,7 +63,7 @@ def _select_rule(qwix_rule: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool)
 
 
 def _gather_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> tuple[tuple[str, int], ...]:
-    """Returns the axes along which to gather quantized weights: `axes` where MaxText's gmm would gather, else ()."""
+    """Returns the axes along which to gather quantized weights: `axes` if MaxText's gmm would gather them, else ()."""
     if not (axes and use_tokamax and rule and rule.bwd_qtype is not None):
         return ()
     has_fixed_bound = rule.weight_calibration_method.startswith("fixed")

@@ -45,7 +45,7 @@ def gmm(
     transpose_rhs: bool = False,
     interpret: bool = False,
 ) -> jax.Array:
-    """Computes raggemm.gmm, whose docstring describes the arguments, with 0 as the default of group_offset."""
+    """Computes raggemm.gmm with 0 as the default of group_offset. See raggemm.gmm for the arguments."""
     group_offset = resolve_group_offset(group_offset, rhs, group_sizes)
     return api.gmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, existing_out, transpose_rhs, interpret
@@ -63,7 +63,7 @@ def tgmm(
     existing_out: Any = None,
     interpret: bool = False,
 ) -> jax.Array:
-    """Computes raggemm.tgmm, whose docstring describes the arguments, with 0 as the default of group_offset."""
+    """Computes raggemm.tgmm with 0 as the default of group_offset. See raggemm.tgmm for the arguments."""
     if group_offset is None and num_actual_groups is not None:
         group_offset = 0
     return api.tgmm(
@@ -106,9 +106,9 @@ def make_group_metadata(
       visit_empty_groups: True gives an empty group one visit, so that tgmm can write its zeros.
 
     Returns:
-      (group_offsets, group_ids, m_tile_ids), num_tiles: the first row of each group and the sum of all sizes,
-      [num_groups + 1]; the group and the tile of each visit, [m/tm + num_groups - 1], padded with the last element; the
-      number of visits of this shard, ().
+      (group_offsets, group_ids, m_tile_ids), num_tiles. group_offsets, [num_groups + 1], has the first row of each
+      group, then the sum of all sizes. group_ids and m_tile_ids, [m/tm + num_groups - 1], have the group and the tile
+      of each visit, padded with the last element. num_tiles, (), is the number of visits of this shard.
     """
     group_sizes = checks.as_integer_array("group_sizes", group_sizes)
     if group_sizes.ndim != 1:

@@ -2,9 +2,9 @@
 
     from raggemm.compat.sglang import gmm  # was: from sgl_jax.srt.kernels.gmm.megablox_gmm_backend import gmm
 
-Arguments and their order are those of that function. The semantics are those of the function's first kernel, which it
-runs without a TPU: rhs [num_groups, k, n] has scales and a bias, and rows of the groups overwrite existing_out.
-activation_quantized_dtype quantizes lhs. Deliberate differences:
+The arguments and their order are those of sglang-jax. The semantics are those of the first kernel in sglang-jax, the
+one that runs without a TPU: rhs [num_groups, k, n] has scales and a bias, and rows of the groups overwrite
+existing_out. activation_quantized_dtype quantizes lhs. Deliberate differences:
 
 - Rows outside the processed groups are zero, or keep the rows of existing_out. In sglang-jax these rows are zero only
   if rhs has fewer groups than group_sizes and existing_out is None.

@@ -39,9 +39,10 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 
 
 def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
-    """Returns (operand of the product, array that gets the gradient in place of the operand).
+    """Returns (operand of the product, array that gets the gradient instead).
 
-    For an AsQArray, these are its quantized value, without a gradient, and its unquantized value, else x and None.
+    For an AsQArray, these are the quantized value, without a gradient, and the unquantized value. Else they are x and
+    None.
     """
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
@@ -57,7 +58,7 @@ def _value_dtype(x: Any) -> Any:
 
 
 def _unwrap_group_sizes(group_sizes: Any) -> Any:
-    """Returns the array of a tokamax.RaggedDotGroupSizes, whose representative sizes are only for autotuning."""
+    """Returns the array of a tokamax.RaggedDotGroupSizes. The representative sizes are only for autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
     checks.check_is_array("group_sizes", group_sizes)
@@ -106,7 +107,7 @@ def ragged_dot(
     Args:
       lhs, rhs: arrays as in raggemm.compat.lax, QArrays or AsQArrays.
       group_sizes: an array, a sequence of ints, or a tokamax.RaggedDotGroupSizes.
-      ragged_dot_dimension_numbers: dimension numbers. The default is those of ragged_dot.
+      ragged_dot_dimension_numbers: dimension numbers. The default is the dimension numbers of ragged_dot.
       precision: see raggemm.compat.lax.
       preferred_element_type: dtype of the result. The default is jnp.result_type(lhs, rhs), where a QArray has the type
         of its scales.

@@ -53,7 +53,7 @@ def _sum_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups
 
 
 def grouped_dbias(grad: Any, group_sizes: Any) -> jax.Array:
-    """Sums the rows of each group, which is the gradient of grouped_dense's bias.
+    """Sums the rows of each group: the gradient of grouped_dense's bias.
 
     Args:
       grad: [M,N], float16, bfloat16, float32 or float64.

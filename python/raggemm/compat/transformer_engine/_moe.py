@@ -140,7 +140,7 @@ def moe(
       gate_kernel: [H,E], matrix of the router. Logits are computed in the dtype of x, then converted to float32.
       wi: [E,H,2I], the columns of the gate first.
       wo: [E,I,H].
-      wi_0_bias, wi_1_bias, wo_bias: [E,I] of the gate, [E,I] of the other half of wi, [E,H] of wo. All or none.
+      wi_0_bias, wi_1_bias, wo_bias: [E,I] for the gate, [E,I] for up, [E,H] for wo. All or none.
       expert_bias: [E], see fused_topk_with_score_function.
       num_experts: number of experts, E.
       num_experts_per_tok: experts of a token.

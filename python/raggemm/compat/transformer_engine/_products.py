@@ -62,7 +62,7 @@ def amax_scale(amax: jax.Array) -> jax.Array:
 
 
 def _group_scales(x: Any) -> jax.Array | None:
-    """Returns the group scales of x, which grouped_gemm applies to sums as part of alpha: (G,), or () without groups.
+    """Returns the group scales of x, (G,), or () without groups. They become part of grouped_gemm's alpha.
 
     The group scales of NVFP4 are its second-level scales. Returns None if x has no scales, or only scales of blocks.
     """

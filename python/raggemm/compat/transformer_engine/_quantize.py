@@ -131,7 +131,7 @@ class _GroupMatrices:
 
 
 def _tensor_scale(amax: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Returns largest / amax for the largest number of dtype, or 1 if amax is 0 or not finite.
+    """Returns (largest number of dtype) / amax, or 1 if amax is 0 or not finite.
 
     The result is at most 2^126, so that its reciprocal is not subnormal.
     """
@@ -234,18 +234,18 @@ def grouped_quantize(
     is kept: for delayed scaling, compute the next scale from amax of the result.
 
     Args:
-      x: [M,...] with group_sizes. Without group_sizes, [G,...] if flatten_axis is 2 or more, and one matrix if
-        flatten_axis is 1. float16, bfloat16, float32, or float64, which is rounded to float32 first.
+      x: [M,...] with group_sizes. Without group_sizes: [G,...] if flatten_axis is 2 or more, one matrix if flatten_axis
+        is 1. float16, bfloat16, float32 or float64. float64 is rounded to float32 first.
       quantizer: a GroupedQuantizer or a quantizer of TransformerEngine. None or NO_SCALING does not quantize.
       group_sizes: integer [G], the sizes of the groups along the axes before flatten_axis.
       flatten_axis: the first axis of the columns. Blocks lie along a row, or along a column if colwise.
-      amax: (G,), (1,) or (), replaces the groups' largest magnitudes, for CURRENT_TENSOR_SCALING and NVFP4. Larger
-        elements saturate.
+      amax: (G,), (1,) or (). Replaces the largest magnitudes of the groups, for CURRENT_TENSOR_SCALING and NVFP4.
+        Larger elements saturate.
 
     Returns:
       A GroupedScaledTensor1x, or for q_layout ROWWISE_COLWISE a ScaledTensor2x, or a GroupedNoScaleTensor if x is not
       quantized. The field amax, (G,), is the argument amax. Without the argument, and for delayed scaling, it is the
-      largest magnitude of each group, which is 0 for an empty group.
+      largest magnitude of each group. For an empty group, this is 0.
     """
     x = checks.as_float_array("x", x, FLOATS)
     split = check_flatten_axis("flatten_axis", flatten_axis, x.shape)
@@ -282,8 +282,8 @@ def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
       A GroupedScaledTensor1x. Scales of no group, and scales beyond the end of tensor.scale_inv, are NaN.
 
     Raises:
-      ValueError: if tensor is of another kind, or if tensor.scale_inv is too short for all rows as one padded group
-        (for G padded matrices, if rows are not ragged).
+      ValueError: if tensor is of another kind, or if tensor.scale_inv is too short. It must hold all rows as one padded
+        group, or G padded matrices if rows are not ragged.
     """
     layout, sizes = parse_layout("tensor", tensor)
     mode = enum_name("tensor.scaling_mode", tensor.scaling_mode, MODES)

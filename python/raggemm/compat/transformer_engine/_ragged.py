@@ -22,7 +22,7 @@ def max_blocks(rows: int, groups: int, size: int) -> int:
 def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
     """Gathers x[rows], and zeros for indices from len(x) on.
 
-    In float8_e8m0fnu, which has no 0, 2^-127 takes the place of 0. JAX would use NaN, which fails with jax.debug_nans.
+    float8_e8m0fnu has no 0, so 2^-127 takes its place. JAX would use NaN. This fails with jax.debug_nans.
     """
     if x.dtype != E8M0:
         return routing.gather_rows(x, rows)
@@ -32,7 +32,7 @@ def gather_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
 class GroupedRows(NamedTuple):
     """For each row of a matrix: its group, its index in the group, and the group's size."""
 
-    group: jax.Array  # the number of groups for rows of no group
+    group: jax.Array  # group of each row; the number of groups for rows of no group
     offset: jax.Array
     size: jax.Array  # 0 for rows of no group
 
@@ -45,7 +45,7 @@ class GroupedRows(NamedTuple):
         return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
 
     def positions(self, starts: jax.Array, offsets: jax.Array, end: int) -> jax.Array:
-        """Returns the positions of each row in another array: starts[group] + offsets. Rows of no group get `end`.
+        """Returns positions of each row in another array: starts[group] + offsets. Rows of no group get `end`.
 
         starts: position of each group in the other array. offsets: one or more per row, from the start of its group.
         end: size of the other array.
@@ -70,7 +70,7 @@ def block_of_each_row(rows: GroupedRows, sizes: jax.Array, size: int) -> jax.Arr
 
 
 def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
-    """Returns for each element of a matrix [rows, width] its position in the result of pack_transposed."""
+    """Returns the position of each element of a matrix [rows, width] in the result of pack_transposed."""
     if rows * width > np.iinfo(np.int32).max:
         raise ValueError(f"groups of [{rows},{width}] cannot be transposed: at most {np.iinfo(np.int32).max} elements")
     grouped = GroupedRows.from_sizes(sizes, rows)

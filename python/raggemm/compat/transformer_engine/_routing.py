@@ -184,10 +184,10 @@ def token_dispatch(
 
     Returns:
       (rows, row_probs, row_id_map, pad_offsets, sizes). rows is [M,H]. row_probs, [M], has the probability of each row,
-      or is None without probs. row_id_map, int32 [T,2E+1], is for token_combine: for each token its row numbers
-      without padding, descending, then their experts, both filled up with -1, then the count of its rows. pad_offsets,
-      int32 [E], is the number of rows of padding before each expert, or None without align_size. sizes, int32 [E], has
-      the rows of each expert with padding.
+      or is None without probs. row_id_map, int32 [T,2E+1], is for token_combine. For each token it has the row numbers
+      without padding, descending, then the experts of these rows, both filled up with -1, then the number of rows.
+      pad_offsets, int32 [E], is the number of rows of padding before each expert, or None without align_size. sizes,
+      int32 [E], has the rows of each expert with padding.
     """
     inp, is_routed = (
         _flatten_batch("inp", checks.as_float_array("inp", inp)),

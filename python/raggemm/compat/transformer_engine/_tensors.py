@@ -33,7 +33,7 @@ class GroupedNoScaleTensor:
     data: Any  # elements, in original_shape or flat
     amax: Any  # not read
     first_dims: Any  # group sizes along the collapsed first axis, integer [G]; None or empty if not ragged
-    last_dims: Any  # the same for the last axis
+    last_dims: Any  # group sizes along the collapsed last axis, like first_dims
     original_shape: tuple[int, ...]
 
 
@@ -48,14 +48,14 @@ class GroupedNoScaleTensor:
 class GroupedScaledTensor1x:
     """A quantized operand. Any object with these attributes also works, such as TransformerEngine's.
 
-    data has the elements of an array of original_shape, flattened. Axes before flatten_axis collapse to rows, the
-    others to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or
+    data has the elements of an array of original_shape, flattened. Axes before flatten_axis collapse to rows, and all
+    further axes to columns. Groups divide the rows (first_dims, [G]) or the columns (last_dims, [G]). The last rows or
     columns may belong to no group. Groups of columns are contiguous dense matrices. Without first_dims and last_dims,
     axis 0 is the group axis if flatten_axis is 2 or more, and there is one matrix if flatten_axis is 1.
 
     With data_layout "T" each group's matrix is stored transposed, and the matrices are contiguous. original_shape and
     flatten_axis describe the transposed matrix, [K,M] or [G,N,K]. first_dims, last_dims, is_colwise and
-    contracting_dims describe the untransposed one.
+    contracting_dims describe the untransposed matrix.
 
     scaling_mode is a name or an enum with these names:
 
@@ -111,8 +111,8 @@ class ScaledTensor2x:
 class GroupedQuantizer:
     """A quantizer. Any object with these attributes also works, such as a quantizer of TransformerEngine.
 
-    It may have an attribute `quantizers`, a list with one quantizer per group, whose scales DELAYED_TENSOR_SCALING
-    uses.
+    It may have an attribute `quantizers`, a list with one quantizer per group. DELAYED_TENSOR_SCALING uses their
+    scales.
     """
 
     q_dtype: Any
