@@ -156,7 +156,7 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   EXPECT_TRUE(call.IsRight());
 }
 
-// Returns calls as XLA makes them from one compiled program: the same attributes and operands, but separate results and
+// Returns several calls of one compiled program. They share attributes and operands, but have separate results and
 // workspaces.
 std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std::string& executor) {
   std::vector<std::unique_ptr<SpoiltGemm>> calls;

@@ -91,8 +91,8 @@ const XLA_FFI_Api* ApiWithMemory() {
   return &api;
 }
 
-// Runs `body`, and makes its allocation number `first` (from 1) fail. With Fail::kFromThenOn, all later allocations
-// fail, too. Returns false if `body` made fewer allocations, so that none failed.
+// Runs `body`, and makes its allocation number `first` fail. The count starts at 1. With Fail::kFromThenOn, all later
+// allocations fail, too. Returns false if no allocation failed because `body` made fewer.
 bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   allocations = 0;
   first_to_fail = first;
@@ -131,8 +131,8 @@ struct Attempt {
   std::string defect;  // Description of wrong behaviour of the plugin. "": none.
 };
 
-// Checks a call that returned `error` after failed allocations, then makes another call. Returns what is wrong about
-// either call, or "".
+// Checks a call after failed allocations, and a next call without failures. `error` is the result of the first one.
+// Returns a description of wrong behaviour, or "".
 std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
   if (error.ok() && !call.IsRight()) return "the result is wrong";
   if (!error.ok() && !call.OutIsUntouched()) return "out was written to";
@@ -199,9 +199,9 @@ TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   }
 }
 
-// Calls reuse the memory of earlier tasks. After a failed allocation, the next call must not allocate more than usual.
-// The pool runs tasks when they are scheduled, so no earlier task still holds memory. The test runs in a child process,
-// because other tests need a process without earlier calls.
+// After a failed allocation, the next call must not allocate more than usual. Calls reuse the memory of earlier tasks.
+// This pool runs tasks at once, so no earlier task still holds memory. Other tests need a process without earlier
+// calls, so this test runs in a child process.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");
