@@ -36,8 +36,8 @@ void ReadError(ErrorDetails* details) {
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-// The execution context of a call. XLA_FFI_CallFrame::ctx points to it by an opaque type, whose name depends on XLA's
-// version.
+// The execution context of a call. XLA_FFI_CallFrame::ctx points to it, by an opaque type whose name differs between
+// versions of XLA.
 struct Context {
   TaskRunner* pool;
 };

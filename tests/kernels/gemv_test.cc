@@ -103,7 +103,7 @@ TEST(GemvOnEveryIsa, QuantizedWeights) {
   }
 }
 
-// GEMV kernels compute neither the group of nine rows nor transposed weights, so other kernels are tested as well.
+// Other kernels are tested, too: GEMV kernels do not compute the group of nine rows, nor transposed weights.
 TEST(GemvOnEveryIsa, ExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
