@@ -43,7 +43,7 @@ TEST_F(Modes, EveryStorageAndMixOfDTypes) {
   }
 }
 
-// Returns the group sizes of two problems with `replicas` replicas each, in the second problem in reverse order.
+// Returns the group sizes of two problems with `replicas` replicas each. The second problem has them in reverse order.
 std::vector<int64_t> ForTwoProblems(const std::vector<int64_t>& sizes, int64_t replicas) {
   std::vector<int64_t> all;
   for (int r = 0; r < replicas; ++r) all.insert(all.end(), sizes.begin(), sizes.end());
