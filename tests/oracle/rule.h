@@ -14,7 +14,7 @@ struct Rule {
 };
 
 // Returns the rule of a call. The bf16_sums rule comes from the problem, else from the environment variable
-// RAGGEMM_BF16_SUMS, else from the CPU. For split f32, a rule from the CPU is "tiles" or "pairs".
+// RAGGEMM_BF16_SUMS, else from the CPU. For split f32, the rule of the CPU is "tiles" or "pairs".
 Rule RuleOf(const GroupedGemmProblem& problem);
 
 ArithmeticId SumsOfHost();
