@@ -41,8 +41,8 @@ Struct Parsed(const std::string& json) {
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// Runs `body` in a new process and returns the result. Sets `variables`, and unsets all others of RAGGEMM_ISA,
-// RAGGEMM_THREADS and RAGGEMM_EXECUTOR. The new process is needed because the plugin reads variables only once.
+// Runs `body` in a new process, because the plugin reads environment variables only once. Sets `variables`, and unsets
+// the others of RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR.
 std::string RunWith(const Variables& variables, absl::FunctionRef<std::string()> body) {
   return InChild(30, [&] {
     for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);

@@ -1,5 +1,5 @@
-// Tests the attribute on_error. With RAISE, a call returns its error to XLA. With LOG it also writes the error to
-// stderr. With NaN it writes the error to stderr, fills out with NaN and succeeds.
+// Tests the attribute on_error. RAISE returns the error to XLA. LOG also writes it to stderr. NaN writes the error to
+// stderr, fills out with NaN and succeeds.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

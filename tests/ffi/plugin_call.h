@@ -78,8 +78,7 @@ class SpoiltCall {
                                      XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };
 
-// A problem in guarded buffers, its expected result, and the custom call that computes it. The workspace has exactly
-// the required size.
+// A problem in guarded buffers, its expected result, and its custom call. The workspace has exactly the required size.
 class PluginCall : public SpoiltCall {
  public:
   explicit PluginCall(const ProblemSpec& spec) : PluginCall(TestProblem(spec), spec.cliff) {}

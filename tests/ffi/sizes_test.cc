@@ -103,7 +103,7 @@ struct EmptyProblem {
   Dims lhs, rhs, out;
   std::vector<const char*> ragged;
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // The values of each array of `ragged`. Empty if these arrays have no elements.
+  std::vector<Dims> sizes;  // Values of each array of `ragged`. Empty if these arrays have no elements.
   bool lhs_is_trans = false;
   bool packed = false;
   const char* error = "";  // Message of the expected error. "": the call succeeds.

@@ -34,7 +34,7 @@ struct Target {
 };
 absl::Span<const Target> AllTargets();
 
-// Returns one valid problem for each mode. Each has an empty group, and elements that are in no group.
+// Returns one valid problem for each mode. Ragged modes have empty groups, and elements in no group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
 class SpoiltGemm : public PluginCall {

@@ -1,4 +1,4 @@
-"""Runs two fuzzers: fuzz_problems of build/release, and fuzz_cases of build/address, a libFuzzer target."""
+"""Runs two fuzzers: fuzz_problems of build/release, and the libFuzzer target fuzz_cases of build/address."""
 
 import concurrent.futures
 import os

@@ -34,11 +34,11 @@ bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 // the bf16_sums rule if the case names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
-// Owns uninitialised arrays, which have the alignment of XLA's buffers, 64 bytes.
+// Owns uninitialised arrays. They are aligned to 64 bytes, like XLA's buffers.
 class ArrayStore {
  public:
-  // Throws std::invalid_argument if a dimension is negative or the number of bytes overflows, and std::bad_alloc if
-  // memory runs out.
+  // Throws std::invalid_argument for a negative dimension or too many bytes for int64, and std::bad_alloc if memory
+  // runs out.
   Array Add(DType dtype, Dims dims);
 
  private:

@@ -138,7 +138,7 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// Runs a case. Returns exceptions (invalid shapes, too little memory) as errors, so that the next cases still run.
+// Runs a case. Returns exceptions (invalid shapes, too little memory) as errors, so that later cases still run.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));

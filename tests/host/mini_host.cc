@@ -147,7 +147,7 @@ class AttributeList {
 };
 
 // The arguments or the results of a call as structs of XLA's C ABI. One template serves both, because XLA_FFI_Args and
-// XLA_FFI_Rets differ only in the names of their types.
+// XLA_FFI_Rets differ only in the names of types.
 template <typename List, typename Type>
 class BufferList {
  public:

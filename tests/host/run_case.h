@@ -27,7 +27,7 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;              // Attributes executor, isa and threads, which override those of the case.
+  Attributes how;              // Attributes executor, isa and threads. They override those of the case.
   std::optional<DType> dtype;  // Type for SetMatrixDType. Default: the types of the case.
   // Used unless the case has its own. `precision` is ignored if TakesPrecision is false.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;

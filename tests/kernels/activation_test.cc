@@ -1,4 +1,4 @@
-// Tests that activated results, with and without a gate, have the specified bits and stay within the error bound.
+// Tests that activated results have the specified bits and are within the error bound, with and without a gate.
 #include "raggemm/activation.h"
 
 #include <cmath>

@@ -92,8 +92,7 @@ TEST_F(Bf16RulesOnEveryIsa, AnyBits) {
   }
 }
 
-// With pairs, tiles and mmla, sums of bf16 products flush denormals. The epilogue (alpha, c, bias, rounding to out)
-// must keep denormals.
+// With pairs, tiles and mmla, sums of bf16 products flush denormals. The epilogue must keep denormals.
 TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
   for (DType out : {DType::kF32, DType::kBF16}) {
     ProblemSpec spec = Bf16Spec(5, 20, 2, out);

@@ -83,7 +83,7 @@ struct Variables {
   const char *isa = nullptr, *threads = nullptr, *executor = nullptr;
 };
 
-// Plans a call in a child process with these environment variables. Returns "EXECUTOR ISA THREADS" of the plan, or its
+// Plans a call in a child process with these environment variables. Returns the plan's "EXECUTOR ISA THREADS", or the
 // error.
 std::string PlannedWith(const Variables& variables, Options options) {
   return InChild(20, [&]() -> std::string {

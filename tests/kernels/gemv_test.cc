@@ -122,7 +122,7 @@ TEST(GemvOnEveryIsa, ExtremeScales) {
   }
 }
 
-// GEMV kernels load elements of rhs ahead of their use. The last group ends at an unmapped page.
+// GEMV kernels load elements of rhs ahead of their use, so the last group ends at an unmapped page.
 TEST(GemvOnEveryIsa, ReadsNothingAfterTheLastGroup) {
   for (int64_t rows : {1, 2}) {
     for (int64_t n : {33, 70, 100, 1000}) {

@@ -1,5 +1,5 @@
-// Tests the kernels of every ISA of the host against their contract in kernels/isa/microkernel.h. Operands end at an
-// unmapped page, so reads after their end crash.
+// Tests the kernels of every ISA of the host against their contract in kernels/isa/microkernel.h. Reads after the end
+// of an operand hit an unmapped page and crash.
 #include "kernels/isa/microkernel.h"
 
 #include <algorithm>

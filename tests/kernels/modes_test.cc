@@ -92,7 +92,7 @@ TEST_F(Modes, EveryOptionalOperand) {
   }
 }
 
-// Each replica begins a new accumulation chain, so a sum over 5000 replicas of one step of k is rounded 5000 times.
+// Each replica begins a new accumulation chain, so the sum is rounded 5000 times.
 TEST_F(Modes, ErrorsOfManyReplicasAreWithinTheBound) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 5000, .n = 2};
   spec.sizes.assign(spec.replicas, 1);

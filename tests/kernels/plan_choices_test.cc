@@ -1,6 +1,6 @@
-// Compares plans for several CPUs with plan_choices.txt, which has one line per plan. If a plan changes, the test
-// prints the old and the new line and fails. To accept the changes, run the test with the environment variable
-// RAGGEMM_RECORD=1, which rewrites the file.
+// Compares plans for several CPUs with plan_choices.txt, one line per plan. If a plan changes, the test prints the old
+// and the new line and fails. To accept the changes, run the test with the environment variable RAGGEMM_RECORD=1, which
+// rewrites the file.
 #include <array>
 #include <cstdint>
 #include <cstdlib>

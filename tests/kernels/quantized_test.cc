@@ -42,7 +42,7 @@ TEST_P(Quantized, EveryCodeHasItsValue) {
   }
 }
 
-// With 140,000 steps of k an s32 sum could overflow, so the library must sum products of 8-bit integers as floats.
+// With 140,000 steps of k, an s32 sum could overflow. So the library must sum products of 8-bit integers as floats.
 TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   constexpr int64_t kSteps = 140'000;
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, kSteps));

@@ -130,7 +130,7 @@ TEST_P(ScratchTest, WarmWithEveryOptionalOperand) {
   ExpectNothingTaken(spec);
 }
 
-// A base class for tests that start with an empty list of kept pack buffers (kernels/run/scratch.h).
+// A base class for tests that start without kept pack buffers (kernels/run/scratch.h).
 class ScratchLeaseTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// Tests group sizes that are wrong, as a router may compute them at run time.
+// Tests wrong group sizes, as a router may compute them at run time.
 #include <cstdint>
 #include <cstring>
 #include <limits>

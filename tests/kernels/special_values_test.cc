@@ -129,7 +129,7 @@ TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   }
 }
 
-// The total is a copy of the first accumulation chain, and the epilogue adds no zero. So a sum of -0 keeps its sign.
+// The total is a copy of the first accumulation chain, and the epilogue adds no zero. So a sum of -0 stays -0.
 TEST_P(SpecialValues, SignedZeros) {
   std::vector<double> out;
   RunFilled({.m = 3, .n = 5, .k = 1}, -0.0, 1, &out);

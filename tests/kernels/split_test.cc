@@ -89,8 +89,7 @@ TEST_F(SplitOnEveryIsa, NumbersOfManyMagnitudes) {
   }
 }
 
-// Operands are so small that their bf16 parts, products and totals are close to the smallest normal number or flush to
-// zero.
+// Operands are so small that bf16 parts, products and totals are close to the smallest normal number or flush to zero.
 TEST_F(SplitOnEveryIsa, PartsThatVanish) {
   for (int64_t k : {1, 2, 5, 33, 70}) {
     for (int64_t field : {0, 1, 8, 16, 60, 64}) {

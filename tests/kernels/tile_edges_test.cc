@@ -35,8 +35,8 @@ class TileEdges : public testing::Test {
     return spec;
   }
 
-  // Tests a sample of the storage variants of a problem. Stops at the first failure, because later failures probably
-  // have the same cause.
+  // Tests a sample of the storage variants of a problem. Stops at the first failure, because others probably have the
+  // same cause.
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;

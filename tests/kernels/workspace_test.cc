@@ -17,7 +17,7 @@
 namespace raggemm::test {
 namespace {
 
-// The sizes of workspaces must never change, because exported programs contain them.
+// Workspace sizes must never change, because exported programs contain them.
 TEST(WorkspaceSizeFor, IsFrozen) {
   const int64_t constants[] = {47, 63, 79, 95, 111, 127, 143}, per_group[] = {5, 7, 9, 11, 13, 15, 17};
   for (int arrays = 0; arrays <= 6; ++arrays) {

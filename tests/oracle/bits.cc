@@ -30,8 +30,8 @@ struct Operands {
   int64_t k, n;
 };
 
-// Compiles a function twice, with and without the CPU's fma. Without fma, std::fma calls a slow function of the C
-// library, which would dominate the time of tests. Clang cannot do this for templates.
+// Compiles a function with and without the CPU's fma. Without it, std::fma calls a slow function of the C library,
+// which would dominate the time of tests. Clang cannot do this for templates.
 #if defined(__clang__) || !defined(__x86_64__)
 #define RAGGEMM_WITH_FMA
 #else

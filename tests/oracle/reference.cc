@@ -60,7 +60,7 @@ struct Activated {
   double value, error;
 };
 
-// Returns activation(x) in float64, and the largest error in ulp of f32 that raggemm/moe_mlp.h permits for this x.
+// Returns activation(x) in float64, and the largest error in ulp of f32 that raggemm/moe_mlp.h permits for x.
 Activated ApplyActivation(Activation activation, double x) {
   const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
   const auto activated = [&]() -> Activated {

@@ -1,4 +1,4 @@
-// Decides the numeric rule of a call and the types that it multiplies, by the text of raggemm/problem.h and
+// Chooses the numeric rule of a call, and the types that are multiplied. Follows the text of raggemm/problem.h and
 // raggemm/grouped_gemm.h.
 #pragma once
 

@@ -38,7 +38,7 @@ double LargestOf(const Format& format) {
   return std::ldexp(2 - lacks * format.Epsilon(), format.max_exponent);
 }
 
-// Returns the bits of a value that the format has.
+// Returns the bits of a value, which the format must have.
 uint64_t Encode(const Format& format, double value) {
   if (std::isnan(value)) return format.NaN();
   if (format.role == Role::kScale) return static_cast<uint64_t>(std::ilogb(value) - format.min_exponent);

@@ -30,7 +30,7 @@ class Random {
   bool Coin() { return Below(2) == 1; }
   // Returns a random number in [-1, 1].
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
-  // Returns random sizes, some of them zero. Their sum is at most `total`, and sometimes equal to it.
+  // Returns random sizes, some of them zero. Their sum is at most `total`, and sometimes equal.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
@@ -56,8 +56,8 @@ struct ProblemSpec {
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // Type of group sizes, group_offset and row_index.
   bool c = false, bias = false, alpha = false, beta = false;
-  // Rows of alpha, beta and bias: one per processed group, or with kPerReplica one per processed group of each replica.
-  // With kScalar, alpha and beta have one value for the call, and bias has one row per processed group.
+  // Rows of alpha, beta and bias: one per processed group (kPerGroup), or one per processed group of each replica
+  // (kPerReplica). With kScalar, alpha and beta have one value, and bias is per processed group.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
@@ -76,13 +76,13 @@ struct ProblemSpec {
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
   std::optional<DType> gate = std::nullopt;
-  // Number of stored rows of lhs in each replica, from which a row_index selects. Unset: no row_index.
+  // Stored rows of lhs in each replica. A row_index selects from them. Unset: no row_index.
   std::optional<int64_t> lhs_rows = std::nullopt;
   int64_t slack = 0;         // Elements of out after the last group, for all ragged only.
   int64_t gap_elements = 0;  // Elements between each buffer and its unmapped page.
   Cliff cliff = Cliff::kBehind;
-  // True: about an eighth of the elements are special values, such as 0, infinities, NaN, very small numbers, and
-  // limits of integers.
+  // True: about an eighth of the elements are special values, such as zeros, infinities, NaN, tiny numbers, and limits
+  // of integers.
   bool special_values = false;
   uint64_t seed = TestSeed();
 };

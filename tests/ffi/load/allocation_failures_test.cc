@@ -69,7 +69,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Calls a function of the host's XLA_FFI_Api, in which allocations never fail.
+// Calls a function of the host's XLA_FFI_Api. Allocations in this function never fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
@@ -102,8 +102,7 @@ bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   return allocations >= first;
 }
 
-// The stages INSTANTIATE and EXECUTE of a call. The constructor makes the call frames, so that Run does not allocate
-// memory for them.
+// The stages INSTANTIATE and EXECUTE of a call. The constructor makes the call frames, so Run does not allocate them.
 class Stages {
  public:
   Stages(PluginCall& call, host::TaskRunner* pool)
@@ -171,9 +170,9 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Each attempt runs in a child process, which has only one first call. The child loads the plugin, because raggemm does
-// not use OpenMP in a child of a process that has loaded the plugin. libgomp ends the process if it has no memory for a
-// team. raggemm makes a trial allocation first, but the later allocation by libgomp may still fail.
+// Each attempt is the first call of a child process. The child loads the plugin, because raggemm does not use OpenMP in
+// a child of a process that has loaded the plugin. libgomp ends the process if it has no memory for a team. raggemm
+// makes a trial allocation first, but the later allocation by libgomp may still fail.
 TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");

@@ -18,7 +18,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 1, 40, 20}, .c = true}; }
 
-// Returns a problem so small that a call spends most of its time on taking and returning buffers.
+// Returns a small problem: a call spends most of its time on taking and returning buffers.
 ProblemSpec Tiny() { return {.m = 2, .n = 2, .k = 2, .sizes = {2}}; }
 
 std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpec& spec = ManyTiles()) {
