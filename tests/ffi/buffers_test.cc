@@ -131,8 +131,8 @@ TEST(AddressesTest, TheEndOfTheAddressSpaceIsRefused) {
       {"exceed the address space"});
 }
 
-// Covers each pair of a result and another buffer. Both begin at the same address, or the result begins at the last
-// element of the other buffer.
+// Covers each pair of a result and another buffer. The result begins at the first or the last element of the other
+// buffer.
 TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();

@@ -1,6 +1,6 @@
-// Computes random valid problems with every instruction set of the host, each in another random configuration. Compares
-// results with the bits of the oracle and with the float64 reference. After a wrong result, a crash or a hang, prints a
-// line that --replay accepts.
+// Computes random valid problems with every instruction set of the host. Each run has another random configuration.
+// Compares results with the bits of the oracle and with the float64 reference. After a wrong result, a crash or a hang,
+// prints a line that --replay accepts.
 #include <unistd.h>
 
 #include <chrono>

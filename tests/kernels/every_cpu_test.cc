@@ -1,5 +1,5 @@
 // Tests the results of calls that are planned for each measured CPU, and for CPUs without measured numbers. Any host
-// can run them: Options::cpu has the CPU's numbers, but only instruction sets of the host.
+// can run these calls: Options::cpu has the numbers of the CPU, but only instruction sets of the host.
 #include <cstdint>
 #include <string>
 #include <vector>

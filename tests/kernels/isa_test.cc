@@ -178,8 +178,8 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
   __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
-// Computes a problem with the ISA `forced`, and exits with 0 if the result is right. Before, overwrites the functions
-// of CodeOf with illegal instructions: those of `forced` if `poison_forced`, otherwise those of all other ISAs.
+// Overwrites the functions of CodeOf with illegal instructions: those of the ISA `forced` if `poison_forced`, otherwise
+// those of all other ISAs. Then computes a problem with `forced`, and exits with 0 if the result is right.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
   // The first call of HostCpu measures kernels of every ISA, so it must come before Poison.
   HostCpu();

@@ -244,8 +244,8 @@ TEST_P(Microkernels, MultiplyByStoredColumns) {
   }
 }
 
-// A group is divided into register tiles of at most two heights. The kernels of both must have the same width, unless
-// the one for the taller tiles is as wide as a packed panel.
+// A group is divided into register tiles of at most two heights. The kernels for both heights must have the same width,
+// unless the kernel for the taller tiles is as wide as a packed panel.
 TEST_P(Microkernels, RegisterTilesOfAPanelHaveOneWidth) {
   for (const KernelRow& row : rows()) {
     for (int64_t rows = row.rows + 1; row.ahead_slice == 0 && rows <= 4 * row.rows; ++rows) {

@@ -150,8 +150,8 @@ class Sequence {
     return ones;
   }
 
-  // Returns the bits of the gradients of weights or biases. The gradient of a group is `rows`^T x `by`, or `by`^T x
-  // `rows` if `is_trans`, over the rows of this group.
+  // Returns the bits of the gradients of weights or biases. The gradient of a group is `rows`^T x `by` over the rows of
+  // this group. With `is_trans` it is `by`^T x `rows`.
   std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
                                          const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};
