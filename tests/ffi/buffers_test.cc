@@ -21,8 +21,8 @@ int64_t Elements(const host::Buffer& buffer) {
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
 // Spoils each buffer of each custom call, one at a time, and expects an error with these texts. `spoil` makes a buffer
-// invalid, or returns false if this is impossible. If `named`, the error must name the spoilt buffer, otherwise it may
-// name another operand that does not fit.
+// invalid, or returns false if this is impossible. If `named`, the error must name the spoilt buffer. Otherwise it may
+// name another operand.
 void ExpectEachIsRefused(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                          bool named = true) {
   for (const Target& target : AllTargets()) {
@@ -131,8 +131,8 @@ TEST(AddressesTest, TheEndOfTheAddressSpaceIsRefused) {
       {"exceed the address space"});
 }
 
-// Covers each pair of a result and another buffer. Both begin at the same address, or the result begins at the last
-// element of the other buffer.
+// Covers each pair of a result and another buffer. The result begins at the first or the last element of the other
+// buffer.
 TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
@@ -149,7 +149,7 @@ TEST(AliasTest, ResultsShareNoMemoryExceptOutWithC) {
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
           other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
-          // The error may name only one of the two if the larger one also overlaps a third buffer.
+          // The larger buffer may also overlap a third one, so the error need not name both.
           const host::Error error = call->Execute(&pool);
           EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
           const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };
@@ -184,7 +184,7 @@ TEST(AliasTest, OperandsMayShareMemoryAndOutMayBeC) {
   }
 }
 
-// out begins at the first element of lhs or rhs, at its last element, or one element before it.
+// Addresses of out: the first element of lhs or rhs, its last element, and one element before its first.
 TEST(AliasTest, OutOverAnOperandIsRefusedInEveryMode) {
   for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/false)) {
     SpoiltGemm call(spec);

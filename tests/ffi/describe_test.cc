@@ -41,8 +41,8 @@ Struct Parsed(const std::string& json) {
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// Runs `body` in a new process, and returns its result. Unsets RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR, then
-// sets `variables`. The plugin reads the variables once, so only such processes load it.
+// Runs `body` in a new process, because the plugin reads environment variables only once. Sets `variables`, and unsets
+// the others of RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR.
 std::string RunWith(const Variables& variables, absl::FunctionRef<std::string()> body) {
   return InChild(30, [&] {
     for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);
@@ -137,8 +137,8 @@ TEST(DescribeTablesTest, HasTheTables) {
   EXPECT_THAT(TextsOf(RowOf(parsed, "calls", "moe_mlp").fields().at("optional_results")), ElementsAre("up", "gate"));
 }
 
-// Returns a line of the description with these environment variables: "ISA for f32 | reason for it | RAGGEMM_ISA |
-// RAGGEMM_THREADS | RAGGEMM_EXECUTOR | error". "-" stands for null.
+// Describes the plugin in one line: "ISA for f32 | reason for this ISA | RAGGEMM_ISA | RAGGEMM_THREADS |
+// RAGGEMM_EXECUTOR | error". "-" stands for null.
 std::string Summary(const Variables& variables) {
   const Struct parsed = DescribedWith(variables);
   const auto& fields = parsed.fields();

@@ -91,7 +91,7 @@ void ExpectErrors(absl::Span<const BadCall> table) {
 
 TEST(BadCallTest, Operands) { ExpectErrors(kBadOperands); }
 
-// The stage INSTANTIATE, which XLA runs when it compiles, fails with the same message as the call.
+// XLA runs the stage INSTANTIATE when it compiles. The stage must fail with the same messages as a call.
 TEST(BadCallTest, Attributes) {
   ExpectErrors(kBadAttributes);
   for (const BadCall& bad : kBadAttributes) {

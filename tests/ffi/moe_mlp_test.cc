@@ -29,7 +29,7 @@ TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
-// A matrix with 64 columns has a single column block, so COLUMN_BLOCKS stores the same bytes as a row-major layout.
+// A matrix of 64 columns is a single column block, so it has the same bytes in both layouts.
 TEST(MoeMlpCall, TakesColumnBlocksOfUpAndOfDown) {
   for (const bool up : {false, true}) {
     for (const bool down : {false, true}) {

@@ -1,5 +1,5 @@
-// Tests the attribute on_error. With RAISE, a call returns its error to XLA. With LOG it also writes the error to
-// stderr. With NaN it writes the error to stderr, fills out with NaN and succeeds.
+// Tests the attribute on_error. RAISE returns the error to XLA. LOG also writes it to stderr. NaN writes the error to
+// stderr, fills out with NaN and succeeds.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -37,8 +37,7 @@ CallOutcome RunWith(PluginCall& call, const std::string& on_error, host::TaskRun
   return {std::move(error), testing::internal::GetCapturedStderr()};
 }
 
-// The error that SpoilSizes causes by changing the last of five group sizes from 2 to 5. The sum of the sizes is 18,
-// but out has only 17 rows.
+// SpoilSizes causes this error. The last of five group sizes becomes 5 instead of 2, but out has only 17 rows.
 constexpr char kTooLarge[] = "group 4 has size 5 and starts at 13, which exceeds the extent 17";
 
 void SpoilSizes(PluginCall& call) {
@@ -54,8 +53,7 @@ bool IsAllNaN(const Array& out) {
   return true;
 }
 
-// Returns true if every element of out has the bits of the NaN that on_error writes. The initial bytes 0xFF are a NaN
-// with other bits.
+// Returns true if every element of out is the NaN that on_error writes. ClearOut writes a NaN with other bits, 0xFF.
 bool IsTheWrittenNaN(const Array& out) {
   static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
   const auto bytes = SizeOf(out.dtype);
@@ -107,8 +105,8 @@ TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
   }
 }
 
-// NaN would hide a program error that occurs on every device, or overwrite an input that overlaps out. The last row of
-// kWrong has an overlap of out with rhs, but the message is that of the null lhs, which is checked first.
+// A wrong program fails on every device, so NaN would hide the error. If out overlaps an input, NaN would overwrite the
+// input. In the last row of kWrong out overlaps rhs, but the error is about the null lhs, because lhs is checked first.
 TEST(OnErrorTest, NaNIsNotWrittenForWrongProgramsOrOverAnInput) {
   const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
       {"unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
@@ -178,7 +176,7 @@ TEST(OnErrorTest, ExceptionsAreErrorsToo) {
   }
 }
 
-// If out is invalid or overlaps another buffer, on_error NaN acts like LOG.
+// on_error NaN acts like LOG if out is invalid or overlaps another buffer.
 TEST(OnErrorTest, NaNIsNotWrittenIfOutIsUnsound) {
   static float elsewhere[17 * 12];
   const std::pair<const char*, std::function<void(host::Call&)>> kUnsound[] = {

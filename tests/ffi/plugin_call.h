@@ -33,8 +33,8 @@ inline std::string PlanText(XLA_FFI_CallFrame* frame) {
   return copy;
 }
 
-// Returns a ragged-M problem with c, bias, alpha, beta and group_offset. It processes groups 1 to 3 of five. The last
-// two of its 17 rows are in no group.
+// Returns a ragged-M problem with c, bias, alpha, beta and group_offset. Only groups 1 to 3 of five are processed. Two
+// of the 17 rows are in no group.
 inline ProblemSpec EveryOperand() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
@@ -64,7 +64,7 @@ class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;
   virtual host::Call& call() = 0;
-  // Returns success if all results are right, and nothing outside the buffers was written.
+  // Returns success if all results are right and no byte around a buffer has changed.
   virtual testing::AssertionResult IsRight() const = 0;
   virtual bool OutIsUntouched() const = 0;
   virtual bool SurroundingsIntact() const = 0;
@@ -73,13 +73,12 @@ class SpoiltCall {
   // Calls the stages INSTANTIATE and EXECUTE of the handlers, like XLA. Returns the first error.
   virtual host::Error Run(host::TaskRunner* pool) = 0;
 
-  // Returns success if `error` has the code `code` and its message has all of `texts`, and the call wrote nothing.
+  // Returns success if `error` has this code and all of the texts, and the call wrote nothing.
   testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
                                      XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };
 
-// A problem in guarded buffers, its expected result, and the custom call that computes it. The workspace has exactly
-// the required size.
+// A problem in guarded buffers, its expected result, and its custom call. The workspace has exactly the required size.
 class PluginCall : public SpoiltCall {
  public:
   explicit PluginCall(const ProblemSpec& spec) : PluginCall(TestProblem(spec), spec.cliff) {}

@@ -156,8 +156,7 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   EXPECT_TRUE(call.IsRight());
 }
 
-// Returns calls as XLA makes them from one compiled program: the same attributes and operands, but separate results and
-// workspaces.
+// Returns calls of one compiled program: they share attributes and operands, but have their own results and workspaces.
 std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std::string& executor) {
   std::vector<std::unique_ptr<SpoiltGemm>> calls;
   for (int i = 0; i < count; ++i) {
@@ -168,7 +167,7 @@ std::vector<std::unique_ptr<SpoiltGemm>> CallsOfOneInstance(int count, const std
   return calls;
 }
 
-// Makes each call in a task of one pool. All threads of the pool may be in calls while other calls wait.
+// Makes each call in a task of one pool. Calls may occupy all threads of the pool while others wait.
 void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& calls) {
   struct Task {
     SpoiltGemm& call;

@@ -164,7 +164,7 @@ class HostileFlags {
   uint64_t saved_;
 };
 
-// A pool that runs tasks in the float mode kHostileMode, and counts the tasks that change the mode of their thread.
+// A pool that runs tasks in the float mode kHostileMode. Counts the tasks that leave their thread in another mode.
 class HostileRunner : public host::TaskRunner {
  public:
   HostileRunner(int threads, std::atomic<int>& changed) : changed_(changed), pool_(threads) {}

@@ -1,4 +1,4 @@
-// Tests wrong group sizes and offsets at every index of every such array in every mode.
+// Tests wrong group sizes and wrong offsets: each array of each mode, at each index.
 #include <cstring>
 #include <deque>
 #include <string>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kWrong[] = {-1, 1000, kHighest, kLowest, int64_t{1} << 31, kHighest / 2};
 
-// Writes each value of kWrong, converted to the array's type, to the element `index` of the array. Expects an error
-// whose message has all `texts`. Skips the previous value of the element, and values that is_right accepts.
+// Writes wrong values to one element of an array, and expects errors that have all `texts`. The values are those of
+// kWrong, converted to the array's type. Skips a value if it equals the right one or is_right accepts it.
 template <typename IsRight>
 void ExpectValuesAreRefused(SpoiltCall& call, const Array& array, int64_t index, const std::vector<std::string>& texts,
                             IsRight is_right) {
@@ -103,13 +103,13 @@ struct EmptyProblem {
   Dims lhs, rhs, out;
   std::vector<const char*> ragged;
   Dims sizes_shape;
-  std::vector<Dims> sizes;  // The values of each array of `ragged`. Empty if these arrays have no elements.
+  std::vector<Dims> sizes;  // Values of each array of `ragged`. Empty if these arrays have no elements.
   bool lhs_is_trans = false;
   bool packed = false;
   const char* error = "";  // Message of the expected error. "": the call succeeds.
 };
 
-// 2^60 is the largest power of two such that so many f32 elements have fewer than 2^63 bytes.
+// An f32 array of 2^60 elements has 2^62 bytes. This fits into int64, but twice as many bytes do not.
 constexpr int64_t kTwoTo62 = int64_t{1} << 62, kTwoTo60 = int64_t{1} << 60, kTwoTo59 = kTwoTo60 / 2,
                   kTwoTo40 = int64_t{1} << 40, kTwoTo30 = int64_t{1} << 30;
 

@@ -34,7 +34,7 @@ struct Target {
 };
 absl::Span<const Target> AllTargets();
 
-// Returns one valid problem for each mode. Among group sizes, one is zero, and some elements are in no group.
+// Returns one valid problem for each mode. Ragged modes have empty groups, and elements in no group.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
 class SpoiltGemm : public PluginCall {
@@ -45,8 +45,8 @@ class SpoiltGemm : public PluginCall {
         special_values_(spec.special_values),
         reference_(ComputeReference(problem().problem).value()) {}
 
-  // Compares bits, and checks the error bound unless the problem has special values: float64 overflows later than the
-  // type of the result.
+  // Compares bits, and checks the error bound. Does not check the bound for special values, because float64 overflows
+  // later than the type of the result.
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);

@@ -1,4 +1,4 @@
-"""Runs two fuzzers: fuzz_problems of build/release, and fuzz_cases of build/address, a libFuzzer target."""
+"""Runs two fuzzers: fuzz_problems of build/release, and the libFuzzer target fuzz_cases of build/address."""
 
 import concurrent.futures
 import os
@@ -32,7 +32,7 @@ def fuzz_problems(seconds: int) -> str | None:
 
 
 def fuzz_cases(seconds: int) -> str | None:
-    """Returns None, or the end of the log and a command that replays the minimized input."""
+    """Returns None if no error was found, else the end of the log and a command that replays the minimized input."""
     program, corpus, log = ROOT / "build/address/bin/fuzz_cases", FOLDER / "cases", FOLDER / "cases.log"
     unpack_seeds(corpus)
     (FOLDER / "found").mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
 // A libFuzzer target for texts of GroupedGemmCases. Each text must be read, or refused as an invalid argument. The
-// custom call computes the small cases among the first kMostCases. out must be within its error bound, or the call must
+// custom call computes small cases among the first kMostCases. out must be within its error bound, or the call must
 // return an error and leave out untouched.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ bool IsSmall(const Dims& dims) {
   return elements <= kMostElements;
 }
 
-// Returns true if no array, except scales and zero points, is large. Counts an extent of zero as one, because code may
+// Returns true if no array is large. Ignores scales and zero points. Counts an extent of zero as one, because code may
 // loop over the other extents.
 bool IsSmall(const proto::GroupedGemmCase& source) {
   return IsSmall(source.lhs().dims()) && IsSmall(source.rhs().dims()) && IsSmall(source.out().dims()) &&

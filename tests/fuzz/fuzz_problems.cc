@@ -1,5 +1,5 @@
-// Computes random valid problems with every instruction set of the host, each time in another random configuration.
-// Compares results with the bits of the oracle and with the float64 reference. For a wrong result, a crash or a hang,
+// Computes random valid problems with every instruction set of the host. Each run has another random configuration.
+// Compares results with the bits of the oracle and with the float64 reference. After a wrong result, a crash or a hang,
 // prints a line that --replay accepts.
 #include <unistd.h>
 
@@ -71,7 +71,7 @@ void VisitFields(SomeConfig& config, Visit visit) {
   visit("out_is_c", config.out_is_c);
 }
 
-// An MlpSpec with the smallest and simplest values as defaults, which ToText omits.
+// An MlpSpec with the smallest and simplest values as defaults. ToText omits fields with these values.
 struct PlainMlp : MlpSpec {
   PlainMlp()
       : MlpSpec{.tokens = 1,
@@ -93,8 +93,8 @@ struct FuzzCase {
 
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
-// Returns a case as one line: "mlp " for an MLP, the fields of the spec, " : ", and the fields of the config. Omits
-// fields with default values.
+// Returns a case as one line: the fields of the spec, " : ", and the fields of the config. Starts the line with "mlp "
+// for an MLP. Omits fields with default values.
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
   return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));
@@ -164,13 +164,12 @@ Options OptionsOf(const RunConfig& config) {
   return {.executor = config.executor, .isa = config.isa, .threads = config.threads, .pool = &LibrarysPool()};
 }
 
-// A problem or an MLP, and its expected result, which is computed once for all configurations.
+// A problem or an MLP, and its expected result. All configurations share the expected result.
 class Checked {
  public:
   virtual ~Checked() = default;
-  // Returns success if every element of out has the bits of the oracle and is within its error bound, and if no byte
-  // around a buffer has changed. If a problem has special values, does not check the error bound, because float64
-  // overflows later than f32.
+  // Returns success if every element of out has the bits of the oracle and is within its error bound, and no byte
+  // around a buffer has changed. Does not check the bound for special values, because float64 overflows later than f32.
   virtual testing::AssertionResult IsRight(const RunConfig& config) = 0;
 };
 
@@ -205,7 +204,7 @@ class CheckedProblem : public Checked {
   Reference reference_;
 };
 
-// An MLP, whose expected bits are those of separate products, activations and sums.
+// An MLP. Its expected bits are computed by separate products, activations and sums.
 class CheckedMlp : public Checked {
  public:
   explicit CheckedMlp(const MlpSpec& spec) : call_(spec), reference_(ComputeReference(call_.mlp())) {}
@@ -275,8 +274,8 @@ int RunCorpus(const std::string& path) {
   return wrong == 0 ? 0 : 1;
 }
 
-// Returns true if float modes that flush denormals work. They do not under Valgrind, where arithmetics that flush give
-// other bits.
+// Returns true if the float modes that flush denormals work here. Under Valgrind they do not, and arithmetics that
+// flush give other bits.
 bool FlushesDenormals() {
   const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;

@@ -38,8 +38,8 @@ bool Lists(absl::string_view comma_list, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Returns InvalidArgument if `names`, separated by commas, has a name that is not in `slots`. The message names the
-// config field `list`.
+// Checks a list of names, separated by commas. Returns InvalidArgument if a name is not in `slots`. `list` is the
+// config field, for the message.
 template <typename Slots>
 absl::Status CheckNames(absl::string_view list, absl::string_view names, const Slots& slots) {
   for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
@@ -206,8 +206,8 @@ void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
       sizes.push_back(size == 0 ? 0 : std::max(1, static_cast<int32_t>(size * factor)));
     }
   };
-  // Finds by bisection the largest factor that leaves at most max_rows rows. The factor max_rows / rows could leave
-  // more, because each expert with rows keeps at least one.
+  // The factor max_rows / rows could leave too many rows, because each expert with rows keeps at least one. So this
+  // loop finds the largest factor that fits, by bisection.
   double low = 0, high = 1;
   for (int step = 0; step < 40; ++step) {
     const double factor = (low + high) / 2;

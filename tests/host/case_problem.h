@@ -18,27 +18,27 @@ namespace raggemm::host {
 // keeps at least one row, even if this exceeds the limit.
 void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 
-// Returns the explicit form of a case, which has lhs, rhs and out. A recorded case has K, N and group_sizes instead.
-// Does not change an explicit case. Returns InvalidArgument if fields are missing for both forms.
+// Converts a recorded case (K, N and group_sizes) to an explicit one (lhs, rhs and out). Explicit cases stay unchanged.
+// Returns InvalidArgument if the case is neither.
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
-// Sets the type of lhs and rhs, and that of out: f64 for f64, s32 for integers, otherwise f32. A bias with a type that
-// out does not permit gets the type of out. Removes scales, zero points and precision, because they belong to the
-// previous types.
+// Sets the type of lhs and rhs to `dtype`, and chooses the type of out: f64 for f64, s32 for integers, otherwise f32.
+// If out does not permit the type of bias, bias gets the type of out. Removes scales, zero points and precision,
+// because they belong to the old types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
 // Returns true if a precision has an effect on the case: lhs and rhs are f32, and out is not f64.
 bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 
-// Returns the types of lhs, rhs and out, like "f32*bf16>f32". Appends the precision unless it is the default, and the
-// bf16_sums rule if the case names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
+// Returns the types of lhs, rhs and out, like "f32*bf16>f32". Appends the precision unless it is the default, and then
+// the bf16_sums rule if the case names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
-// Owns uninitialised arrays, which have the alignment of XLA's buffers, 64 bytes.
+// Owns uninitialised arrays. They are aligned to 64 bytes, like XLA's buffers.
 class ArrayStore {
  public:
-  // Throws std::invalid_argument if a dimension is negative or the number of bytes overflows, and std::bad_alloc if
-  // memory runs out.
+  // Throws std::invalid_argument for a negative dimension or too many bytes for int64, and std::bad_alloc if memory
+  // runs out.
   Array Add(DType dtype, Dims dims);
 
  private:
@@ -48,9 +48,9 @@ class ArrayStore {
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 
-// The problem of a case, with its arrays. Operands without values in the case are random (FillRandom): the seed of lhs
-// is 256 times the seed of the case, the seed of rhs is one more, and the other random operands have the next seeds, in
-// the order of kOperandSlots. Every byte of out is 0xFF, which makes a NaN of every float type.
+// The problem of a case, with its arrays. Operands without values in the case are random (FillRandom). Each has its own
+// seed: lhs has 256 times the seed of the case, rhs the next one, and the others follow in the order of kOperandSlots.
+// Every byte of out is 0xFF: a NaN in every float type.
 struct CaseProblem {
   ArrayStore arrays;
   GroupedGemmProblem problem;

@@ -59,8 +59,8 @@ absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Spa
 }
 
 // Returns the linear indices of a random sample of out, at least kSampleSize unless out is empty. Indices may repeat.
-// For each group with elements, the sample has the last element, kEdge elements of the last row, kEdge of the last
-// column, and others.
+// For each group with elements, the sample has the last element, and kEdge elements each of the last row and the last
+// column.
 std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
                                uint64_t seed) {
   constexpr int64_t kEdge = 8;

@@ -19,8 +19,8 @@ struct Check {
   double got = 0, want = 0;  // Values of the element `worst`.
 };
 
-// Compares out with the float64 reference. Beyond ten million multiply-adds, compares only a random sample of the
-// elements, which `seed` determines.
+// Compares out with the float64 reference. Beyond ten million multiply-adds, compares only a random sample, which
+// `seed` determines.
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);
 
 }  // namespace raggemm::host

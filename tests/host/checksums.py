@@ -1,4 +1,4 @@
-"""Computes checksums of the results of ffi_driver, and records them in proto/cases/checksums.txt or compares them."""
+"""Computes checksums of results of ffi_driver. Records them in proto/cases/checksums.txt or compares them."""
 
 import pathlib
 import subprocess

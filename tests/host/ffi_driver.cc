@@ -1,6 +1,7 @@
 // Runs cases of proto/cases through libraggemm_ffi.so like XLA, and compares the results with the float64 reference.
-// The exit code is 0 if all results are right, 1 if a result is wrong, a case fails or Abseil refuses a flag, and 2 if
-// the program could not start.
+//
+// Exit codes: 0 if all results are right. 1 if a result is wrong, a case fails or Abseil refuses a flag. 2 if the
+// program could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -122,7 +123,7 @@ RunOptions OptionsFromFlags() {
   return options;
 }
 
-// Returns the value on the line "key: value" of the text of a plan, or "-" without such a line.
+// Returns the value of a line "key: value" in the text of a plan, or "-" if there is none.
 std::string Fact(const std::string& plan, absl::string_view key) {
   for (absl::string_view line : absl::StrSplit(plan, '\n')) {
     if (absl::ConsumePrefix(&line, key) && absl::ConsumePrefix(&line, ": ")) return std::string(line);
@@ -137,7 +138,7 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// Runs a case. Returns exceptions (invalid shapes, too little memory) as errors, so that the next cases still run.
+// Runs a case. Returns exceptions (invalid shapes, too little memory) as errors, so that later cases still run.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));

@@ -108,7 +108,7 @@ TEST(FfiDriverTest, TakesSeveralFilesTypesRulesAndPrecision) {
   }
 }
 
-// The driver prints one line for all cases, instead of an error for each case.
+// The driver prints one line for all cases, not an error for each.
 TEST(FfiDriverTest, WhatThePluginDoesNotTakeIsOneError) {
   for (const auto& [flag, message] : {std::pair{"--isa=sse2", "attribute isa: unknown value \"SSE2\""},
                                       {"--executor=gpu", "attribute executor: unknown value \"GPU\""},

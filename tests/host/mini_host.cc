@@ -36,8 +36,8 @@ void ReadError(ErrorDetails* details) {
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-// The execution context of a call. XLA_FFI_CallFrame::ctx points to it by an opaque type, whose name depends on XLA's
-// version.
+// The execution context of a call. XLA_FFI_CallFrame::ctx points to it, by an opaque type whose name differs between
+// versions of XLA.
 struct Context {
   TaskRunner* pool;
 };
@@ -147,7 +147,7 @@ class AttributeList {
 };
 
 // The arguments or the results of a call as structs of XLA's C ABI. One template serves both, because XLA_FFI_Args and
-// XLA_FFI_Rets differ only in the names of their types.
+// XLA_FFI_Rets differ only in the names of types.
 template <typename List, typename Type>
 class BufferList {
  public:

@@ -31,8 +31,8 @@ struct Buffer {
   void* data = nullptr;
 };
 
-// JAX passes integers as int64_t, so tests write int64_t{4} instead of 4. Attributes is a map, because call frames list
-// attributes in the order of their names.
+// The attributes of a call, sorted by name as in call frames. JAX passes integers as int64_t, so tests write int64_t{4}
+// instead of 4.
 struct Attribute;
 using Attributes = std::map<std::string, Attribute>;
 using AttributeValue =

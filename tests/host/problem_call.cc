@@ -94,7 +94,7 @@ Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
 
 int64_t WorkspaceElements(const GroupedGemmProblem& problem, WorkspaceCoefficientsFunction* coefficients) {
   int32_t dims_arrays = 0;
-  int64_t groups = problem.out.dims.empty() ? 0 : problem.out.dims[0];  // Mode uniform keeps this number.
+  int64_t groups = problem.out.dims.empty() ? 0 : problem.out.dims[0];  // Mode uniform has no dims arrays.
   for (const DimsSlot& slot : kDimsSlots) {
     const RaggedDims& dims = problem.*slot.operand.*slot.dims;
     if (!dims.has_value()) continue;

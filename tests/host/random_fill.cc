@@ -21,7 +21,7 @@ void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
   });
 }
 
-// Fills an array as FillRandom documents. The multiplication by a power of two in double is exact, unless the array has
+// Fills an array as FillRandom documents. Multiplies by the power of two in double. This is exact unless the array has
 // type f64 and the product is subnormal.
 template <typename T>
 void FillFractions(const Array& array, uint64_t seed, int exponent) {

@@ -57,7 +57,7 @@ Plugin::Plugin(const std::string& path)
       workspace_coefficients(library.Find<WorkspaceCoefficientsFunction>("raggemm_v1_workspace_coefficients")),
       plan_text(library.Find<char*(XLA_FFI_CallFrame*)>("raggemm_plan_text")),
       free_text(library.Find<void(char*)>("raggemm_free")) {
-  // Checks FFI API versions before any call, like XLA when it registers a handler.
+  // XLA checks the versions when it registers a handler, before any call.
   for (XLA_FFI_Handler* handler : {instantiate, execute}) {
     if (const Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
   }

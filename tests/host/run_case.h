@@ -27,10 +27,9 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;              // Attributes executor, isa and threads, which override those of the case.
+  Attributes how;              // Attributes executor, isa and threads. They override those of the case.
   std::optional<DType> dtype;  // Type for SetMatrixDType. Default: the types of the case.
-  // bf16_sums rule and precision of calls, unless the case has its own. `precision` does not apply to cases for which
-  // TakesPrecision is false.
+  // Used unless the case has its own. `precision` is ignored if TakesPrecision is false.
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
   std::optional<proto::GroupedGemmConfig::Precision::Value> precision;
   // Limit for LimitRows. 0: no limit.
@@ -40,7 +39,7 @@ struct RunOptions {
 struct CaseRun {
   std::string plan;
   std::string dtypes;
-  // Numbers of rows after and before LimitRows. Both are 0 for explicit cases.
+  // Rows after and before LimitRows. Both are 0 for explicit cases.
   int64_t rows = 0, recorded_rows = 0;
   Check check;
   uint64_t checksum = 0;

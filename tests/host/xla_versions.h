@@ -1,5 +1,5 @@
-// Common names for parts of XLA's C header that have different names in the FFI API versions 0.2 (jaxlib 0.8.1) to 0.5
-// (jaxlib 0.12). Since version 0.4, the API function that reads the message of an error also returns its code.
+// Common names for parts of XLA's C header that were renamed between the FFI API versions 0.2 (jaxlib 0.8.1) and 0.5
+// (jaxlib 0.12). Since version 0.4, the API function that reads an error message also returns the error code.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,7 @@ inline constexpr size_t kErrorDetailsSize = XLA_FFI_Error_GetDetails_Args_STRUCT
 inline constexpr auto kReadError = &XLA_FFI_Api::XLA_FFI_Error_GetDetails;
 #endif
 
-// Returns a pointer to the error code in `details`. Null if the host or the caller was built with an FFI API before
-// 0.4.
+// Returns a pointer to the error code in `details`. Null if the host or the caller has an FFI API before 0.4.
 template <typename Details>
 XLA_FFI_Error_Code* ErrorCodeIn(Details& details) {
   if constexpr (requires { details.errc; }) {

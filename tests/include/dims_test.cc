@@ -31,8 +31,7 @@ TEST(DimsTest, InitializeAnArrayInOneExpression) {
   EXPECT_THAT((Array{nullptr, DType::kF32, absl::MakeConstSpan(dims, 1)}).dims, ElementsAre(2));
 }
 
-// A constructor that Dims inherits takes the length of the vector. A number must not convert to Dims by this
-// constructor.
+// Dims inherits a constructor that takes the length of the vector. Numbers must not convert to Dims by it.
 TEST(DimsTest, AreNotMadeFromANumber) { EXPECT_FALSE((std::is_convertible_v<int64_t, Dims>)); }
 
 TEST(DimsTest, MayExceedTheInlineCapacity) {

@@ -10,7 +10,7 @@
 namespace raggemm::test {
 namespace {
 
-// A problem with three rows: one of the first expert, and two of the second expert.
+// Three rows: one of the first expert, two of the second.
 class TwoExperts : public testing::Test {
  protected:
   TwoExperts() {

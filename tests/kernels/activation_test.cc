@@ -1,4 +1,4 @@
-// Tests that activated results, with and without a gate, have the specified bits and stay within the error bound.
+// Tests that activated results have the specified bits and are within the error bound, with and without a gate.
 #include "raggemm/activation.h"
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Returns the problem with each activation: once with a gate, and once without unless the activation needs a gate.
+// Returns the problem with each activation: once with a gate, and once without if the activation permits this.
 std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
   std::vector<ProblemSpec> all;
   for (int i = 0; i < kActivationCount; ++i) {

@@ -11,8 +11,8 @@
 namespace raggemm::test {
 namespace {
 
-// Returns problems of one group: bf16 by each bf16_sums rule, split f32 by each rule that can sum it in each precision,
-// and each pair of 8-bit types.
+// Returns problems of one group for all arithmetics: bf16 with each bf16_sums rule, split f32 with each precision and
+// each rule that supports it, and all pairs of 8-bit types.
 std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
   std::vector<ProblemSpec> specs;
   for (ArithmeticId rule : kBf16Rules) {

@@ -44,7 +44,7 @@ ProblemSpec Bf16Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
   return spec;
 }
 
-// Returns the bits of a bf16 with random sign and fraction, and an exponent field in [least, least + count).
+// Returns the bits of a random bf16 whose exponent field is in [least, least + count).
 uint64_t RandomBf16(Random& random, int64_t least, int64_t count) {
   const uint64_t sign_and_fraction = random.Next() & 0x807f;
   return sign_and_fraction | static_cast<uint64_t>(least + random.Below(count)) << 7;
@@ -92,8 +92,7 @@ TEST_F(Bf16RulesOnEveryIsa, AnyBits) {
   }
 }
 
-// With pairs, tiles and mmla, sums of bf16 products flush denormals. The epilogue (alpha, c, bias, rounding to out)
-// must keep denormals.
+// With pairs, tiles and mmla, sums of bf16 products flush denormals. The epilogue must keep denormals.
 TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
   for (DType out : {DType::kF32, DType::kBF16}) {
     ProblemSpec spec = Bf16Spec(5, 20, 2, out);

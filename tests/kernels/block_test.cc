@@ -1,4 +1,4 @@
-// Tests which cache lines of rhs are prefetched for a tile. Tests of results cover the division of a tile into blocks.
+// Tests which cache lines of rhs are prefetched for a tile. Other tests cover the division of a tile into blocks.
 #include "kernels/plan/block.h"
 
 #include <cstdint>
@@ -27,8 +27,7 @@ class BlockTest : public testing::Test {
     schedule_ = MakeSchedule(problem_->problem, {.isa = Isa::kScalar, .cpu = cpu}, absl::MakeSpan(workspace_)).value();
   }
 
-  // Advances `prefetch` to its end, as a kernel does, and adds the indices of the prefetched cache lines to `lines`,
-  // counted from `data`.
+  // Uses up `prefetch` like a kernel. Adds the indices of the prefetched cache lines to `lines`, counted from `data`.
   static void AddLines(Prefetch& prefetch, const char* data, std::set<int64_t>& lines) {
     for (; prefetch.count > 0; --prefetch.count) {
       lines.insert((prefetch.line - data) / 64);
@@ -38,7 +37,7 @@ class BlockTest : public testing::Test {
     }
   }
 
-  // Adds to `lines` the indices of the cache lines that the work on `block` prefetches, counted from block.rhs.data.
+  // Adds to `lines` all cache lines that are prefetched during `block`, counted from block.rhs.data.
   void PrefetchAll(Prefetcher& prefetcher, const TileTask& task, const Block& block, std::set<int64_t>& lines) {
     Panel panel;
     for (int64_t col = 0; col < block.cols; col += panel.cols) {
@@ -54,9 +53,9 @@ class BlockTest : public testing::Test {
   Schedule schedule_;
 };
 
-// The work on a block prefetches all cache lines of the next block, and no others.
+// While one block is computed, all cache lines of the next block are prefetched, and no others.
 TEST_F(BlockTest, PrefetchesTheNextBlock) {
-  // For this CPU, the cost model chooses both orders of prefetches: kPanels for one row, and kRows for many rows.
+  // With these numbers, the cost model uses both orders of prefetches: kPanels for one row, and kRows for many rows.
   Cpu cpu = HostCpu();
   cpu.fmas_per_cycle = 32;
   cpu.memory_bytes_per_cycle = 5.5;
@@ -81,8 +80,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
       Prefetcher prefetcher(schedule_, task, 0);
       prefetcher.StartBlock(block, &next);
       const int64_t size = SizeOf(schedule_.tile.call.rhs.dtype);
-      // `want` has the cache lines of the next block, and `got` the prefetched ones. A line's number counts units of 64
-      // bytes from the start of the matrix, which may lie within a cache line of the CPU.
+      // Indices of cache lines: `want` has those of the next block, `got` those that were prefetched. They count 64
+      // bytes each from the start of the matrix, which need not be aligned to a cache line.
       std::set<int64_t> want, got;
       for (int64_t k = 0; k < next.steps; ++k) {
         for (int64_t col = 0; col < next.cols; ++col) {
@@ -96,8 +95,8 @@ TEST_F(BlockTest, PrefetchesTheNextBlock) {
   }
 }
 
-// If a tile computes its blocks along k first, the work on its first columns prefetches all cache lines of the next
-// columns, and no others.
+// This tile computes its blocks along k first. While the first columns are computed, all cache lines of the next
+// columns are prefetched, and no others.
 TEST_F(BlockTest, PrefetchesTheNextColumns) {
   for (int64_t k : {511, 2048}) {
     ProblemSpec spec{.groups = 1, .m = 3, .n = 640, .k = k, .sizes = {3}};
@@ -118,7 +117,7 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
       PrefetchAll(prefetcher, task, block, got);
       block = next;
     }
-    // Unless k fills whole cache lines, the last line of `want` may also belong to later columns, and is ignored.
+    // The last line of `want` is ignored if k does not fill whole cache lines: it may also belong to later columns.
     if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
     EXPECT_EQ(got, want) << k;
   }

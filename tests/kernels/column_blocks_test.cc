@@ -36,7 +36,7 @@ ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
           .block_cols = block_cols};
 }
 
-// Expects the specified bits with the CPU of the host, and with a CPU whose L2 cache of one byte cannot hold rhs.
+// Expects the specified bits twice: with the CPU of the host, and with a CPU whose L2 cache (one byte) cannot hold rhs.
 void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   for (bool cached : {true, false}) {
     TestProblem test(spec);
@@ -152,7 +152,7 @@ class ColumnBlocks : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 
-// For a tile of one row, the prefetched cache lines follow each other without gaps, up to the last line of rhs.
+// For a tile of one row, prefetches must follow each other in memory without gaps, up to the last line of rhs.
 TEST_P(ColumnBlocks, AreReadAndPrefetchedInTheOrderOfMemory) {
   MakeScheduleOf({.groups = 1,
                   .m = 1,
@@ -240,7 +240,7 @@ TEST(BadColumnBlocks, AreRefusedInOtherModes) {
   }
 }
 
-// Copies the matrices x, [G,K,N], into `to` in column blocks of `width` columns, and fills the padding with ones.
+// Copies matrices x [G,K,N] into `to`, in column blocks of `width` columns. Padding becomes ones.
 Array PutInBlocks(const Array& x, int64_t width, FloatTensor& to) {
   const int64_t k = x.dims[1], n = x.dims[2], blocks = to.array.dims[1];
   for (int64_t i = 0; i < ElementCount(to.array); ++i) {

@@ -74,7 +74,7 @@ TEST(DefaultThreadsTest, IsANumberOrAll) {
   }
 }
 
-// Returns the ISA that the library prefers for f32 on a CPU with all ISAs of this architecture.
+// Returns the ISA that the library prefers for f32 if the CPU has all ISAs of this architecture.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
 // Returns the first ISA after scalar code in the enum Isa, or scalar code if there is no other.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }
@@ -83,7 +83,7 @@ struct Variables {
   const char *isa = nullptr, *threads = nullptr, *executor = nullptr;
 };
 
-// Plans a call in a child process with these environment variables. Returns "EXECUTOR ISA THREADS" of the plan, or its
+// Plans a call in a child process with these environment variables. Returns the plan's "EXECUTOR ISA THREADS", or the
 // error.
 std::string PlannedWith(const Variables& variables, Options options) {
   return InChild(20, [&]() -> std::string {

@@ -1,5 +1,5 @@
 // Tests the results of calls that are planned for each measured CPU, and for CPUs without measured numbers. Any host
-// can run them: Options::cpu has the CPU's numbers, but only instruction sets of the host.
+// can run these calls: Options::cpu has the numbers of the CPU, but only instruction sets of the host.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,15 +30,15 @@ class EveryCpuTest : public testing::TestWithParam<Cpu> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, EveryCpuTest, testing::ValuesIn(EveryCpu()),
                          [](const testing::TestParamInfo<Cpu>& info) { return absl::StrCat(info.index); });
 
-// The options name no ISA, so the plan chooses the ISA by the CPU.
+// The options name no ISA, so the CPU decides.
 TEST_P(EveryCpuTest, GivesTheSpecifiedBits) {
   Random random(TestSeed());
   for (int i = 0; i < 60; ++i) {
     TestProblem test(RandomSpec(random));
     test.ClearOut();
     ASSERT_EQ(GroupedGemm(test.problem, {.executor = Executor::kOpenMp, .cpu = GetParam()}), absl::OkStatus());
-    // If the problem names no bf16_sums rule, the CPU in the options decides the rule. The oracle would use the CPU of
-    // the host, so the expected problem names the rule.
+    // The CPU in the options chooses the bf16_sums rule if the problem names none. The oracle would ask the host's CPU,
+    // so the expected problem names the rule.
     GroupedGemmProblem expected = test.problem;
     const ChosenArithmetic chosen = ArithmeticFor(ProductsOf(test.problem), GetParam()).value();
     if (chosen.because != nullptr) expected.bf16_sums = static_cast<ArithmeticId>(chosen.arithmetic - kArithmetics);

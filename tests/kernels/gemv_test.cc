@@ -103,7 +103,7 @@ TEST(GemvOnEveryIsa, QuantizedWeights) {
   }
 }
 
-// GEMV kernels compute neither the group of nine rows nor transposed weights, so other kernels are tested as well.
+// Other kernels are tested, too: GEMV kernels do not compute the group of nine rows, nor transposed weights.
 TEST(GemvOnEveryIsa, ExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
@@ -122,7 +122,7 @@ TEST(GemvOnEveryIsa, ExtremeScales) {
   }
 }
 
-// GEMV kernels load elements of rhs ahead of their use. The last group ends at an unmapped page.
+// GEMV kernels load elements of rhs ahead of their use, so the last group ends at an unmapped page.
 TEST(GemvOnEveryIsa, ReadsNothingAfterTheLastGroup) {
   for (int64_t rows : {1, 2}) {
     for (int64_t n : {33, 70, 100, 1000}) {

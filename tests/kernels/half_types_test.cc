@@ -58,8 +58,8 @@ TEST_P(HalfTypes, WidenEveryPatternExactly) {
   }
 }
 
-// Returns the middle between numbers i and i + 1 of `patterns`, which is hard to round. With nudge -1 or 1, returns the
-// next smaller or larger number of the compute type.
+// Returns the middle between numbers i and i + 1 of `patterns`, which is hard to round. With nudge = -1 or 1, returns
+// the number of the compute type just below or above this middle.
 double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
   const double next = ToDouble(patterns, std::min(i + 1, kPatterns - 1));
   const double half = RoundTo(compute, ToDouble(patterns, i) / 2 + next / 2);

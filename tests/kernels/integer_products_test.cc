@@ -36,7 +36,7 @@ TEST_P(IntegerProducts, UseTheUnitOfTheIsa) {
   EXPECT_EQ(plan.find(IsaName(GetParam()) + "\nblocking: ") != std::string::npos, own) << plan;
 }
 
-// The lowest integer has the bits of -0.0f, but is not zero, so c must be read and multiplied.
+// beta = INT_MIN has the bits of -0.0f. It must not be taken for zero.
 TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   ProblemSpec spec = IntegerSpec(DType::kS8, DType::kS8, 2, 3, 1);
   spec.c = spec.beta = true;
@@ -48,7 +48,7 @@ TEST_P(IntegerProducts, ReadCIfBetaIsTheLowestInteger) {
   EXPECT_TRUE(HasBits(test.problem.out, want));
 }
 
-// Computes a problem with every ISA of the host, and expects `want`, which the caller computes without tests/oracle.
+// Expects `want` on every ISA of the host. `want` must be computed without tests/oracle.
 void ExpectOnEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
   for (Isa isa : HostIsas()) {
     test.ClearOut();

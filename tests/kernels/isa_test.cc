@@ -51,8 +51,8 @@ TEST(IsaRows, DescribeTheirKernels) {
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      // In a packed panel of words, a word of rhs has elements of one column: 8 bytes for MMLA, otherwise 4 bytes. In a
-      // panel without words, an element has the size of a sum.
+      // A packed panel of words has elements of one column in each word: 8 bytes for MMLA, otherwise 4 bytes. In other
+      // panels, an element has the size of a sum.
       const int64_t word = row.row_step == 2 ? 8 : 4;
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
@@ -60,12 +60,12 @@ TEST(IsaRows, DescribeTheirKernels) {
       EXPECT_EQ(PackedBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  // Packed panels have whole words of two bf16 or four bytes, so five steps of k take the memory of 6 or 8.
+  // Panels have whole words, so five steps of k take the memory of 6 (two bf16 in a word) or 8 (four bytes).
   EXPECT_EQ(PackedBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);
   EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
-// KernelsFor(isa, arithmetic) returns kernels of another ISA if `isa` has none for the arithmetic.
+// If an ISA has no kernels for an arithmetic, KernelsFor returns kernels of another ISA.
 TEST(KernelsFor, ExistForEveryArithmetic) {
   for (Isa isa : AllIsas()) {
     for (const Arithmetic& arithmetic : kArithmetics) {
@@ -163,7 +163,7 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// Overwrites the first bytes of a function with an illegal instruction. ThreadSanitizer must not instrument the write,
+// Overwrites the first bytes of a function with an illegal instruction. ThreadSanitizer must not instrument this,
 // because it keeps no records for the memory of code.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
   const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -179,7 +179,7 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
 }
 
 // Overwrites the functions of CodeOf with illegal instructions: those of the ISA `forced` if `poison_forced`, otherwise
-// those of all other ISAs. Then computes a problem with the ISA `forced`, and exits with 0 if the result is right.
+// those of all other ISAs. Then computes a problem with `forced`, and exits with 0 if the result is right.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
   // The first call of HostCpu measures kernels of every ISA, so it must come before Poison.
   HostCpu();

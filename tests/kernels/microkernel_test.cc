@@ -1,5 +1,5 @@
-// Tests the kernels of every ISA of the host against their contract in kernels/isa/microkernel.h. Operands end at an
-// unmapped page, so reads after their end crash.
+// Tests the kernels of every ISA of the host against their contract in kernels/isa/microkernel.h. Reads after the end
+// of an operand hit an unmapped page and crash.
 #include "kernels/isa/microkernel.h"
 
 #include <algorithm>
@@ -22,9 +22,9 @@ namespace {
 
 class Microkernels : public IsaTest {
  protected:
-  // A kernel, and the register tile of mr x nr that it computes. If `packed`, the kernel reads a packed panel.
-  // Otherwise it reads the stored rhs: columns if `dot`, else rows. If `stores_panel`, it also packs the rows that it
-  // reads. If `streams`, it is a streaming GEMV.
+  // A kernel, and the register tile of mr x nr that it computes. If `packed`, the kernel reads a packed panel,
+  // otherwise the stored rhs: columns if `dot`, else rows. If `stores_panel`, it packs these rows, too. If `streams`,
+  // it is a streaming GEMV.
   struct Tile {
     const KernelRow& row;
     Microkernel* run;
@@ -67,7 +67,7 @@ class Microkernels : public IsaTest {
     const std::string what = Named(tile, part);
     const int64_t k_padded = PaddedK(tile.row, part.k), elements = tile.height() * tile.nr;
     const bool same_format = random_.Coin(), flips = Flips(tile.row, same_format);
-    // The other 8-bit type, for an lhs whose format differs from the format of rhs. Panels without bytes ignore it.
+    // The type of an lhs that differs from rhs: the other 8-bit type. Panels without bytes ignore it.
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;
     const DType a_type = same_format ? tile.b_type : other;
     Values a = Panel(tile.row.lhs, a_type, part.k, k_padded, tile.height(), random_);
@@ -136,7 +136,7 @@ class Microkernels : public IsaTest {
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // Checks an epilogue with the operands that the bits of `operands` select: alpha (1), c (2), beta (4) and bias (8).
+  // Checks an epilogue. The bits of `operands` select alpha (1), c (2), beta (4) and bias (8).
   void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int operands) {
     const DType compute = ArithmeticOf(row).sum;
     const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);
@@ -170,8 +170,7 @@ class Microkernels : public IsaTest {
     ASSERT_TRUE(out.SurroundingsIntact());
   }
 
-  // Calls visit(row, dtype, mr) for every kernel row, type of operands and height of a register tile, until a check
-  // fails.
+  // Calls visit(row, dtype, mr) for every kernel row, operand type and register tile height, until a check fails.
   template <typename Visit>
   void ForEachHeight(Visit visit) {
     for (const KernelRow& row : rows()) {
@@ -185,8 +184,8 @@ class Microkernels : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
-// Returns true if `row` has kernels that read an rhs of this type in its stored layout. Kernel rows of AMX, and kernel
-// rows that would widen the elements to f64, have none.
+// Returns true if kernels of `row` read an rhs of this type in its stored layout. AMX kernels never do. Kernels with
+// f64 sums do so only for f64.
 bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   const bool widens_to_f64 = ArithmeticOf(row).sum == DType::kF64 && dtype != DType::kF64;
   return row.ahead_slice == 0 && !widens_to_f64;
@@ -201,8 +200,8 @@ TEST_P(Microkernels, MultiplyEveryDType) {
       ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
     }
     EXPECT_EQ(kernels.direct[mr][1].nr, ReadsStoredLayout(row, dtype) ? row.cols : 0);
-    // A kernel that packs rhs on the fly computes the first of several register tiles of a group. This register tile
-    // has more than half the rows of the tallest one, so kernels for fewer rows are not needed.
+    // Kernels that pack rhs on the fly are only needed for tall register tiles. They compute the first of several tiles
+    // of a group. It has more than half the rows of the tallest tile.
     if (2 * mr > row.rows) {
       ASSERT_EQ(kernels.storing[mr] != nullptr, ReadsStoredLayout(row, dtype));
     }
@@ -245,8 +244,8 @@ TEST_P(Microkernels, MultiplyByStoredColumns) {
   }
 }
 
-// The rows of a group are divided into register tiles of at most two heights. The kernels of both heights must have the
-// same width, unless the kernel of the taller tiles is as wide as a packed panel.
+// A group is divided into register tiles of at most two heights. The kernels for both heights must have the same width,
+// unless the kernel for the taller tiles is as wide as a packed panel.
 TEST_P(Microkernels, RegisterTilesOfAPanelHaveOneWidth) {
   for (const KernelRow& row : rows()) {
     for (int64_t rows = row.rows + 1; row.ahead_slice == 0 && rows <= 4 * row.rows; ++rows) {

@@ -43,7 +43,7 @@ TEST_F(Modes, EveryStorageAndMixOfDTypes) {
   }
 }
 
-// Returns the group sizes of two problems with `replicas` replicas each, in the second problem in reverse order.
+// Returns the group sizes of two problems with `replicas` replicas each. The second problem has them in reverse order.
 std::vector<int64_t> ForTwoProblems(const std::vector<int64_t>& sizes, int64_t replicas) {
   std::vector<int64_t> all;
   for (int r = 0; r < replicas; ++r) all.insert(all.end(), sizes.begin(), sizes.end());
@@ -92,7 +92,7 @@ TEST_F(Modes, EveryOptionalOperand) {
   }
 }
 
-// Each replica begins a new accumulation chain, so a sum over 5000 replicas of one step of k is rounded 5000 times.
+// Each replica begins a new accumulation chain, so the sum is rounded 5000 times.
 TEST_F(Modes, ErrorsOfManyReplicasAreWithinTheBound) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 5000, .n = 2};
   spec.sizes.assign(spec.replicas, 1);

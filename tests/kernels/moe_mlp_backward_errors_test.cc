@@ -87,7 +87,7 @@ std::vector<Operand> OperandsOf(const MoeMlpProblem& problem) {
 
 char* LastByte(const Array& array) { return static_cast<char*>(array.data) + BytesOf(array) - 1; }
 
-// Lets `result` point to the last element of `other`, or to the first one if the elements of `result` are larger.
+// Moves `result` to the last element of `other`, or to the first one if elements of `result` are larger.
 void MoveOnto(Array& result, const Array& other) {
   result.data = LastByte(other) + 1 - SizeOf(other.dtype);
   if (SizeOf(result.dtype) > SizeOf(other.dtype)) result.data = other.data;
@@ -109,8 +109,8 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
   EXPECT_TRUE(before == after) << one << " and " << other;
 }
 
-// Returns a small call. Each operand fits into a memory page and ends at an unmapped page, so a result that MoveOnto
-// moves to one operand overlaps no other.
+// Returns a small call. Each operand fits into a memory page and ends at an unmapped page. So a result overlaps only
+// the operand that MoveOnto moves it to.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }

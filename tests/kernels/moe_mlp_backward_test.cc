@@ -85,15 +85,15 @@ class Oracle {
 
   double& At(Slot slot, int64_t i) { return gradients[slot][static_cast<size_t>(i)]; }
 
-  // Returns element j of row `row` of the product with `w`, which is w_up or w_gate, plus the element's bias.
+  // Returns element (row, j) of the product with `w` (w_up or w_gate), plus bias.
   double FirstProduct(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t row, int64_t j) const {
     const int64_t token = mlp_.TokenOf(row);
     double sum = 0;
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
     return mlp_.InputWeight(row) * sum + (spec_.biases ? bias.At(g * mlp_.columns + j) : 0);
   }
-  // Adds what element j of row `row` of the product with `w` contributes to the gradients of x, `w`, bias and input
-  // weight. `gradient` is the element's gradient. `slot` is kUp for w_up, or kGate for w_gate.
+  // Adds the contributions of element (row, j) of the product with `w` to the gradients of x, `w`, bias and input
+  // weight. `gradient` is the gradient of this element. `slot` is kUp for w_up, or kGate for w_gate.
   void AddFirstGradients(Slot slot, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
     const int64_t token = mlp_.TokenOf(row);
     const double weight = mlp_.InputWeight(row);
@@ -211,8 +211,8 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
   }
 }
 
-// Tests every type of intermediate results, each bf16_sums rule, and rows that are longer than the 512 columns that
-// MlpSteps::ScaleRow converts at once.
+// Tests every type of intermediate results and each bf16_sums rule. Also tests rows of more than 512 columns, the most
+// that MlpSteps::ScaleRow converts at once.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   const DType f32 = DType::kF32, bf16 = DType::kBF16, f16 = DType::kF16;
   std::vector<MlpSpec> specs = {{.x = bf16, .weights = bf16, .out = f32},
@@ -236,8 +236,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// The rows of a group may lie in several chunks. The sums for its gradients then continue from chunk to chunk: in the
-// gradients themselves if these are f32, otherwise in f32 buffers.
+// If the rows of a group lie in several chunks, the sums for its gradients continue from chunk to chunk. They are in
+// the gradients themselves if these are f32, otherwise in f32 buffers.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (DType weights : {DType::kF32, DType::kBF16}) {
     for (ArithmeticId rule : kBf16Rules) {
@@ -258,8 +258,8 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
-// The rows are one chunk, because several chunks would need f32 buffers for the gradients of weights, and no less
-// memory.
+// All rows are one chunk here. Several chunks would not save memory, because the gradients of weights would need f32
+// buffers.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
   MlpSpec spec = {.tokens = 50, .hidden = 90, .intermediate = 80, .sizes = {2100}, .out = DType::kBF16};
   spec.x = spec.weights = DType::kBF16;
@@ -315,8 +315,8 @@ TEST_P(MoeMlpBackwardTest, ComputesEachGradientAlone) {
   }
 }
 
-// Checks relu at 0, and swiglu_oai at its limits 7 and -7, at the floats next to the limits, and beyond them. x is 1,
-// so up and gate have the values of the weights.
+// Checks relu at 0. Checks swiglu_oai at its limits 7 and -7, at the next floats, and beyond. All x are 1, so up and
+// gate equal the weights.
 TEST_P(MoeMlpBackwardTest, IsRightAtTheLimitsOfActivations) {
   const float below = std::nextafter(7.0F, 0.0F), above = std::nextafter(7.0F, 8.0F), least = 0x1p-149F;
   const float values[] = {0, -0.0F, least, -least, 1, -1, below, 7, above, 9, -below, -7, -above, -9};

@@ -26,7 +26,7 @@ struct Region {
   bool is_aligned = true;
 };
 
-// Returns the memory of every array of `b`, with the sizes that kernels/mlp/workspace.h states in comments.
+// Returns the memory of every array of `b`. The sizes are those in the comments of kernels/mlp/workspace.h.
 std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
   const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? ChunkRowsOf(e) : rows;
   const int64_t size = is_backward ? e.element_bytes : 4;
@@ -102,7 +102,7 @@ TEST(MlpBuffersTest, DoNotOverlap) {
   }
 }
 
-// The workspace begins or ends at most seven elements from an unmapped page.
+// The workspace begins or ends close to an unmapped page: at most seven elements away.
 TEST(MlpBuffersTest, StayWithinTheWorkspace) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const std::vector<Isa> isas = HostIsas();

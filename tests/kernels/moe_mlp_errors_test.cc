@@ -122,7 +122,7 @@ TEST(MoeMlpErrors, OfTheProductWithWDownAloneLeaveResultsUntouched) {
   EXPECT_EQ(up.At(last), 5);
 }
 
-// If no group has rows, MoeMlp plans no product, so it must check the shapes of biases itself.
+// If no group has rows, MoeMlp plans no product and must check the shapes of biases itself.
 TEST(MoeMlpErrors, AreFoundIfNoRowIsComputed) {
   const auto expect = [](const std::string& text, auto spoil) {
     TestMlp mlp({.sizes = {0, 0, 0, 0}});

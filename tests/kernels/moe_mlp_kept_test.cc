@@ -73,7 +73,7 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosInOtherRows) {
   }
 }
 
-// With the kept products of an MLP with other operands, gradients must differ from those without kept products.
+// The kept products are those of another MLP. The gradients must differ, because they are computed from kept products.
 TEST_P(MoeMlpKept, IsReadByGradients) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kInterleaved}) {
     const MlpSpec spec = {.gate = gate};

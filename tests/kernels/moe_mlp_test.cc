@@ -58,7 +58,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequence) {
   }
 }
 
-// A call processes pieces of at most 256 rows: whole groups, or a part of one larger group.
+// A call processes pieces of at most 256 rows: whole groups, or a part of a larger group.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {100, 157, 100, 600}, {0, 0, 0, 0}}) {

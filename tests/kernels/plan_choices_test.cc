@@ -1,6 +1,6 @@
-// Compares plans for several CPUs with plan_choices.txt, which has one line per plan. If a plan changes, the test
-// prints the old and the new line and fails. To accept the changes, run the test with the environment variable
-// RAGGEMM_RECORD=1, which rewrites the file.
+// Compares plans for several CPUs with plan_choices.txt, one line per plan. If a plan changes, the test prints the old
+// and the new line and fails. To accept the changes, run the test with the environment variable RAGGEMM_RECORD=1, which
+// rewrites the file.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -43,8 +43,8 @@ struct PlanCase {
   ProblemSpec spec;
 };
 
-// Returns a problem in which a quarter of the experts has no row, a quarter has 2 * `rows` rows, and the others have
-// `rows` rows.
+// Returns a problem with uneven experts: of each four, one has no row, one has 2 * `rows` rows, and two have `rows`
+// rows.
 ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
   ProblemSpec spec{.groups = experts, .m = experts * rows, .n = n, .k = k};
   for (int64_t g = 0; g < experts; ++g) spec.sizes.push_back(rows * (g % 4 == 1 ? 0 : g % 4 == 2 ? 2 : 1));
@@ -93,8 +93,8 @@ std::vector<PlanCase> OtherModes() {
   return cases;
 }
 
-// Returns one line for the plan of each case on every measured CPU, on an unknown CPU with all ISAs, and on an unknown
-// CPU with only scalar code.
+// Returns one line for each case and CPU: the measured CPUs, an unknown CPU with all ISAs, and an unknown CPU with only
+// scalar code.
 std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);

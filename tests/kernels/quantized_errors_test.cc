@@ -66,7 +66,7 @@ TEST(BadQuantizedProblem, NamesTheShapeOfItsScales) {
   expect({2}, "rhs_scale: ");
 }
 
-// A scale of lhs is for one row or for all rows, because a group may begin at any row.
+// A group may begin at any row, so a scale of lhs covers one row or all rows.
 TEST(BadQuantizedProblem, MayNotHaveBlocksAcrossGroups) {
   ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
   spec.lhs_scale = {1, 1};

@@ -42,7 +42,7 @@ TEST_P(Quantized, EveryCodeHasItsValue) {
   }
 }
 
-// With 140,000 steps of k an s32 sum could overflow, so the library must sum products of 8-bit integers as floats.
+// With 140,000 steps of k, an s32 sum could overflow. So the library must sum products of 8-bit integers as floats.
 TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   constexpr int64_t kSteps = 140'000;
   const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, kSteps));
@@ -123,8 +123,7 @@ bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || 
 TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   for (DType format : kAllQuantized) {
     for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
-      // If the other operand is f16 or f64, quantized formats differ only in how they are packed, so two formats are
-      // enough.
+      // If the other operand is f16 or f64, quantized formats differ only in packing, so two formats are enough.
       const bool is_float = partner != DType::kBF16 && IsMatrix(partner);
       if (is_float && format != DType::kS4 && format != DType::kF8E5M2 && partner != DType::kF32) continue;
       for (bool swapped : {false, true}) {
@@ -140,7 +139,7 @@ TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
             if (!Sampled(16)) continue;
             const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
                                  spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
-            // Skips calls that return an error: a group could begin within a byte.
+            // These calls return an error, because a group could begin within a byte.
             if (divides && IsSubByte(spec)) continue;
             ASSERT_TRUE(GivesExpectedBits(spec));
           }
@@ -191,7 +190,7 @@ TEST(QuantizedOnEveryIsa, TheSmallestScale) {
   EXPECT_NE(ToDouble(test.problem.out, 0), 0);
 }
 
-// Scales that are constant along k, or cover 64 steps of k, multiply sums. Scales of lhs that cover two steps multiply
+// Scales multiply sums if they are constant along k or cover 64 steps of k. Scales of lhs that cover two steps multiply
 // elements.
 TEST(QuantizedOnEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
@@ -295,7 +294,7 @@ TEST(QuantizedOnEveryIsa, MatricesOfOneRowOrColumn) {
   }
 }
 
-// Each scale covers 96, 160 or 224 steps of k. KC blocks have the same length, because none spans two scales.
+// Each scale covers 96, 160 or 224 steps of k. No KC block spans two scales, so KC blocks have these lengths, too.
 TEST(QuantizedOnEveryIsa, WideTiles) {
   for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
@@ -310,8 +309,8 @@ TEST(QuantizedOnEveryIsa, WideTiles) {
   }
 }
 
-// Scales that cover 288 or 544 steps of k are longer than a KC block, so some KC blocks continue a sum. Scales that
-// cover 16, 48 or 80 steps multiply elements, because these are no multiples of 32.
+// Scales for 288 or 544 steps of k are longer than a KC block, so some KC blocks continue a sum. Scales for 16, 48 or
+// 80 steps multiply elements, because they are no multiples of 32.
 TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},
@@ -335,9 +334,8 @@ TEST(QuantizedOnEveryIsa, BlocksOfAnyLength) {
   }
 }
 
-// Scales are powers of two from 2^-127, which is denormal in f32, to 2^127, and NaN. Kernels have a fast path for
-// scales with which products are normal numbers. All products are positive, because infinities of both signs would sum
-// to NaN.
+// Scales are NaN and powers of two from 2^-127 (denormal in f32) to 2^127. Kernels have a fast path if all products are
+// normal numbers. Products are positive here: infinities of both signs would sum to NaN.
 TEST(QuantizedOnEveryIsa, ExtremePowersOfTwoAsScales) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};
@@ -392,7 +390,7 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
   EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
 }
 
-// A quantized operand is converted to bf16, f32, s8 or u8 for its products, by the rule in grouped_gemm.h.
+// For multiplication, a quantized operand becomes bf16, f32, s8 or u8, by the rule in grouped_gemm.h.
 TEST(QuantizedProblem, NamesTheTypesOfItsProductsInThePlan) {
   const auto expect = [](DType lhs, DType rhs, DType out, const std::string& lhs_text, const std::string& rhs_text) {
     ProblemSpec spec = OneGroup(lhs, rhs, 2, 4, 64);

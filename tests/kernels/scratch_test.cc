@@ -69,8 +69,8 @@ int64_t MinorFaults() {
   return usage.ru_minflt;
 }
 
-// Returns the smallest numbers of page faults and allocations among several warm calls, because Linux may cause
-// additional page faults at any time.
+// Returns how many page faults and allocations a warm call needs. Takes the smallest of several calls, because Linux
+// may cause additional page faults at any time.
 Taken TakenByWarm(absl::FunctionRef<void()> call) {
   constexpr int kCold = 3, kWarm = 5;
   for (int i = 0; i < kCold; ++i) call();
@@ -130,7 +130,7 @@ TEST_P(ScratchTest, WarmWithEveryOptionalOperand) {
   ExpectNothingTaken(spec);
 }
 
-// A base class for tests that start with an empty list of kept pack buffers (kernels/run/scratch.h).
+// A base class for tests that start without kept pack buffers (kernels/run/scratch.h).
 class ScratchLeaseTest : public testing::Test {
  protected:
   void SetUp() override {

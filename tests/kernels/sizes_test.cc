@@ -1,4 +1,4 @@
-// Tests group sizes that are wrong, as a router may compute them at run time.
+// Tests wrong group sizes, as a router may compute them at run time.
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -107,7 +107,7 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
   ExpectParts(ErrorOf(TestProblem(spec)), {"replica"});
 }
 
-// Each size of a group fits into int64, but their product overflows or is larger than the buffer.
+// Each size alone fits into int64. Their product overflows, or is larger than the buffer.
 TEST_F(Sizes, AllRaggedBlocksMustFitIntoTheBuffer) {
   for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {

@@ -129,7 +129,7 @@ TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
   }
 }
 
-// The total is a copy of the first accumulation chain, and the epilogue adds no zero. So a sum of -0 keeps its sign.
+// The total is a copy of the first accumulation chain, and the epilogue adds no zero. So a sum of -0 stays -0.
 TEST_P(SpecialValues, SignedZeros) {
   std::vector<double> out;
   RunFilled({.m = 3, .n = 5, .k = 1}, -0.0, 1, &out);
@@ -145,8 +145,7 @@ TEST_P(SpecialValues, SignedZeros) {
 }
 
 TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
-  // The first fma rounds a tiny negative product to -0. If the total began at +0, adding the chain would lose the
-  // sign.
+  // The first fma rounds a tiny negative product to -0. Adding this to a total of +0 would lose the sign.
   std::vector<double> out;
   RunFilled({.m = 7, .n = 40, .k = 1}, -0x1p-100, 0x1p-100, &out);
   for (double value : out) EXPECT_TRUE(value == 0 && std::signbit(value));
@@ -166,12 +165,12 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   }
 }
 
-// alpha multiplies the loss of products that round to zero, and must multiply the error bound, too.
+// alpha multiplies the loss of products that round to zero. So alpha must multiply the error bound, too.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
     ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
     TestProblem test(spec);
-    // The products are 0.6875 * 2^-150, less than half of the smallest denormal, 2^-149, and round to zero.
+    // 0.6875 * 2^-150 is less than half of the smallest denormal, 2^-149, so the products round to zero.
     Fill(test.problem.lhs, 0.6875 * 0x1p-75);
     Fill(test.problem.rhs, 0x1p-75);
     StoreRounded(*test.problem.alpha, 0, alpha);
@@ -191,8 +190,8 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
-// The first product of each sum underflows to -0. Adding products that are -0 keeps this sign, and adding a +0 changes
-// it. So the sign of a result shows the signs of zeros in rhs.
+// The first product of each sum underflows to -0. The sum stays -0 if all further products are -0, and becomes +0 if
+// one is +0. So the sign of a result shows the sign of zeros in rhs.
 TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
   for (DType lhs : {DType::kBF16, DType::kF32}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
@@ -202,7 +201,7 @@ TEST_P(SpecialValues, QuantizedZerosKeepTheirSign) {
               .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
           spec.scale_type = DType::kF8E8M0FNU;
-          // kTiles would sum odd steps of k in a separate lane, which would stay +0 and hide the sign.
+          // kTiles sums odd steps of k in a separate lane. This would stay +0 and hide the sign.
           spec.bf16_sums = ArithmeticId::kPairs;
           TestProblem test(spec);
           const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };

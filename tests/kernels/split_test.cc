@@ -1,5 +1,5 @@
 // Tests products of f32 that is split into bf16 parts, on every ISA of the host. Results must have the bits of the
-// oracle, which splits numbers by its own code, and be within the error bound of the float64 reference.
+// oracle and be within the error bound of the float64 reference. The oracle has its own code to split numbers.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -89,8 +89,7 @@ TEST_F(SplitOnEveryIsa, NumbersOfManyMagnitudes) {
   }
 }
 
-// Operands are so small that their bf16 parts, products and totals are close to the smallest normal number or flush to
-// zero.
+// Operands are so small that bf16 parts, products and totals are close to the smallest normal number or flush to zero.
 TEST_F(SplitOnEveryIsa, PartsThatVanish) {
   for (int64_t k : {1, 2, 5, 33, 70}) {
     for (int64_t field : {0, 1, 8, 16, 60, 64}) {
@@ -121,8 +120,7 @@ TEST_F(SplitOnEveryIsa, AnyBits) {
   ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
-// Operands of magnitude 0x1.ffp127 or more count as infinite. The product of the largest smaller operand with 0.5 is
-// finite.
+// Operands count as infinite from the magnitude 0x1.ffp127 on. The largest finite one times 0.5 is finite.
 TEST_P(Split, KeepsInfinitiesAndNaN) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
   for (ArithmeticId rule : kSplittingRules) {
@@ -160,7 +158,7 @@ TEST_F(SplitOnEveryIsa, IsWithinTheBound) {
 }
 
 // The largest error of many single products (K = 1) must be at most Splitting::error plus a few roundings. For bf16_x3
-// it must also be at least a quarter of Splitting::error, so that this bound is not far too large.
+// it must also reach a quarter of Splitting::error, so that this bound is not far too large.
 TEST_P(Split, HasTheProvenError) {
   Random random(TestSeed());
   for (Precision precision : kPrecisions) {

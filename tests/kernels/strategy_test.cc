@@ -36,8 +36,8 @@ TEST(StrategyTest, PrintsItsCosts) {
   EXPECT_NE(ToString(plan).find("tile of 1x"), std::string::npos);
 }
 
-// Each tile of the schedule has the plan that PlanTile makes for its rows and columns. Tiles of more than 32 rows are
-// left out, because several numbers of rows share a plan (RowClass).
+// Each tile of the schedule has the plan that PlanTile makes for this tile. Tiles with more than 32 rows are left out,
+// because similar numbers of rows share a plan (RowClass).
 TEST(StrategyTest, IsInThePlanForEveryTileOnEveryCpu) {
   ProblemSpec spec{.groups = 6, .m = 700, .n = 300, .k = 300, .sizes = {1, 0, 32, 60, 190, 400}};
   const TestProblem test(spec);

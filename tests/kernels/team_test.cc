@@ -97,8 +97,8 @@ class InterruptedPool : public InlinePool {
   std::function<void()> before_;
 };
 
-// The pool runs tasks of one call late, during the next call. A team serves no other call until all tasks of its call
-// have ended.
+// The pool runs tasks of one call during the next call. A team serves no other call until all tasks of its call have
+// ended.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);

@@ -10,7 +10,7 @@
 namespace raggemm::test {
 namespace {
 
-// Number of rows that needs at least two register tiles. In most kernels a register tile has at most 14 rows.
+// With this many rows, a group needs at least two register tiles. Most kernels have at most 14 rows.
 constexpr int64_t kRows = 20;
 
 std::vector<int64_t> UpTo(int64_t last) {
@@ -27,7 +27,7 @@ std::vector<int64_t> Heights() {
 
 class TileEdges : public testing::Test {
  protected:
-  // Returns a problem whose ragged axis has one more row, column or step of k after the last group.
+  // Returns a problem whose ragged axis is one longer than the sum of the group sizes.
   static ProblemSpec Spec(RaggedMode mode, const std::vector<int64_t>& sizes) {
     ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = sizes};
     const int64_t sum = std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0});
@@ -35,8 +35,8 @@ class TileEdges : public testing::Test {
     return spec;
   }
 
-  // Tests a sample of the storage variants of a problem. Stops at the first failure, because later failures probably
-  // have the same cause.
+  // Tests a sample of the storage variants of a problem. Stops at the first failure, because others probably have the
+  // same cause.
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;

@@ -17,7 +17,7 @@
 namespace raggemm::test {
 namespace {
 
-// The sizes of workspaces must never change, because exported programs contain them.
+// Workspace sizes must never change, because exported programs contain them.
 TEST(WorkspaceSizeFor, IsFrozen) {
   const int64_t constants[] = {47, 63, 79, 95, 111, 127, 143}, per_group[] = {5, 7, 9, 11, 13, 15, 17};
   for (int arrays = 0; arrays <= 6; ++arrays) {
@@ -45,9 +45,9 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
   return spec;
 }
 
-// The workspace ends 0 to 56 bytes before an unmapped page. The last two elements per group are spare, and a call must
-// not write them. With all ragged, the arrays of sizes have different values, so the result would change if their
-// copies in the workspace overlapped.
+// The workspace ends 0 to 56 bytes before an unmapped page. Its last elements, two per group, are spare and must stay
+// unwritten. With all ragged, the arrays of sizes differ. If their copies in the workspace overlapped, the result would
+// be wrong.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {
@@ -108,8 +108,8 @@ TEST(Workspace, NullIsAnErrorForAnyLength) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
-// A sum over no replicas could be defined as zero, but the workspace would be too small: its size is computed from the
-// number of groups of all replicas, which is zero.
+// A sum over no replicas could be defined as zero. But the size of the workspace is computed from the groups of all
+// replicas, which are none, so the workspace would be too small.
 TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   const std::vector<int64_t> groups = {1, 0, 4096}, lhs = {0, 3}, rhs = {0, 5}, out = {4096, 3, 5};
   std::vector<float> results(4096 * 3 * 5);
@@ -125,7 +125,7 @@ TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
 }
 
-// A call without groups must not loop over its replicas, 2^30 in each of 2^31 problems.
+// There are 2^31 problems of 2^30 replicas, but no groups. The call must not loop over the replicas.
 TEST(Workspace, EmptySegmentsTakeNoTime) {
   const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
                              out = {0, 5};

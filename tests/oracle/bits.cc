@@ -30,8 +30,8 @@ struct Operands {
   int64_t k, n;
 };
 
-// Compiles a function twice, with and without the CPU's fma. Without fma, std::fma calls a slow function of the C
-// library, which would dominate the time of tests. Clang cannot do this for templates.
+// Compiles a function with and without the CPU's fma. Without it, std::fma calls a slow function of the C library,
+// which would dominate the time of tests. Clang cannot do this for templates.
 #if defined(__clang__) || !defined(__x86_64__)
 #define RAGGEMM_WITH_FMA
 #else
@@ -52,7 +52,7 @@ constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
 
-// Adds a * b[j] to chains[j] for all j < n. Sums that are denormal become zero. Products of bf16 are exact in float64.
+// Adds a * b[j] to chains[j] for all j < n. Denormal sums become zero. Products of bf16 are exact in float64.
 RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* chains) {
   constexpr int64_t kBlock = 64;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -70,7 +70,7 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Adds the products of lhs[i, k] and row k of rhs to `chains`. If k is beyond the last step, adds products of +0.
+// Adds the products of lhs[i, k] and row k of rhs to `chains`. After the last step, adds products of +0.
 void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
@@ -127,15 +127,15 @@ std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64
   return totals;
 }
 
-// Returns the bf16 products that replace an f32 product, in their order. A pair has the indices of the parts of lhs and
-// rhs that are multiplied. Does not use raggemm/arithmetic.h, so that tests compare both.
+// Returns the bf16 products that replace an f32 product, in order. Each pair has the index of a part of lhs and that of
+// a part of rhs. Does not use raggemm/arithmetic.h, so that tests compare both.
 std::vector<std::pair<int, int>> Products(Precision precision) {
   if (precision == Precision::kBf16X3) return {{1, 0}, {0, 1}, {0, 0}};
   return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
 }
 
-// Returns bf16 part `index` of x, for one of the bf16 products. `in_last` is true for the last product, which
-// multiplies the first parts. If x is NaN or rounds to an infinite bf16, x counts as zero in all other products.
+// Returns bf16 part `index` of x. `in_last` is true for the last bf16 product, which multiplies the first parts. In all
+// other products, x counts as zero if it is NaN or rounds to an infinite bf16.
 float PartOf(float x, int index, bool in_last) {
   auto rest = static_cast<float>(Flushed(x));
   if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
@@ -143,9 +143,8 @@ float PartOf(float x, int index, bool in_last) {
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Splits the f32 elements of `rows`, which have k steps each, into bf16 parts. For each block of steps, the result has
-// one part of each element for each pair of Products, in order. Zeros fill up the parts for one pair to a multiple of
-// `whole` steps.
+// Splits rows of k f32 elements into bf16 parts. The result has a section for each block of steps and each of the
+// Products, with one part of each element. Zeros fill up each section to a multiple of `whole` steps.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
@@ -165,7 +164,7 @@ std::vector<float> Split(Precision precision, const Arithmetic& rule, const std:
   return parts;
 }
 
-// Returns the totals of row i by the basic rule: the fma chains of each element are added up one after the other.
+// Returns the totals of row i by the basic rule: adds up the fma chains of each element, in order.
 template <typename T>
 std::vector<T> Totals(const std::vector<Operands<T>>& terms, int64_t i) {
   std::vector<T> totals(terms[0].n);
@@ -208,8 +207,8 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Op
   return totals;
 }
 
-// Returns the number that kernels multiply: the element minus its zero point. If scales multiply elements, the number
-// is multiplied by the scale, rounded to f32, and rounded to bf16 if bf16 is multiplied.
+// Returns the number that kernels multiply: the element minus its zero point. If scales multiply elements, multiplies
+// by the scale and rounds to f32, then to bf16 if bf16 is multiplied.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -265,8 +264,8 @@ std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& 
   return terms;
 }
 
-// Computes the product of one group. A sum of type Sum covers all steps of k that share a scale, or all steps. The
-// scaled sums are added to a total of type T.
+// Computes the product of one group. Each sum has type Sum and covers the steps of k that share a scale, or all steps
+// without scales. The scaled sums are added up in type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -303,7 +302,7 @@ class Product {
   }
 
  private:
-  // Returns the term that locates the scales of sums: the first one with steps of k. All terms have the same scales.
+  // Returns the first term with steps of k. It has the scales of sums, because all terms have the same scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }

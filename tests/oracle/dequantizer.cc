@@ -68,8 +68,8 @@ double Dequantizer::Scale(int64_t index, int64_t scale_row) const {
 
 bool Dequantizer::scales_exactly() const {
   if (scale_ == nullptr) return true;
-  // A product is exact if the scale is a power of two, or if the digits of element and scale add up to at most the 8
-  // digits of bf16. Subtracting a zero point adds a digit.
+  // The product is exact if the scale is a power of two. It is also exact if element and scale together have at most
+  // the 8 digits of bf16. A zero point adds a digit to the element.
   const int digits = zero_ != nullptr ? FormatOf(x_.dtype).digits + 1 : FormatOf(x_.dtype).digits;
   return scale_->dtype == DType::kF8E8M0FNU || digits + FormatOf(scale_->dtype).digits <= 8;
 }

@@ -11,14 +11,13 @@ class Dequantizer {
  public:
   Dequantizer(const GroupedGemmProblem& problem, bool is_lhs);
 
-  // Returns an element minus its zero point. If there is one zero point per group, zero_row is its index.
+  // Returns an element minus its zero point. zero_row selects the zero point if each group has one.
   double Element(int64_t index, int64_t zero_row) const;
-  // Returns the scale of an element, or 1 if there are no scales. If there is one scale per group, scale_row is its
-  // index.
+  // Returns the scale of an element, or 1 without scales. scale_row selects the scale if each group has one.
   double Scale(int64_t index, int64_t scale_row) const;
 
-  // Returns the number of steps of k whose sum is multiplied by a scale. 0: all steps. -1: no scales, or scales
-  // multiply elements instead.
+  // Returns the number of steps of k that share a scale of sums. 0: all steps. -1: there are no scales, or they
+  // multiply elements.
   int64_t sum_steps() const { return sum_steps_; }
   bool scales_elements() const { return scale_ != nullptr && sum_steps_ < 0; }
   // Returns true if the product of an element and a scale is always a bf16 number.

@@ -9,10 +9,10 @@
 namespace raggemm {
 namespace {
 
-// Rounds the exact sum x + error to f32 once, to nearest even, as if the exponent had no lower limit. Then flushes a
-// result below the smallest normal number to zero.
+// Rounds the exact sum x + error to f32 once, to nearest even, as if the exponent had no lower limit. Flushes results
+// below the smallest normal number to zero.
 float RoundAndFlush(double x, double error) {
-  // Rounds x + error to odd in float64, so that the result equals a single rounding.
+  // Rounds x + error to odd in float64. The rounding to f32 below is then equal to a single rounding.
   if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {
     x = std::nextafter(x, error > 0 ? HUGE_VAL : -HUGE_VAL);
   }

@@ -38,11 +38,10 @@ struct GroupIndex {
   int64_t problem, replica, group, local;
 };
 
-// An operand as a stack of matrices of equal shape, called blocks here. Groups may divide the rows or the columns of a
-// block.
+// An operand as a stack of blocks: matrices of equal shape. Groups may divide the rows or the columns of a block.
 class Operand {
  public:
-  // `cols` is the number of columns of out, only used for an rhs in column blocks.
+  // `cols` is the number of columns of out. Only an rhs in column blocks needs it.
   Operand(const BufferDescriptor& buffer, const Batch& batch, int64_t cols = 0, const Array* row_index = nullptr)
       : buffer_(buffer),
         batch_(batch),
@@ -84,8 +83,8 @@ class Operand {
     return Transposed(view);
   }
 
-  // Returns the matrix of a group with all ragged. Each problem has an equal share of the buffer, with dense matrices
-  // back to back from its start.
+  // Returns the matrix of a group with all ragged. Each problem has an equal share of the buffer, and its dense
+  // matrices follow each other from the start of this share.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
@@ -187,8 +186,8 @@ struct Operands {
   }
 };
 
-// Returns a group's row in alpha, beta, bias, scales or zero points. They have one row, one per processed group, or one
-// per processed group and replica.
+// Returns a group's row in alpha, beta, bias, scales or zero points. Such an array has one row, one per processed
+// group, or one per processed group and replica.
 int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
   if (rows == 1) return 0;
   const bool shared = rows == batch.problems * batch.local_groups;
@@ -203,8 +202,7 @@ int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));
 }
 
-// Returns the product of group `at`. With ragged K, it has one term for each replica from at.replica on. In the other
-// modes, it has one term.
+// Returns the product of one group. With ragged K it sums over the replicas, starting at at.replica.
 GroupProduct ProductOf(const GroupedGemmProblem& problem, const Operands& operands, GroupIndex at) {
   const Batch& batch = operands.batch;
   GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(at)}};

@@ -34,15 +34,15 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// Returns the arithmetic of a rule, with the length of its chains. If f32 is split and chains have one lane, each chain
-// has all bf16 products of Arithmetic::split_block steps of k.
+// Returns the arithmetic of a rule, with its chain length. If f32 is split, a chain with one lane has all bf16 products
+// of Arithmetic::split_block steps of k.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;
   return arithmetic;
 }
 
-// Returns the largest error that scales add to an element of out, divided by the sum of the magnitudes of its products.
+// Returns how much error scales may add to an element of out, relative to the sum of the magnitudes of its products.
 double ErrorOfScaling(const Rule& rule, std::pair<const Dequantizer*, const Dequantizer*> operands,
                       double contraction) {
   const auto& [lhs, rhs] = operands;
@@ -60,7 +60,7 @@ struct Activated {
   double value, error;
 };
 
-// Returns activation(x) in float64, and the largest error in ulp of f32 that raggemm/moe_mlp.h permits for this x.
+// Returns activation(x) in float64, and the largest error in ulp of f32 that raggemm/moe_mlp.h permits for x.
 Activated ApplyActivation(Activation activation, double x) {
   const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
   const auto activated = [&]() -> Activated {
@@ -84,8 +84,8 @@ Activated ApplyActivation(Activation activation, double x) {
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// Applies the activation to `want` and updates `bound`. No activation has a slope above 1.13, so errors of its argument
-// grow at most by this factor.
+// Applies the activation to `want` and updates `bound`. Errors of the argument grow at most by 1.13, the limit for
+// slopes of activations.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
   if (!problem.gate) {
@@ -109,9 +109,9 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 
 // Computes the expected value and the error bound of element (i, j) of a group's product.
 //
-// Proof that results by the rule of raggemm/grouped_gemm.h, called r, are within the bound of the expected value
-// `want`. eps is the distance from 1 to the next number of a type, and tiny is the smallest denormal. The index c means
-// the type of the sums, and out the type of out. Let
+// Proof that a result r by the rule of raggemm/grouped_gemm.h differs from the expected value `want` by at most the
+// bound. eps is the distance from 1 to the next number of a type, and tiny is the smallest denormal. The index c stands
+// for the type of the sums, and the index out for the type of out. Let
 //
 //     u = eps_c / 2     be the relative error of one rounding of a sum
 //     K                 be the number of steps of k
@@ -130,17 +130,17 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 //
 //     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
 //
-// For n*u < 0.49, which K below 2^30 ensures, n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1). This is nearly twice
-// the possible error, which leaves room for errors of second order.
+// If K is below 2^30, n*u is below 0.49, and n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1). This is nearly twice the
+// possible error, so it has room for errors of second order.
 //
 // Result: rounding r to out's type adds at most eps_out/2 * (|want| + |r - want|), or tiny_out/2 for denormals.
 //
 // Denormals: an fma or a product with a denormal result has an absolute error of at most tiny_c/2 instead. A sum is
-// exact. There are K fmas, whose errors are multiplied by alpha, then the product with alpha, and the fma with c.
+// exact. There are K fmas, the product with alpha, and the fma with c. alpha multiplies the errors of the K fmas.
 //
-// Arithmetic mmla, which adds the two products of a pair first: a product passes one rounding in its pair and C/2 in
-// its chain. Each of them rounds to odd, with an error of up to 2*u. This makes (2 + C)*u. A chain that is filled up
-// with zeros has no more roundings than a full chain.
+// Arithmetic mmla: pairs of products are added first. A product passes one rounding in its pair and C/2 in its chain.
+// Each rounds to odd, with an error of up to 2*u. This makes (2 + C)*u. A chain that is filled up with zeros has no
+// more roundings than a full chain.
 //
 // Arithmetics that flush denormals: denormal operands count as zeros, in `want`, too. Each fma and addition may be off
 // by the smallest normal number. There are at most two of these operations per step of k, and one more.
@@ -167,9 +167,8 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 // Scales that multiply elements: a scaled element is off by half a unit in its last digit, unless element and scale
 // have so few digits that their product is exact. `want` is computed with the scaled elements before this rounding.
 //
-// The proof has two conditions. First, no value before the result overflows, as a sum with a small alpha might. Second,
-// `want` counts as exact, although it is a sum in float64. Its relative error is that of a float64 result: K*u at
-// worst, usually sqrt(K)*u.
+// The proof has two conditions. First, no value before the result overflows. A sum with a small alpha might. Second,
+// `want` is exact. In fact `want` is a sum in float64, with a relative error of at most K*u, and usually sqrt(K)*u.
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
   const Splitting& splitting = kSplittings[static_cast<int>(problem.precision)];
@@ -234,8 +233,8 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
   return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
 }
 
-// Finds the group of an element of out fast, even among a million groups: sorts the groups that have elements by the
-// first one, and takes the last one that begins at or before a position. Letters name the groups of elements:
+// Finds the group of an element of out, fast enough for a million groups. Groups with elements are sorted by their
+// first element. The result is the last one that begins at or before this position (letters name groups):
 //
 //   ragged rows, or a matrix for each group       ragged columns
 //     aaaa     position of the element              aabc    position of the element of the first row
@@ -250,12 +249,12 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // Returns the group of an element, or null if it belongs to none, and the element's row and column in the group's
-  // matrix.
+  // Returns the group of an element, and the element's row and column in the group's matrix. Null if the element
+  // belongs to no group.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
-    // `row` is the number of elements of a row of out, and `matrix` of a whole matrix. With ragged columns, all groups
-    // of a replica are columns of one matrix.
+    // `row` and `matrix` are numbers of elements: of one row of out, and of one whole matrix. With ragged columns, all
+    // groups of a replica are columns of one matrix.
     const int64_t row = groups_[0]->out.row_step, matrix = groups_[0]->out.rows * row;
     for (const int64_t begin : {element, element - element % matrix + element % row}) {
       const auto next =

@@ -21,29 +21,28 @@ namespace raggemm {
 
 struct Reference {
   std::vector<double> want;
-  // Largest permitted |got - want| of each element. 0 if out is s32, and for elements of no group, which are zeros or
-  // copies of c.
+  // Largest permitted |got - want| of each element. 0 if out is s32, and for elements of no group (zeros or copies of
+  // c).
   std::vector<double> bound;
 };
 // Returns the values and bounds of all elements of out, or of those with the linear indices `out_elements`.
 absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem);
 absl::StatusOr<Reference> ComputeReferenceAt(const GroupedGemmProblem& problem, absl::Span<const int64_t> out_elements);
 
-// Returns the largest error of a sum of products, divided by the sum of the magnitudes of all summands. The error
-// includes the roundings of alpha, c and bias. `contraction` is the number of steps of k. reference.cc has the proof.
+// Returns the error bound of a sum of products, relative to the sum of the magnitudes of all summands. Includes the
+// roundings of alpha, c and bias. `contraction` is the number of steps of k. reference.cc has the proof.
 double RelativeErrorOfSum(const Arithmetic& arithmetic, double contraction, double replicas = 1);
 
-// Returns |got - want| / bound, which is above 1 if `got` is wrong. Returns 0 if both are NaN, or if `got` is an
-// infinity to which `want` rounds in out's type. Returns infinity for any other NaN or infinity.
+// Returns |got - want| / bound, which is above 1 if `got` is wrong. Returns 0 if both are NaN, or if `want` rounds to
+// the infinity `got` in out's type. Returns infinity for any other NaN or infinity.
 double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 
 // The matrix of one group inside a buffer. If the operand is transposed, this is the matrix after transposing.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  // Only for column blocks: columns of a block, and elements to skip at the start of each further block, in addition to
-  // col_step.
+  // Only for column blocks: columns of a block, and elements to skip before each further block, besides col_step.
   int64_t block_cols = 1, block_skip = 0;
-  // Row i is row row_index[first_index + i] of the operand. Null: rows are in order.
+  // If set, row i is row row_index[first_index + i] of the operand. Null: rows are in order.
   const Array* row_index = nullptr;
   int64_t first_index = 0;
   int64_t At(int64_t i, int64_t j) const {
@@ -52,19 +51,19 @@ struct MatrixView {
   }
 };
 
-// The matrices and parameters of one processed group. It computes r = alpha * (sum over terms of lhs x rhs) + beta * c
-// + bias. out is r, or the activation of r (problem.h). c has the layout of out. Without steps of k the sum is zero and
-// alpha has no effect.
+// The matrices and parameters of one processed group. Its result is r = alpha * (sum over terms of lhs x rhs) + beta *
+// c + bias, or the activation of r (problem.h). c has the layout of out. Without steps of k the sum is zero and alpha
+// has no effect.
 struct GroupProduct {
   struct Term {
     MatrixView lhs, rhs;
   };
   MatrixView out;
-  std::vector<Term> terms;  // Products to sum, in this order: one, or for ragged K one per replica.
+  std::vector<Term> terms;  // Products to sum, in order. One, or one per replica for ragged K.
   int64_t alpha = 0;        // Index in alpha.
   int64_t beta = 0;         // Index in beta.
   int64_t bias = 0;         // Index of the first element of the group's bias.
-  // Indices of the group's scales and zero points in their arrays, if the arrays have one value per group.
+  // Indices in arrays of scales and zero points that have one value per group.
   int64_t lhs_scale = 0, rhs_scale = 0, lhs_zero = 0, rhs_zero = 0;
 };
 // Returns the products of all processed groups.

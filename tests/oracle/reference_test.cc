@@ -1,4 +1,4 @@
-// Tests tests/oracle/reference.cc with numbers that a reader can multiply mentally.
+// Tests tests/oracle/reference.cc with numbers that are easily multiplied by hand.
 #include "tests/oracle/reference.h"
 
 #include <cmath>
@@ -44,7 +44,7 @@ class ReferenceTest : public testing::Test {
     return Matrix(std::move(dims), std::vector<double>(elements));
   }
 
-  // Returns all expected values. Checks that ComputeReferenceAt returns the same values and bounds.
+  // Returns all expected values. Checks that ComputeReferenceAt returns the same.
   std::vector<double> Want() {
     const absl::StatusOr<Reference> all = ComputeReference(problem_);
     EXPECT_TRUE(all.ok()) << all.status();

@@ -11,8 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the length of axis K of lhs, of all groups together if groups divide it, or with all ragged the number of
-// elements of lhs.
+// Returns the steps of k of lhs. With ragged K, counts all groups together. With all ragged, counts all elements of
+// lhs.
 int64_t StepsOf(const GroupedGemmProblem& problem) {
   const BufferDescriptor &lhs = problem.lhs, &rhs = problem.rhs;
   const auto rank = static_cast<int64_t>(lhs.dims.size());
@@ -26,8 +26,8 @@ int64_t StepsOf(const GroupedGemmProblem& problem) {
 
 bool IsInteger(DType dtype) { return IsQuantized(dtype) && FormatOf(dtype).IsInteger(); }
 
-// Returns true if products of integers are summed in s32: both operands are integers without zero points, no scale
-// multiplies elements, out is not f64, and either out is s32 or an s32 sum cannot overflow.
+// Returns true if products of integers are summed in s32. Both operands must be integers without zero points, no scale
+// may multiply elements, and out must not be f64. If out is not s32, the sum must be too short to overflow.
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   if (!IsInteger(problem.lhs.dtype) || !IsInteger(problem.rhs.dtype)) return false;
   if (problem.lhs_zero || problem.rhs_zero || problem.out.dtype == DType::kF64) return false;

@@ -1,4 +1,4 @@
-// Decides the numeric rule of a call and the types that it multiplies, by the text of raggemm/problem.h and
+// Chooses the numeric rule of a call, and the types that are multiplied. Follows the text of raggemm/problem.h and
 // raggemm/grouped_gemm.h.
 #pragma once
 
@@ -14,7 +14,7 @@ struct Rule {
 };
 
 // Returns the rule of a call. The bf16_sums rule comes from the problem, else from the environment variable
-// RAGGEMM_BF16_SUMS, else from the CPU. For split f32, a rule from the CPU is "tiles" or "pairs".
+// RAGGEMM_BF16_SUMS, else from the CPU. For split f32, the rule of the CPU is "tiles" or "pairs".
 Rule RuleOf(const GroupedGemmProblem& problem);
 
 ArithmeticId SumsOfHost();

@@ -11,8 +11,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the value of the bits of a float format or a scale. Moves its fields to those of a double, which has another
-// exponent bias and more fraction bits.
+// Decodes the bits of a float or a scale. Moves the fields to those of a double, which has another exponent bias and
+// more fraction bits.
 double Decode(const Format& format, uint64_t bits) {
   if (format.role == Role::kScale) {
     return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);
@@ -33,12 +33,12 @@ double Decode(const Format& format, uint64_t bits) {
 }
 
 double LargestOf(const Format& format) {
-  // If a NaN has ones in all bits of exponent and fraction, the largest number has the next smaller fraction.
+  // If all ones are a NaN, the largest number has the next smaller fraction.
   const double lacks = format.nonfinite == NonFinite::kAllOnes && format.role != Role::kScale ? 2 : 1;
   return std::ldexp(2 - lacks * format.Epsilon(), format.max_exponent);
 }
 
-// Returns the bits of a value that the format has.
+// Returns the bits of a value, which the format must have.
 uint64_t Encode(const Format& format, double value) {
   if (std::isnan(value)) return format.NaN();
   if (format.role == Role::kScale) return static_cast<uint64_t>(std::ilogb(value) - format.min_exponent);
@@ -47,7 +47,7 @@ uint64_t Encode(const Format& format, double value) {
   const double magnitude = std::abs(value);
   if (std::isinf(value)) return sign | ((uint64_t{1} << (format.bits - format.digits)) - 1) << fraction_bits;
   const int exponent = magnitude == 0 ? format.min_exponent : std::max<int>(std::ilogb(magnitude), format.min_exponent);
-  // A normal number's fraction is added with its leading 1, which carries into the exponent field. So the field becomes
+  // The fraction of a normal number includes the leading 1. Adding it carries into the exponent field, which becomes
   // exponent - min_exponent + 1. The field of a subnormal number stays 0.
   const uint64_t field = exponent - format.min_exponent;
   return sign | ((field << fraction_bits) + static_cast<uint64_t>(std::ldexp(magnitude, fraction_bits - exponent)));

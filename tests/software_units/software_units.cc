@@ -1,5 +1,5 @@
-// Software units: plain C++ code that does what the matrix instructions of AMX and AVX512_BF16 do. With it, the code
-// around these instructions runs on every host. This file is linked into a test before the library, and replaces
+// Software units: plain C++ code for the matrix instructions of AMX and AVX512_BF16. So the code around these
+// instructions runs on every host. This file is linked into a test before the library, and replaces
 // kernels/target/x86.cc.
 #include "kernels/isa/pack.h"
 // Disables unrolling of loops. g++ would take two minutes to compile unrolled register tiles of these vectors.
@@ -50,8 +50,8 @@ RAGGEMM_WITH_FMA Sixteen<float> DotOfEach(Sixteen<uint32_t> a, Sixteen<uint32_t>
 // A tile of AMX. Each row has 16 words of four bytes.
 using Tile = uint32_t[kTileRows][kLine / 4];
 
-// Computes totals += lhs x rhs like the instruction TDPBF16PS, which flushes denormals. The float mode of the thread
-// must flush denormals.
+// Computes totals += lhs x rhs like the instruction TDPBF16PS. The float mode of the thread must flush denormals,
+// because TDPBF16PS does.
 RAGGEMM_WITH_FMA void AddDots(const Tile& lhs, const Tile& rhs, Tile& totals) {
   for (int i = 0; i < 16; ++i) {
     float even[16] = {}, odd[16] = {};

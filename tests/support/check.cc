@@ -38,12 +38,12 @@ std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
 
 }  // namespace
 
-// Computes the expected values once, because computing them takes longer than all calls together.
+// Computes the expected values only once: this takes longer than all calls together.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, absl::Span<const int64_t> threads) {
   const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
   if (!expected.ok()) return testing::AssertionFailure() << expected.status();
   const Array& out = test.problem.out;
-  // Bytes of the first result that passed. Later results with the same bytes pass, too.
+  // Bytes of the first result that passed. Later results with these bytes pass, too.
   std::vector<char> right;
   for (Isa isa : IsasFor(test.problem)) {
     for (int64_t count : threads) {

@@ -12,9 +12,9 @@
 
 namespace raggemm::test {
 
-// Computes a problem with each number of threads, on the ISAs of the host that have their own kernels for the problem,
-// or on all if none has. Succeeds if every element of out has the bits that tests/oracle computes, and if neither the
-// bytes around a buffer nor the float mode of the calling thread have changed.
+// Computes a problem with each number of threads, on each ISA of the host that has its own kernels for the problem, or
+// on all if none has. Succeeds if every element of out has the bits that tests/oracle computes. The bytes around
+// buffers and the float mode of the calling thread must not have changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
 // Makes the problem of a spec, and calls GivesExpectedBits with its default arguments.
@@ -30,8 +30,8 @@ testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
-// Computes a problem and returns the error message, or "" if the call succeeds. If the call fails, expects the code
-// InvalidArgument and an unchanged out. `spoil` makes the problem of a spec invalid.
+// Computes a problem. Returns the error message, or "" if the call succeeds. An error must be InvalidArgument and leave
+// out unchanged. `spoil` makes the problem of a spec invalid.
 std::string ErrorOf(const TestProblem& test);
 std::string ErrorOf(
     const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});

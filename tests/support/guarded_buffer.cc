@@ -16,8 +16,8 @@ namespace {
 const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 constexpr unsigned char kFill = 0xA5;
 
-// Returns the mapped regions that no buffer uses, by their number of pages. Later buffers reuse them, because mapping
-// is slow and tests make many small buffers.
+// Returns the mapped regions that no buffer uses, by their number of pages. They are reused, because mapping is slow
+// and tests make many small buffers.
 constinit std::mutex regions_mutex;
 std::map<size_t, std::vector<unsigned char*>>& FreeRegions() {
   static auto* regions = new std::map<size_t, std::vector<unsigned char*>>;

@@ -13,8 +13,8 @@ enum class Cliff : uint8_t { kBehind, kBefore };
 // A buffer next to an unmapped page. data() is null if the buffer has no bytes.
 class GuardedBuffer {
  public:
-  // Leaves `gap` bytes between the buffer and the unmapped page. A gap of one element keeps a buffer of round size from
-  // being aligned to vectors.
+  // Leaves `gap` bytes between the buffer and the unmapped page. With a gap of one element, a buffer of round size is
+  // not aligned to vectors.
   explicit GuardedBuffer(size_t bytes, size_t gap = 0, Cliff cliff = Cliff::kBehind);
   GuardedBuffer(GuardedBuffer&& other) noexcept;
   GuardedBuffer& operator=(GuardedBuffer&&) = delete;
@@ -22,7 +22,7 @@ class GuardedBuffer {
 
   void* data() const { return data_; }
   size_t size() const { return bytes_; }
-  // Returns true if no mapped byte before or after the buffer has changed since the buffer was made.
+  // Returns true if no mapped byte around the buffer has changed since the buffer was made.
   bool SurroundingsIntact() const;
 
  private:

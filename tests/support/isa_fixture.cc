@@ -33,8 +33,7 @@ bool HostHas(Isa isa) { return kUnitsAreSoftware || CpuHas(NameOf(isa)); }
 
 bool HostLacksTilesOfBytes() { return !kUnitsAreSoftware && CpuLacksTilesOfBytes(); }
 
-// Asks the CPU only once, because this is slow: a hypervisor handles each CPUID instruction, and the flags of AMX are
-// in a file.
+// Asks the CPU only once, because this is slow: a hypervisor handles each CPUID, and the flags of AMX are in a file.
 std::vector<Isa> HostIsas() {
   static const auto& isas = *new std::vector<Isa>([] {
     const auto counts = [](Isa isa) { return HostHas(isa) && !RunsInOtherProgram(isa); };

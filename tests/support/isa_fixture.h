@@ -13,8 +13,8 @@ namespace raggemm::test {
 inline std::string IsaName(Isa isa) { return std::string(NameOf(isa)); }
 // Returns the ISA with this name. Aborts if this architecture lacks the ISA.
 Isa Named(absl::string_view isa);
-// Returns a CPU with this ISA and all ISAs after it in AllIsas. The speeds of kernels are not measured, so plans do not
-// depend on the load of the host.
+// Returns a CPU with this ISA and all ISAs after it in AllIsas. Kernels are not measured, so plans do not depend on the
+// load of the host.
 Cpu CpuUpTo(Isa isa);
 // Returns true if the CPU has the ISA with this name. host_x86.cc, host_aarch64.cc and host_generic.cc define this
 // function without the library.

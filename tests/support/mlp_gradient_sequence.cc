@@ -107,8 +107,8 @@ class Sequence {
     return BitsOfSums(mlp_, GradientOfRows().array, gradients_.x->dtype, &TestMlp::InputWeight, /*by_slot=*/false);
   }
 
-  // Returns a dot product. Sum j of 16 sums gets the products of elements j, j + 16, and so on. Then sums 8 to 15 are
-  // added to sums 0 to 7, and so on until one sum is left.
+  // Returns a dot product. Elements j, j + 16, and so on are multiplied and summed in sum j of 16. Then sums 8 to 15
+  // are added to sums 0 to 7, and so on until one sum is left.
   static float Dot(const FloatTensor& x, int64_t x_at, const FloatTensor& y, int64_t y_at, int64_t count) {
     float sums[16] = {};
     for (int64_t j = 0; j < count; ++j) {
@@ -150,8 +150,8 @@ class Sequence {
     return ones;
   }
 
-  // Returns the bits of the gradients of weights or biases. A group's gradient is computed from the group's rows of
-  // both matrices: `rows`^T x `by`, or `by`^T x `rows` if `is_trans`.
+  // Returns the bits of the gradients of weights or biases. The gradient of a group is `rows`^T x `by` over the rows of
+  // this group. With `is_trans` it is `by`^T x `rows`.
   std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
                                          const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};

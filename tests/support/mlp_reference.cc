@@ -25,8 +25,8 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// Returns activation(gate), times `up` unless `up` is null. The error of the gate grows by a factor of at most 1.2,
-// because no activation has a larger slope. moe_mlp.h has the errors of the activations themselves.
+// Returns activation(gate), times `up` unless `up` is null. No activation has a slope above 1.2, so the error of the
+// gate grows at most by this factor. moe_mlp.h has the errors of the activations themselves.
 Near Activated(Activation activation, Near gate, const Near* up) {
   Near multiplier = up == nullptr ? Near{1, 0} : *up;
   if (activation == Activation::kSwigluOai) {
@@ -42,8 +42,8 @@ Near Activated(Activation activation, Near gate, const Near* up) {
                  kEpsilon * std::abs(a) + kSmallest};
 }
 
-// Computes the activated values, `a` of moe_mlp.h, into `rounded`, rounded to its type. Returns the most by which each
-// value may differ from the value in a call.
+// Computes the activated values (`a` of moe_mlp.h), rounded to their type, into `rounded`. Returns the most by which
+// each value may differ from that of a call.
 std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
   const MlpSpec& spec = mlp.spec;
   const Format& format = FormatOf(spec.type_of_a());
@@ -70,7 +70,8 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// Adds to the error bounds of `product` what `errors`, the largest error of each element of lhs, contributes.
+// Adds the effect of errors in lhs to the error bounds of `product`. `errors` has the largest error of each element of
+// lhs.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {
@@ -84,8 +85,8 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
           const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
           error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
         }
-        // The bounds of `product` were computed with the lhs of this reference. 1e-3 allows for the lhs of the call,
-        // which may be larger by its error.
+        // The bounds of `product` hold for the lhs of this reference. The lhs of the call may be larger by its error:
+        // 1e-3 allows for this.
         product.bound[group.out.At(i, j)] += error * (1 + 1e-3);
       }
     }

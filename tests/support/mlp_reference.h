@@ -14,8 +14,8 @@ Reference ComputeReference(const TestMlp& mlp);
 // Returns the activation of x in float64. For kSwigluOai this is x * sigmoid(1.702 * x), without the clamp of x and the
 // product with up + 1.
 double ExactActivation(Activation activation, double x);
-// Returns the magnitude of the sigmoid's argument if a call rounds the argument, because the error grows with it.
-// Returns 0 if the argument is x, or if the activation has no sigmoid.
+// Returns the magnitude of the sigmoid's argument, because rounding errors grow with it. Returns 0 if a call does not
+// round the argument, because it is x or the activation has no sigmoid.
 double RoundedExponent(Activation activation, double x);
 
 testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);

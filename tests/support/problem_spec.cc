@@ -25,7 +25,7 @@ int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>&
   return sum;
 }
 
-// Returns the shape of matrices [a, b], or [b, a] if flipped, on top of each other.
+// Returns the shape of a stack of matrices [a, b], or [b, a] if flipped, without a group axis.
 std::vector<int64_t> Stack(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count * b, a} : std::vector<int64_t>{count * a, b};
 }
@@ -109,7 +109,7 @@ uint64_t TestSeed() {
 bool Sampled(int64_t one_in) {
   static const bool is_full = std::getenv("RAGGEMM_FULL_TESTS") != nullptr;
   static Random random(TestSeed());
-  // Half as many cases are enough with software units, because the same tests also run without them.
+  // Half as many cases are enough with software units: the same tests also run without them.
   return is_full || random.Below(kUnitsAreSoftware ? 2 * one_in : one_in) == 0;
 }
 

@@ -16,9 +16,9 @@ namespace raggemm::test {
 // few tests of the expert MLP use other seeds, and print them.
 uint64_t TestSeed();
 
-// Returns true for one of `one_in` calls on average, or half as often in programs with software units, so that a loop
-// over many cases tests a random sample. Always returns true if the environment variable RAGGEMM_FULL_TESTS is set.
-// TestSeed() determines the sample.
+// Returns true for one of `one_in` calls on average, so that a loop over many cases tests a random sample. TestSeed()
+// determines the sample. Programs with software units test half as many cases. Always returns true if the environment
+// variable RAGGEMM_FULL_TESTS is set.
 bool Sampled(int64_t one_in);
 
 // A fast random number generator (SplitMix64) that gives the same numbers on every machine.
@@ -30,7 +30,7 @@ class Random {
   bool Coin() { return Below(2) == 1; }
   // Returns a random number in [-1, 1].
   double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
-  // Returns random sizes, some of them zero. Their sum is at most `total`, and sometimes equal to it.
+  // Returns random sizes, some of them zero. Their sum is at most `total`, and sometimes equal.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
@@ -39,8 +39,7 @@ class Random {
 
 enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 
-// A description of a problem, from which TestProblem makes the operands. Fields that do not apply to the mode are
-// ignored.
+// A description of a problem, from which TestProblem makes the operands. Ignores fields that do not apply to the mode.
 struct ProblemSpec {
   RaggedMode mode = RaggedMode::kRaggedM;
   int64_t problems = 1, replicas = 1, groups = 1;
@@ -49,7 +48,7 @@ struct ProblemSpec {
   int64_t m = 1, n = 1, k = 1;
   std::vector<int64_t> sizes = {};  // Group sizes, [problems, replicas, groups]. With all ragged: sizes along M.
   std::vector<int64_t> n_sizes = {}, k_sizes = {};  // Group sizes along N and K, for all ragged only.
-  // True if the operand is stored with its axes swapped: lhs as [K,M], or as [M,K] with ragged K, and rhs as [N,K].
+  // True if the operand is stored with swapped axes: lhs as [K,M] (with ragged K as [M,K]), rhs as [N,K].
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // Ragged N only. True: lhs is [G,M,K], a matrix for each group. False: [M,K].
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
@@ -57,8 +56,8 @@ struct ProblemSpec {
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // Type of group sizes, group_offset and row_index.
   bool c = false, bias = false, alpha = false, beta = false;
-  // Number of values in alpha and beta: one for the call (kScalar), for each processed group, or for each processed
-  // group of each replica (kPerReplica). bias has as many rows, but with kScalar one for each processed group.
+  // Rows of alpha, beta and bias: one per processed group (kPerGroup), or one per processed group of each replica
+  // (kPerReplica). With kScalar, alpha and beta have one value, and bias is per processed group.
   ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
@@ -77,13 +76,13 @@ struct ProblemSpec {
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
   std::optional<DType> gate = std::nullopt;
-  // Number of stored rows of lhs in each replica, from which a row_index selects. Unset: no row_index.
+  // Stored rows of lhs in each replica. A row_index selects from them. Unset: no row_index.
   std::optional<int64_t> lhs_rows = std::nullopt;
   int64_t slack = 0;         // Elements of out after the last group, for all ragged only.
   int64_t gap_elements = 0;  // Elements between each buffer and its unmapped page.
   Cliff cliff = Cliff::kBehind;
-  // True: about an eighth of the elements are special values, such as 0, infinities, NaN, very small numbers, and
-  // limits of integers.
+  // True: about an eighth of the elements are special values, such as zeros, infinities, NaN, tiny numbers, and limits
+  // of integers.
   bool special_values = false;
   uint64_t seed = TestSeed();
 };
@@ -92,12 +91,12 @@ ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 // Returns a text that ParseFields (field_text.h) turns back into the spec.
 std::string Describe(const ProblemSpec& spec);
 
-// Returns the shape of scales or zero points of an operand of the shape `stored`. `blocks` has the form of
+// Returns the shape of scales or zero points. `stored` is the shape of the operand. `blocks` has the form of
 // ProblemSpec::lhs_scale. {1} gives `rows` values.
 std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
-// Rounds a value to the array's type and stores it. Lets the CPU round to f32, the most frequent type, which takes a
-// tenth of the time of StoreRounded of tests/oracle.
+// Rounds a value to the array's type and stores it. f32, the most frequent type, is rounded by the CPU. This is 10
+// times as fast as StoreRounded of tests/oracle.
 void StoreNearest(const Array& array, int64_t index, double value);
 
 class Tensor {
@@ -116,8 +115,8 @@ class Tensor {
 // A problem that owns its buffers. Tests may change `problem` and add tensors.
 class TestProblem {
  public:
-  // kNone: only group sizes and indices are filled. The memory of other operands is not written, so that large operands
-  // cost no time.
+  // kNone: fills only group sizes and indices. Does not write the memory of other operands, so that large ones cost no
+  // time.
   enum class Contents : uint8_t { kRandom, kNone };
   explicit TestProblem(const ProblemSpec& spec, Contents contents = Contents::kRandom);
   TestProblem(TestProblem&&) = default;

@@ -7,8 +7,7 @@
 
 namespace raggemm::test {
 
-// Returns true if load tests should run longer: if the environment variable RAGGEMM_SOAK is set, as `./dev test --soak`
-// does.
+// Returns true if load tests should run longer: RAGGEMM_SOAK is set, as by `./dev test --soak`.
 bool Soaking();
 
 // Returns the path of a temporary file that no other process uses, because ctest runs several tests at once.
@@ -20,8 +19,8 @@ int64_t ResidentBytes();
 // signal, an exit code, or that it took longer than `seconds`. The child ends by _exit, which runs no destructors.
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body);
 
-// Ends the process by SIGALRM after `seconds`, unless the Deadline is destroyed before, so that a hang is a failure.
-// The environment variable RAGGEMM_TESTS_SLOWER, set for emulators, multiplies the limit.
+// Ends the process by SIGALRM unless the Deadline is destroyed within `seconds`, so that a hang is a failure. The
+// environment variable RAGGEMM_TESTS_SLOWER, set for emulators, multiplies the limit.
 class Deadline {
  public:
   explicit Deadline(unsigned seconds);

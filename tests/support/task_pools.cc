@@ -7,7 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// Returns a list of tasks that is never destroyed. Otherwise a leak checker would report what the tasks point to.
+// Returns a list of tasks that is never destroyed. A leak checker would otherwise report the targets of tasks.
 std::vector<std::function<void()>>& KeptForEver() {
   static auto* kept = new std::vector<std::function<void()>>;
   return *kept;

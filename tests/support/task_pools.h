@@ -43,11 +43,11 @@ class InlinePool : public TaskPool {
   const int threads_;
 };
 
-// A pool that runs no task until RunAll is called.
+// A pool that runs no task before RunAll.
 class KeepingPool : public TaskPool {
  public:
   explicit KeepingPool(int threads) : threads_(threads) {}
-  ~KeepingPool() override;  // Moves the tasks that were not run to memory that is never freed.
+  ~KeepingPool() override;  // Moves tasks that did not run to memory that is never freed.
   int64_t num_threads() const override { return threads_; }
   void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
   void RunAll();

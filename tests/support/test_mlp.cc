@@ -21,8 +21,8 @@ std::vector<int64_t> MatricesOf(const MlpSpec& spec, int64_t k, int64_t n, bool 
   return is_trans ? std::vector<int64_t>{spec.local_groups(), n, k} : std::vector<int64_t>{spec.local_groups(), k, n};
 }
 
-// Chooses random quantized weights. Rounds `hidden` and `intermediate` up to multiples of 32, so that every kind of
-// block fits and rows end at whole bytes.
+// Chooses random quantized weights. Rounds `hidden` and `intermediate` up to multiples of 32: every kind of block fits,
+// and rows end at whole bytes.
 void ChooseQuantized(MlpSpec& spec, std::mt19937& random) {
   static constexpr DType kScales[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0FNU, DType::kF8E4M3FN};
   static const std::vector<int64_t> kShapes[] = {{0}, {1}, {32, 0}, {0, 32}, {32, 32}, {1, 0}, {16, 1}, {32, 32, 0}};
@@ -78,7 +78,7 @@ void FloatTensor::FillWithRandom(std::mt19937& random, double scale) {
   }
 }
 
-// Fills the tensor with scales from 2^-9 to 2^-3, so small that products stay within f16.
+// Fills the tensor with scales from 2^-9 to 2^-3. With these, products stay within f16.
 void FloatTensor::FillWithScales(std::mt19937& random) {
   std::uniform_real_distribution<double> uniform(1, 2);
   for (int64_t i = 0; i < ElementCount(array); ++i) {

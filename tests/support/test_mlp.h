@@ -104,7 +104,7 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
 struct FirstProducts {
   // Products with w_up and w_gate, plus biases, in f32 [rows, columns]. `gate` is unused without w_gate.
   FloatTensor up, gate;
-  // Returns {gate, up} for element (row, column) of the activated rows, or {up, 0} if the MLP has no gate.
+  // Returns {gate, up} of one activated element, or {up, 0} without a gate.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);
@@ -112,8 +112,8 @@ FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first);
 
 void Compute(const GroupedGemmProblem& gemm);
 
-// Returns the expected bits of out. Computes separate steps in scalar code on one thread: gather, products with w_up
-// and w_gate, activation, product with w_down, and sums of the rows of each token.
+// Returns the expected bits of out. Computes each step separately, in scalar code on one thread: gather, products with
+// w_up and w_gate, activation, product with w_down, sums over the rows of each token.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
 // Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to the type `out`. Adds the
 // rows of a token in the order of rows, or in the order of their row_slots if `by_slot`.

@@ -15,7 +15,7 @@ class TestMlpBackward {
   explicit TestMlpBackward(const MlpSpec& spec);
 
   MoeMlpExtents Extents() const;
-  void ClearGradients();  // Sets every byte of the gradients to 0x55, so that tests see what a call writes.
+  void ClearGradients();  // Sets every byte of the gradients to 0x55, to show what a call writes.
   // Clears the gradients and runs the call. Expects no write after the end of the workspace.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> Bits() const;
@@ -25,8 +25,8 @@ class TestMlpBackward {
   MoeMlpBackwardProblem problem;
 };
 
-// Returns the bits of all gradients, in the order of kMlpGradientSlots. Computes them by separate calls of GroupedGemm
-// and of activations, in scalar code on one thread.
+// Returns the bits of all gradients, in the order of kMlpGradientSlots. Calls GroupedGemm and activations separately,
+// in scalar code on one thread.
 std::vector<uint64_t> GradientSequenceBits(const TestMlpBackward& call);
 
 }  // namespace raggemm::test

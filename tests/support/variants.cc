@@ -112,13 +112,13 @@ void ChooseQuantized(ProblemSpec& spec, Random& random) {
   if (which != 1) spec.rhs = format(), spec.rhs_scale = blocks_per_value();
   if (spec.lhs == DType::kF8E5M2 && spec.rhs == spec.lhs) spec.lhs = DType::kBF16, spec.lhs_scale.clear();
   if (FormatOf(spec.rhs).IsInteger() && IsQuantized(spec.rhs) && random.Coin()) spec.rhs_zero = blocks_per_value();
-  // Along the axis that groups divide, a block of scales has one row or the whole axis, because a group may begin at
-  // any row.
+  // A group may begin at any row. So along the axis that groups divide, a block of scales has one row or the whole
+  // axis.
   if (spec.mode == RaggedMode::kRaggedM && spec.lhs_scale.size() == 2) {
     int64_t& block = spec.lhs_scale[spec.lhs_flipped ? 1 : 0];
     block = std::min<int64_t>(block, 1);
   }
-  // If both operands had blocks of scales, the blocks would need the same length along k, so lhs gets a single scale.
+  // If both operands had blocks of scales, the blocks would need the same length along k. So lhs gets a single scale.
   if (spec.lhs_scale.size() == 2 && spec.rhs_scale.size() == 2) spec.lhs_scale = {0};
 }
 

@@ -13,7 +13,7 @@
 
 namespace raggemm::test {
 
-// The numeric rules that bf16_sums can name. The first two can also sum f32 that is split into bf16 parts.
+// The numeric rules that bf16_sums can name. The first two also support f32 that is split into bf16 parts.
 inline constexpr ArithmeticId kBf16Rules[] = {ArithmeticId::kPairs, ArithmeticId::kTiles, ArithmeticId::kF32,
                                               ArithmeticId::kMmla};
 inline constexpr auto kSplittingRules = absl::MakeConstSpan(kBf16Rules).first(2);
@@ -35,8 +35,8 @@ inline constexpr auto kAllQuantized = DTypesOf<Role::kQuantized>();
 inline constexpr DType kAllBytes[] = {DType::kS8, DType::kU8};
 inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 
-// Returns the problem once for each way to store its operands that the mode permits: transposed or not, in each layout,
-// and with or without a group axis of lhs.
+// Returns the problem with each storage that the mode permits: transposed or not, in each layout, and with or without a
+// group axis of lhs.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 
 // Returns a problem with three groups, one of them empty.

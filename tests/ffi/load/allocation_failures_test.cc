@@ -69,7 +69,7 @@ XLA_FFI_Api HostApi() {
   return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
 }
 
-// Calls a function of the host's XLA_FFI_Api, in which allocations never fail.
+// Calls a function of the host's XLA_FFI_Api. Allocations in this function never fail.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
@@ -91,8 +91,8 @@ const XLA_FFI_Api* ApiWithMemory() {
   return &api;
 }
 
-// Runs `body`, and makes its allocation number `first` (from 1) fail. With Fail::kFromThenOn, all later allocations
-// fail, too. Returns false if `body` made fewer allocations, so that none failed.
+// Runs `body`, and makes its allocation number `first` fail. The count starts at 1. With Fail::kFromThenOn, all later
+// allocations fail, too. Returns false if no allocation failed because `body` made fewer.
 bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   allocations = 0;
   first_to_fail = first;
@@ -102,8 +102,7 @@ bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
   return allocations >= first;
 }
 
-// The stages INSTANTIATE and EXECUTE of a call. The constructor makes the call frames, so that Run does not allocate
-// memory for them.
+// The stages INSTANTIATE and EXECUTE of a call. The constructor makes the call frames, so Run does not allocate them.
 class Stages {
  public:
   Stages(PluginCall& call, host::TaskRunner* pool)
@@ -131,8 +130,8 @@ struct Attempt {
   std::string defect;  // Description of wrong behaviour of the plugin. "": none.
 };
 
-// Checks a call that returned `error` after failed allocations, then makes another call. Returns what is wrong about
-// either call, or "".
+// Checks a call after failed allocations, and a next call without failures. `error` is the result of the first one.
+// Returns a description of wrong behaviour, or "".
 std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
   if (error.ok() && !call.IsRight()) return "the result is wrong";
   if (!error.ok() && !call.OutIsUntouched()) return "out was written to";
@@ -171,9 +170,9 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
-// Each attempt runs in a child process, which has only one first call. The child loads the plugin, because raggemm does
-// not use OpenMP in a child of a process that has loaded the plugin. libgomp ends the process if it has no memory for a
-// team. raggemm makes a trial allocation first, but the later allocation by libgomp may still fail.
+// Each attempt is the first call of a child process. The child loads the plugin, because raggemm does not use OpenMP in
+// a child of a process that has loaded the plugin. libgomp ends the process if it has no memory for a team. raggemm
+// makes a trial allocation first, but the later allocation by libgomp may still fail.
 TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
@@ -199,9 +198,9 @@ TEST_P(AllocationFailures, AreHandledInAFirstCall) {
   }
 }
 
-// Calls reuse the memory of earlier tasks. After a failed allocation, the next call must not allocate more than usual.
-// The pool runs tasks when they are scheduled, so no earlier task still holds memory. The test runs in a child process,
-// because other tests need a process without earlier calls.
+// After a failed allocation, the next call must not allocate more than usual. Calls reuse the memory of earlier tasks.
+// This pool runs tasks at once, so no earlier task still holds memory. Other tests need a process without earlier
+// calls, so this test runs in a child process.
 TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
   const std::string result = InChild(20, [&]() -> std::string {
     const std::unique_ptr<PluginCall> call = CallOn("POOL");

@@ -18,7 +18,7 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 1, 40, 20}, .c = true}; }
 
-// Returns a problem so small that a call spends most of its time on taking and returning buffers.
+// Returns a small problem: a call spends most of its time on taking and returning buffers.
 ProblemSpec Tiny() { return {.m = 2, .n = 2, .k = 2, .sizes = {2}}; }
 
 std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpec& spec = ManyTiles()) {
@@ -60,8 +60,8 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// A pool for a forked child. Its tasks never start. The parent's pool is unusable in the child, because a thread of the
-// parent may have locked its mutex during the fork.
+// A pool for a forked child. Its tasks never start. The child cannot use the parent's pool: a thread of the parent may
+// have held the pool's mutex during the fork.
 class PoolWithoutThreads : public host::TaskRunner {
  public:
   int64_t num_threads() const override { return 2; }
@@ -87,7 +87,7 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
   }
 }
 
-// The child makes calls without a pool, because the mutex of the pool may be locked (see PoolWithoutThreads).
+// The child calls without a pool. PoolWithoutThreads says why.
 TEST(Fork, DuringCallsOfOtherThreads) {
   const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);

@@ -46,8 +46,7 @@ struct Product {
   MatrixLayout lhs, rhs, out;
 };
 
-// Returns the value of the element with this index: a small integer, so that every sum is exact. Neighbouring elements
-// mostly differ.
+// Returns the value of the element with this index: a small integer, so that every sum is exact.
 double ValueAt(int64_t index) { return static_cast<double>((index * 40503 >> 7) % 5 - 2); }
 
 void Fill(const Array& array, const MatrixLayout& matrix, int64_t rows, int64_t cols) {

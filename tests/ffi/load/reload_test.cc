@@ -1,5 +1,5 @@
-// Tests that the plugin can be closed and loaded again while tasks and threads of its calls still exist. Results must
-// be right, and memory must not grow.
+// Tests that the plugin can be closed and loaded again while its tasks and threads still exist. Results must be right,
+// and memory must not grow.
 #include <cstdio>
 #include <memory>
 #include <string>

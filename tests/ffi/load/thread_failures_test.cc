@@ -61,8 +61,8 @@ namespace {
 
 ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
 
-// Makes three calls while only `threads` more threads can be created, on a new thread, for which libgomp has no helper
-// threads yet. Returns "" if all results are right, else a message.
+// Makes three calls while the system can create only `threads` more threads. Returns "" if all results are right, else
+// a message. The calls run on a new thread, so that libgomp has no helper threads for them yet.
 std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
   PluginCall call(ManyTiles());
   call.call().attributes["executor"] = executor;
@@ -81,7 +81,7 @@ std::string RunWithRoomFor(int64_t threads, const std::string& executor, host::T
   return result;
 }
 
-// raggemm must limit the threads, because libgomp ends the process if it cannot create them.
+// raggemm must limit the threads: libgomp ends the process if it cannot create one.
 TEST(ThreadFailures, OpenMpHasFewerThreads) {
   for (int64_t threads = 0; threads <= 5; ++threads) {
     ASSERT_EQ(RunWithRoomFor(threads, "OPENMP", nullptr), "");
@@ -92,9 +92,9 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
   }
 }
 
-// Before libgomp creates its threads, raggemm creates trial threads with libgomp's stack size. Unless OMP_STACKSIZE is
-// 1M, threads of this size cannot be created, but threads of the default size can. If raggemm tried the default size,
-// the trial would succeed, and libgomp would then end the process.
+// raggemm creates trial threads before libgomp creates its own. The trial threads must have libgomp's stack size. With
+// all variables below except OMP_STACKSIZE=1M, only threads of the default size can be created. A trial with the
+// default size would succeed, and libgomp would then end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";

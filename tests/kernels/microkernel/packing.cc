@@ -109,8 +109,8 @@ TEST_P(Packing, Packs) {
   }
 }
 
-// The kernels multiply and meanwhile pack the next panel of rhs in slices. One to three kernel calls share the slices,
-// so a call may have no slice to pack.
+// These kernels multiply, and meanwhile pack slices of the next panel of rhs. One to three calls share the slices, so a
+// call may have none to pack.
 TEST_P(Packing, PackAhead) {
   for (const KernelRow& row : rows()) {
     if (row.ahead_slice == 0) continue;

@@ -73,7 +73,7 @@ inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t 
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Returns the number of steps of k in a packed panel of k steps, including the zeros that fill up its words.
+// Returns k, rounded up to whole words of a packed panel.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -82,7 +82,7 @@ inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
 }
 
 // Returns `sum` plus the products of all steps of k, added in the order of `rule`. add(k, x) returns x plus the product
-// of step k. Denormals are not flushed, so all numbers must be far larger than denormals.
+// of step k. Does not flush denormals, so use larger numbers.
 template <typename AddProduct>
 double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
   if (rule.adds_pairs) {
@@ -107,14 +107,14 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Returns the type of elements in packed panels: the type of the matrix (s8 or u8) if panels have 8-bit integers, else
-// layout.element.
+// Returns the type of elements in packed panels. Panels with 8-bit integers have the type of the matrix (s8 or u8),
+// others have layout.element.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Returns true if kernels pack lhs with the top bit of each byte flipped. Kernels with VPDPBUSD do so if lhs and rhs
-// have the same format, and kernels with SDOT if the formats differ.
+// Returns true if kernels flip the top bit of each byte when they pack lhs. VPDPBUSD needs this if lhs and rhs have the
+// same format, SDOT if the formats differ.
 inline bool Flips(const KernelRow& row, bool same_format) {
   return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && same_format != IsaOf("neon").has_value();
 }
@@ -123,7 +123,7 @@ inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// Returns a packed panel of k steps of random elements, filled up with zeros to k_padded steps.
+// Returns a packed panel: k steps of random elements, then zeros up to k_padded steps.
 inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
   // NEON kernels may read one vector after the end of the panel, so the buffer has room for it.
