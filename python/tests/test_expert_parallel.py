@@ -84,7 +84,7 @@ def sharded(f, check_vma=True):
 def with_gradients(f, args):
     """Returns the result of f and the gradients of a loss.
 
-    The loss is linear in the result. XLA may compute the gradient of another loss from a result before rounding.
+    The loss is linear in the result. For other losses, XLA may compute the gradient from an unrounded result.
     """
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
