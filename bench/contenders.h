@@ -15,7 +15,7 @@ namespace raggemm::bench {
 
 struct Contender {
   std::string name;
-  std::string threading;  // Peer: "own" or "outer" (PeerThreads). WithBf16: "ours". Our library: empty.
+  std::string threading;  // Peers have "own" or "outer" (PeerThreads), and WithBf16 has "ours".
   // Makes one call on operand set number `set`, which is below `sets`. Successive calls must use successive sets, so
   // that no weights (wgrad: gradients) are in a cache.
   std::function<absl::Status(int64_t set)> run;

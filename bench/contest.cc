@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Least seconds of a contender in a round, so that the wake-up of threads does not matter.
+// Least seconds of a contender in a round. In shorter turns, the wake-up of threads would matter.
 constexpr double kSecondsPerTurn = 0.02;
 // Slow contenders get fewer rounds: two if calls take kFarBehind times as long as ours, or one if they also take
 // kLongCall seconds. Noise hardly ever causes such a difference.

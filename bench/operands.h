@@ -106,7 +106,7 @@ class GroupedCall {
   GroupedGemmProblem problem_;
 };
 
-// Widens lhs and rhs of `narrow` from bf16 to f32. The results are the operands of `wide`, a series of the same shape.
+// Widens lhs and rhs of `narrow` from bf16 to f32, into the operands of `wide`. Both series have the same shape.
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 
 void ZeroBytes(char* begin, int64_t bytes, int threads);

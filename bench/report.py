@@ -23,8 +23,8 @@ F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# PLAIN_ROWS and QUANTIZED_ROWS map regimes of a report to rows of the tables in the pages. A cell is a geometric mean
-# over all cases of its row.
+# PLAIN_ROWS and QUANTIZED_ROWS map regimes of a report to table rows in the pages. A cell is a geometric mean over all
+# cases of the row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",
     "forward, 4 to 16 rows": "forward, 4 to 16",

@@ -29,7 +29,7 @@
 namespace raggemm::bench {
 namespace {
 
-// Looks up a function by its name. Its type is that of the variable to which the Symbol is assigned.
+// Looks up a function by name. The variable to which a Symbol is assigned gives the type.
 struct Symbol {
   Library& library;
   const char* name;

@@ -206,7 +206,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# {public name: calls that replace the call with the arguments in FUNCTIONS}. A dict has the arguments of one call.
+# {public name: calls, instead of the call with the arguments in FUNCTIONS}. A dict has the arguments of one call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {

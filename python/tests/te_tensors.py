@@ -9,8 +9,8 @@ import numpy as np
 from quantized_formats import codes, nearest
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-# {scaling mode: (element type, scale type, shape of a block)}. A block shares a scale. The scale type is None if there
-# are no scales. The shape is None if a whole group shares one scale.
+# {scaling mode: (element type, scale type, shape of a block with one scale)}. The scale type is None if there are no
+# scales. The shape is None if a whole group shares one scale.
 MODES = {
     "NO_SCALING": (ml_dtypes.bfloat16, None, None),
     "DELAYED_TENSOR_SCALING": (E4M3, np.float32, None),
@@ -68,7 +68,7 @@ def blocks(n, size):
 
 
 def most(n, groups, size):
-    """Returns the largest number of blocks of `size` rows that n rows in this many groups can need.
+    """Returns the most blocks of `size` rows that n rows in several groups can need.
 
     Each group begins a new block.
     """
@@ -161,7 +161,7 @@ def _nearest(x, name):
 
 
 def _scale(absmax, largest, scale_dtype):
-    """Returns the scale of a block with this largest magnitude, by the rule that raggemm.quantize documents."""
+    """Returns a block's scale by the rule of raggemm.quantize. absmax: largest magnitude in the block."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = np.float32(absmax) * np.float32(1 / largest)
     if scale_dtype != ml_dtypes.float8_e8m0fnu:

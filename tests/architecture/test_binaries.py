@@ -25,8 +25,8 @@ EXPORTS = {
     "raggemm_version",
     "raggemm_ffi_version",
 }
-# External symbols that the object files of all ISAs may use, because GCC inserts references to them. Scalar code may
-# also call fma of libm, and libgcc's f16 conversions.
+# External symbols that object files of every ISA may use: GCC inserts references to them. Scalar code may also call
+# libm's fma and libgcc's f16 conversions.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]

@@ -99,7 +99,7 @@ BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
 def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
     """Starts an emulated machine, in its own network namespace, because the display of Bochs listens on a port."""
     bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
-    # By bochsrc.txt, the serial port writes to file descriptor 3.
+    # bochsrc.txt connects the serial port to file descriptor 3.
     shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'
     return subprocess.Popen(root.entering("sh", "-c", shell, "sh", *bochs, folder=FOLDER / "image"))
 

@@ -1,6 +1,6 @@
-"""Compares parameters of raggemm's functions with those in the sources of other packages.
+"""Compares parameters of raggemm's functions with the sources of other packages.
 
-The packages are not imported, because most of them need a GPU for that.
+The packages are not imported, because most would need a GPU.
 """
 
 import ast
