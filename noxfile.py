@@ -162,7 +162,7 @@ def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
 
 
 def valgrind(session: nox.Session, steps: Steps) -> None:
-    """Finds reads of uninitialized memory in the release libraries, which the sanitizers do not find.
+    """Finds reads of uninitialized memory in the release libraries. The sanitizers do not find these.
 
     Valgrind supports AVX2, but no wider instruction set. Leaks are not checked, because protobuf keeps some memory.
     """

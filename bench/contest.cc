@@ -60,7 +60,7 @@ class ResultCheck {
 
   Case case_;
   std::vector<int64_t> dims_;
-  std::vector<int64_t> elements_;  // Flat indices in out that reference_ covers.
+  std::vector<int64_t> elements_;  // Flat indices of the elements in reference_.
   Reference reference_;
   std::vector<char> first_;
 };

@@ -1,5 +1,5 @@
-// The operands of a case, in several sets. Successive calls use successive sets, so that no call finds its weights
-// (wgrad: their gradients) in a cache.
+// The operands of a case, in several sets. Successive calls use successive sets, so no weights (wgrad: gradients) are
+// in a cache.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ class Arena {
   std::unique_ptr<char, Free> memory_;
 };
 
-// Pointers to one set of operands. Each operand has the matrices of all groups, even those of groups without rows, one
-// after the other.
+// Pointers to one set of operands. An operand has the matrices of all groups one after the other, even for groups
+// without rows.
 struct Operands {
   char *lhs, *rhs, *out;
   char *lhs_scale = nullptr, *rhs_scale = nullptr;

@@ -318,7 +318,7 @@ def _line(*cells: str) -> str:
 
 
 def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
-    """Returns the tables of the pages, which combine all reports in `results`: {start of the header line: table}.
+    """Combines all reports in `results`. Returns {start of the header line: table}.
 
     folder: path from the page to `results`, for links.
     """

@@ -276,7 +276,7 @@ class OneDnn {
   explicit OneDnn(const Functions& f) : f_(f) { f_.engine_create(&engine_, dnnl_cpu, 0); }
 
   bool Supports(const GemmSeries& series) {
-    // Without VNNI oneDNN sums products of bytes in 16 bits, with saturation (its guide to int8 computations).
+    // Without VNNI, oneDNN sums products of bytes in 16 bits, with saturation (oneDNN's guide to int8 computations).
     const bool has_vnni = HostCpu().Has("avx_vnni") || HostCpu().Has("avx512_vnni");
     if (series.lhs_dtype == DType::kS8 && !has_vnni) return false;
     const OpenMpThreads openmp(1);

@@ -87,7 +87,7 @@ def test_gradients_have_the_same_bits_with_every_save(gate):
 )
 @pytest.mark.parametrize("offset", [None, 1])
 def test_grouped_gemms_round_like_one_call(x, w, down, offset):
-    """A vmap over w_up alone runs as grouped GEMMs, and rounds like moe_mlp.
+    """A vmap over w_up alone runs as grouped GEMMs, but rounds like moe_mlp.
 
     Sums of integers are exact, so results show each rounding.
     """

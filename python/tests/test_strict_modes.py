@@ -43,7 +43,7 @@ def is_array(x) -> bool:
 
 
 class Program:
-    """A call of public_calls.py as a function of two dicts of arrays. Only `primals` have derivatives."""
+    """A call of public_calls.py as a function of two dicts of arrays. Tests differentiate only by `primals`."""
 
     def __init__(self, call: Call):
         self.call = call
