@@ -31,10 +31,10 @@ EXECUTORS = ("pool", "openmp", "serial")
 CASES = ",".join(str(ROOT / f"proto/cases/{name}.textproto") for name in ("edge", "formats"))
 PYTEST = (str(PYTHON), "-m", "pytest", "-n", "2", "--dist=loadfile")
 REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
-# requirements.txt pins the newest jax for Python 3.12 or later, such as that of Debian 13.
+# requirements.txt pins the newest jax for Python 3.12 or later. Debian 13 has such a Python.
 NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
 VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
-# Versions of jaxlib, whose headers have each version of XLA's FFI API from 0.2 to 0.5.
+# Versions of jaxlib with each version of XLA's FFI API, from 0.2 to 0.5.
 HEADERS = ("0.8.1", "0.9.2", "0.11.1", NEWEST)
 FORMS = ("default", "full", "wheel", "origins", "checkpoints", "soak", "amx", "aarch64", "debian-13", "headers")
 FORMS += ("lint", "docs", "checksums")
@@ -105,7 +105,7 @@ def form(name: str, *decorators, **options):
 
 
 def isas(usable: bool = True) -> list[str]:
-    """Returns the instruction sets that this CPU supports, or lacks with usable=False, best first."""
+    """Returns the instruction sets that this CPU supports, best first. With usable=False, returns the others."""
     script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]
@@ -162,7 +162,7 @@ def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
 
 
 def valgrind(session: nox.Session, steps: Steps) -> None:
-    """Finds reads of uninitialized memory in the release libraries, which the sanitizers do not find.
+    """Finds reads of uninitialized memory in the release libraries. The sanitizers do not find these.
 
     Valgrind supports AVX2, but no wider instruction set. Leaks are not checked, because protobuf keeps some memory.
     """
@@ -268,7 +268,7 @@ def docs(session: nox.Session) -> None:
 
 
 def make_wheel(session: nox.Session) -> pathlib.Path:
-    """Builds the sdist, and from it the wheel, unless a built one is up to date. Returns the path of the wheel."""
+    """Builds the sdist, and the wheel from the sdist, if sources have changed. Returns the path of the wheel."""
     want = compute_hash(
         "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels"
     )
@@ -352,7 +352,7 @@ def wheel_tests(version: str, share: bool) -> list[str]:
 
 @form("wheel", nox.parametrize("jax", [nox.param(version, id=version) for version in VERSIONS]))
 def wheel(session: nox.Session, jax: str) -> None:
-    """Tests the wheel with one version of jax: pip check, the tests, and the demo with the newest version.
+    """Tests the wheel with one version of jax: pip check and the tests. The newest version also runs the demo.
 
     The tests run in a folder where only the wheel and the demo can be imported.
     """

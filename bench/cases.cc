@@ -37,7 +37,7 @@ constexpr int kThreads[] = {1, 2};
 constexpr Shape kShapes[] = {{2048, 768}, {2048, 1024}, {4096, 1792}, {2880, 2880}, {1408, 2048}};
 constexpr int64_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
 
-// Returns true for the two shapes that differ most: N = 768 is a multiple of 256, but N = 2880 only of 64.
+// Selects the two shapes that differ most: 256 divides N = 768, but 2880 is only a multiple of 64.
 bool InDefault(const Shape& shape) { return shape.n == 768 || shape.n == 2880; }
 
 bool InDefault(Mode mode, int64_t rows) {
@@ -86,8 +86,8 @@ bool Selected(const Case& c, Selection selection) {
   return quick ? c.n == 768 && InQuick(c.mode, rows) : InDefault({c.k, c.n}) && InDefault(c.mode, rows);
 }
 
-// Returns the number of groups: 4 to 32, and a multiple of four, so that threads that take whole groups have equal
-// work. More than 4 groups have at most 96 MiB of weights and 12 GFLOP, so that calls stay short.
+// Returns the number of groups, from 4 to 32. A multiple of four lets threads that take whole groups have equal work.
+// To keep calls short, more than 4 groups have at most 96 MiB of weights and 12 GFLOP.
 int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType rhs) {
   const int64_t weights = shape.k * shape.n;
   const int64_t by_memory = (int64_t{96} << 20) / BytesOf(rhs, weights);

@@ -14,13 +14,12 @@
 
 namespace raggemm::bench {
 
-// The element types and scales of a quantized case, a forward product.
+// Element types and scales of a quantized case. Such cases are forward products.
 struct Quantization {
   absl::string_view name;  // Name in Case::Id(), like "int4".
   DType lhs, rhs, out;
   std::optional<DType> rhs_scale;  // Not set: rhs has no scales.
-  // Steps of K that share a scale of a column of rhs, or their greatest common divisor with K. 0: all steps share a
-  // scale.
+  // Steps of K that share a scale. 0: all steps. If K is not a multiple, the greatest common divisor counts.
   int64_t block = 0;
   bool scales_rows = false;
 };
@@ -51,15 +50,15 @@ absl::string_view NameOf(Mode mode);
 
 enum class Selection : uint8_t {
   kQuick,  // A sample of kDefault: one shape with a few row counts, two recordings.
-  // Cases with 2 threads, of two shapes and of recorded group sizes. Operands are f32, bf16 or quantized. Results are
-  // f32, or s32 for products of integers. Only forward cases that are not quantized have all row counts.
+  // Two shapes and the recorded group sizes, on 2 threads. Operands are f32, bf16 or quantized. Results are f32, or s32
+  // for products of integers. Only forward cases without quantization have all row counts.
   kDefault,
   kFull,
 };
 
 // Returns the cases of a selection whose Id() contains a match of the regular expression `filter`. Cases with the same
-// input type and quantization are adjacent. Quantized cases come first, because later cases share the time that they do
-// not use. Returns InvalidArgument if the filter is wrong or matches no case.
+// input type and quantization are adjacent. Quantized cases come first, so that other cases can use the time that is
+// left. Returns InvalidArgument if the filter is wrong or matches no case.
 absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
                                               const std::string& filter);
 

@@ -15,12 +15,12 @@ namespace raggemm::bench {
 
 struct Contender {
   std::string name;
-  std::string threading;  // "own" or "outer" (PeerThreads) for a peer, "ours" for WithBf16, empty for our library.
-  // Makes one call on operand set number `set`, which is below `sets`. Calls on successive sets find no weights (wgrad:
-  // gradients) in a cache.
+  std::string threading;  // Peers have "own" or "outer" (PeerThreads), and WithBf16 has "ours".
+  // Makes one call on operand set number `set`, which is below `sets`. Successive calls must use successive sets, so
+  // that no weights (wgrad: gradients) are in a cache.
   std::function<absl::Status(int64_t set)> run;
   int64_t sets = 1;
-  // The array out of operand set 0. Null if it cannot be compared with our result.
+  // Result of a call on operand set 0. Null if it cannot be compared with ours.
   char* result = nullptr;
 };
 

@@ -21,10 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Least seconds of a contender in a round, so that the wake-up of threads does not matter.
+// Least seconds of a contender in a round. In shorter turns, the wake-up of threads would matter.
 constexpr double kSecondsPerTurn = 0.02;
-// Limits for slow contenders. A contender is timed in only two rounds if its calls take kFarBehind times as long as
-// ours, or in one round if they also take kLongCall seconds. Disturbances hardly ever cause such a difference.
+// Slow contenders get fewer rounds: two if calls take kFarBehind times as long as ours, or one if they also take
+// kLongCall seconds. Noise hardly ever causes such a difference.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 
@@ -60,7 +60,7 @@ class ResultCheck {
 
   Case case_;
   std::vector<int64_t> dims_;
-  std::vector<int64_t> elements_;  // Indices in out of the elements of reference_.
+  std::vector<int64_t> elements_;  // Flat indices of the elements in reference_.
   Reference reference_;
   std::vector<char> first_;
 };
@@ -101,8 +101,8 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
   return absl::OkStatus();
 }
 
-// Compares about kComparedElements elements. Operands that are not quantized are in [-1,1], so a sum of `length`
-// products is at most `length`. This bounds the errors of both results. Quantized operands have the same tolerance.
+// Compares about kComparedElements elements. Plain operands are in [-1,1]. A sum of `length` products is then at most
+// `length`, which bounds the rounding errors. Quantized operands get the same tolerance.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
@@ -156,8 +156,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// Times each candidate in widened_ in two rounds, or in one if its calls take kLongCall seconds. Adds candidates to
-// entrants_ in the order of their fastest rounds, until one has right results.
+// Adds the fastest candidate in widened_ to entrants_, then slower ones until a result is right. Times each candidate
+// in two rounds, or in one if calls take kLongCall seconds.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
   for (Entrant& candidate : widened_) {
@@ -188,8 +188,8 @@ void Contest::TakeTurn(Entrant& entrant) {
   entrant.seconds.push_back(seconds / calls);
 }
 
-// Returns the weights (wgrad: gradients) of the next operand sets: at least 64 MiB, which take some milliseconds to
-// read.
+// Returns the weights (wgrad: gradients) of the next operand sets. These are at least 64 MiB, so reading them takes
+// some milliseconds.
 Stretches Contest::NextMatrices() {
   constexpr int64_t kBytes = kBeyondCaches / 8;
   Stretches next;

@@ -15,8 +15,8 @@ namespace raggemm::bench {
 
 class ResultCheck;
 
-// Number of rounds: as many as begin within `seconds`, but at least `least` and at most `most`. A round calls one
-// contender after the other, each for at least 20 ms, on successive sets of operands. Slow contenders skip later
+// How long a case is measured. New rounds begin until `seconds` are over, with at least `least` and at most `most`
+// rounds. A round calls each contender for at least 20 ms, on successive operand sets. Slow contenders skip later
 // rounds, except in quantized cases.
 struct Rounds {
   int least, most;
@@ -26,8 +26,8 @@ struct Rounds {
 class Contest {
  public:
   // Prepares a contest between our library and `peers` on the operands in `memory`. If `wide` is not null, adds
-  // contenders that multiply its wider operands of the same shapes. For a bf16 case with f32 results, `wide` has the
-  // same values in f32. For a quantized case, `wide` has other values, in bf16.
+  // contenders that multiply wider operands. For a bf16 case with f32 results, `wide` has the same values in f32. For a
+  // quantized case, it has other values, in bf16.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
   // Returns an error if a call of our library fails, or InternalError if its result is wrong. If a peer fails, the
@@ -52,8 +52,8 @@ class Contest {
   const Memory& memory_;
   const Memory* wide_ = nullptr;
   std::vector<Entrant> entrants_;  // Contenders that are timed, our library first.
-  // Peers whose calls multiply operands that are already widened. ChooseWidened adds the fastest one to entrants_, with
-  // widening.
+  // Peers that multiply operands widened beforehand. ChooseWidened adds the fastest one to entrants_. Calls then
+  // include the widening.
   std::vector<Entrant> widened_;
   int64_t next_set_ = 0;
 };

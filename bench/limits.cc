@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
-// Turns of a unit in its first measurement on each number of threads. Ten turns usually find the highest rate, so the
+// How often a unit is measured at first, for each number of threads. Ten times usually find the highest rate, so the
 // first cases get the same limit as the last ones.
 constexpr int kFirstTurns = 10;
 
@@ -53,7 +53,7 @@ void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
   asm volatile("" : : "r"(sum));  // Keeps the compiler from removing the loads.
 }
 
-// Reads bytes `from` to `to` of the ranges in `memory`, counted without the gaps between ranges.
+// Reads bytes `from` to `to` of the ranges in `memory`, as if there were no gaps between them.
 void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());

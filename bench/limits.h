@@ -37,8 +37,8 @@ class LimitsMeter {
   // Measures the units that multiply the type `in`, and the bandwidth of memory. Takes about 50 ms, or longer if a unit
   // was not measured before. Calls `next` before each read pattern, to get memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
-  // Raises the rate of each unit to the fastest rate of any measurement on this number of threads. The speed of memory
-  // is not raised, because other guests of a host use a share of it for minutes.
+  // Raises the rate of each unit to the fastest rate measured on this number of threads. Memory rates stay, because
+  // other guests of the host use a share of the bandwidth for minutes.
   Limits WithFastestUnits(Limits limits, int threads) const;
 
  private:
@@ -50,10 +50,9 @@ class LimitsMeter {
   std::map<int, std::array<double, kUnits>> fastest_;  // Threads -> highest GFLOP/s of each unit.
 };
 
-// Return the upper quartile or the median of each limit. A busy machine only lowers limits, so those of a case are
-// upper quartiles. All six samples of a long case may be low: once the quartile of a unit was 159 GFLOP/s, our result
-// 206, and the unit's rate in other cases 230 (Zen 4, two threads). So LimitsMeter::WithFastestUnits raises the rates
-// of units afterwards.
+// Return the upper quartile or the median of each limit. A busy machine only lowers limits, so cases use upper
+// quartiles. All six samples of a long case may be low: once the quartile of a unit was 159 GFLOP/s, our result 206,
+// and the unit's rate in other cases 230 (Zen 4, two threads). LimitsMeter::WithFastestUnits corrects this.
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 

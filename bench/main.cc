@@ -1,6 +1,6 @@
 // raggemm_bench [--quick|--full] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
-// compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 after an error, also if one
-// of our results is wrong, but not after errors of peers.
+// compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 after an error or a wrong
+// result of our library. Errors of peers do not count.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,8 +34,8 @@ ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/ro
 namespace raggemm::bench {
 namespace {
 
-// The time limit of a run, for each Selection: `run` seconds, plus `each_case` seconds for each case. It excludes the
-// loading of peers. The least number of rounds may take longer.
+// Time limit of a run, by Selection: `run` seconds, plus `each_case` seconds for each case. Loading of peers does not
+// count. A run takes longer if the least number of rounds does.
 struct Length {
   const char* name;
   double run, each_case;
@@ -53,8 +53,7 @@ class Session {
   // Runs case `c`, and writes the report of all cases so far. The cases of a session must be run in order.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
-  // Returns the first error, for example InternalError for a wrong result of ours, or Unavailable if the report could
-  // not be written.
+  // Returns the first error, such as InternalError for a wrong result of our library.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -151,7 +150,7 @@ void Session::JudgeAgain() {
   }
 }
 
-// Writes the report. Its limits of the machine are medians over all cases so far.
+// Writes the report. The machine limits in it are medians over all cases so far.
 absl::Status Session::Write() {
   std::map<int, std::vector<Limits>> by_threads;
   for (const proto::CaseReport& c : report_.cases()) {

@@ -17,7 +17,7 @@ namespace raggemm::bench {
 namespace {
 
 constexpr int64_t kPage = 4096;
-// Size of a thread's chunks: elements if operands are widened, bytes if they are zeroed.
+// Chunk that a thread takes at once: elements to widen, or bytes to zero.
 constexpr int64_t kChunk = 1 << 16;
 
 // Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices start with the same
@@ -53,7 +53,7 @@ void WidenMatrix(const void* from, const void* to, int64_t elements, int threads
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));
 }
 
-// Writes zeros with non-temporal stores, like libraries for gradients. Stores words of 8 bytes (MOVNTI), because wider
+// Writes zeros with non-temporal stores, as a library for gradients would. Stores 8 bytes at a time (MOVNTI), because
 // vectors need compiler flags.
 void ZeroChunk(char* begin, int64_t bytes) {
   constexpr int64_t kWord = sizeof(uint64_t);

@@ -1,5 +1,5 @@
-// The operands of a case, in several sets. Successive calls use successive sets, so that no call finds its weights
-// (wgrad: their gradients) in a cache.
+// The operands of a case, in several sets. Successive calls use successive sets, so no weights (wgrad: gradients) are
+// in a cache.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace raggemm::bench {
 // Bytes beyond the caches of two threads. Some CPUs have more L3 cache, but each core reaches only a part of it.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
-// Memory with random numbers of type `dtype`. They do not depend on the size of the arena, so a case always has the
-// same numbers. Quantized numbers reach up to the largest power of two of the format. All other numbers are rounded to
-// `precision`, and are in (0,1] if only scales can have the type, else in [-1,1].
+// Memory with random numbers of type `dtype`. A case always has the same numbers: they do not depend on the size of the
+// arena. Numbers are in [-1,1], or in (0,1] for types that only scales have, and are rounded to `precision`. Quantized
+// numbers are not rounded, and reach up to the largest power of two of their format.
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -36,8 +36,8 @@ class Arena {
   std::unique_ptr<char, Free> memory_;
 };
 
-// Pointers to one set of operands. Each operand has the matrices of all groups, even those of groups without rows, one
-// after the other.
+// Pointers to one set of operands. An operand has the matrices of all groups one after the other, even for groups
+// without rows.
 struct Operands {
   char *lhs, *rhs, *out;
   char *lhs_scale = nullptr, *rhs_scale = nullptr;
@@ -48,15 +48,15 @@ struct SetBytes {
   int64_t lhs_scale = 0, rhs_scale = 0;
 };
 SetBytes SetBytesOf(const Case& c);
-// Returns the number of operand sets. The weights of groups with rows (wgrad: all gradients) of all sets have at least
-// kBeyondCaches bytes.
+// Returns how many operand sets exceed the caches (kBeyondCaches bytes). Only weights of groups with rows count, or all
+// gradients in wgrad.
 int64_t SetsOf(const Case& c);
 
-// Returns the matrices of an operand set that are in no cache when a call begins: the weights of groups with rows, or
-// for wgrad all gradients. Joins adjacent matrices.
+// Returns the matrices that a call finds in no cache: the weights of groups with rows, or all gradients in wgrad. Joins
+// adjacent matrices.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// Memory with random operand sets for any one of `cases`, which must have the same Case::in and Case::quantization. lhs
+// Memory with random operand sets for any one of `cases`. All must have the same Case::in and Case::quantization. lhs
 // and rhs are rounded to `precision` (see Arena).
 class Memory {
  public:
@@ -106,7 +106,7 @@ class GroupedCall {
   GroupedGemmProblem problem_;
 };
 
-// Widens lhs and rhs of `narrow` from bf16 to f32. The results are the operands of `wide`, a series of the same shape.
+// Widens lhs and rhs of `narrow` from bf16 to f32, into the operands of `wide`. Both series have the same shape.
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 
 void ZeroBytes(char* begin, int64_t bytes, int threads);

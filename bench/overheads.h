@@ -4,8 +4,8 @@
 
 namespace raggemm::bench {
 
-// Returns the median duration in microseconds of a custom call on 512 groups without rows: from XLA's call frame
-// through the plugin and back.
+// Times a custom call on 512 groups without rows, from XLA's call frame through the plugin and back. Returns the median
+// in microseconds.
 absl::StatusOr<double> MicrosecondsOfEmptyCall();
 
 }  // namespace raggemm::bench

@@ -1,4 +1,4 @@
-// Puts results of the benchmark into a JSON file, from which report.py makes tables and pictures.
+// Writes results of the benchmark as JSON. report.py makes tables and pictures from this file.
 #pragma once
 
 #include <string>

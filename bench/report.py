@@ -1,8 +1,8 @@
 """Turns a run of the benchmarks into tables and a picture: report.py REPORT.json [--record FOLDER --page FILE].
 
 Writes report.md and report-rows.png beside the JSON file. --record also writes the summary and the picture into FOLDER,
-under the name of the CPU, and replaces the tables of each --page by those of all summaries in FOLDER.
-bench/report.proto describes the JSON file.
+under the name of the CPU. The tables of each --page then combine all summaries in FOLDER. bench/report.proto describes
+the JSON file.
 """
 
 import argparse
@@ -23,8 +23,8 @@ F32_FMA = "f32 fma"
 UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
-# PLAIN_ROWS and QUANTIZED_ROWS map regimes of a report to rows of the tables in the pages. A cell is a geometric mean
-# over all cases of its row.
+# PLAIN_ROWS and QUANTIZED_ROWS map regimes of a report to table rows in the pages. A cell is a geometric mean over all
+# cases of the row.
 PLAIN_ROWS = {
     "forward, 1 to 2 rows": "forward, 1 to 2",
     "forward, 4 to 16 rows": "forward, 4 to 16",
@@ -132,8 +132,11 @@ def summary(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_ways(peers: list[dict]) -> dict[str, dict]:
-    """Returns each peer's faster entry by name: with the library's own threads, or with outer threads. Failed entries
-    count as 0. All peers that widen have the name "widen"."""
+    """Returns the faster entry of each peer, by name.
+
+    A peer may have two entries: own threads and outer threads. Failed entries count as 0. All peers that widen share
+    the name "widen".
+    """
     best: dict[str, dict] = {}
     for peer in peers:
         name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
@@ -214,8 +217,11 @@ def warning(report: dict, cases: pd.DataFrame) -> str:
 
 
 def share_by_rows(cases: pd.DataFrame, path: pathlib.Path) -> bool:
-    """Draws the share of the roofline against rows per group, for forward cases with f32 results that are not
-    quantized, on the most threads: a panel for each shape and input type. Returns false if there is no such case."""
+    """Draws the share of the roofline against rows per group. Returns false if there is nothing to draw.
+
+    There is a panel for each shape and input type. It has the forward cases with f32 results, without quantization, on
+    the largest number of threads.
+    """
     swept = cases[(cases["sweep_or_recorded"] == "sweep") & (cases["mode"] == "forward") & cases["quantization"].isna()]
     swept = swept[(swept["out_dtype"] == "f32") & swept["lhs_dtype"].isin(["f32", "bf16"])]
     swept = swept[swept["threads"] == swept["threads"].max()]
@@ -272,8 +278,11 @@ def write_report(report: dict, folder: pathlib.Path, name: str, every_case: bool
 
 
 def file_name(machine: dict) -> str:
-    """Returns a file name for the CPU, like 'intel-xeon-processor-family-6-model-207'. If a unit that multiplies floats
-    is faster than f32 fma, adds its name: a virtual machine may hide the unit, so that one CPU has two reports."""
+    """Returns a file name for the CPU, like 'intel-xeon-processor-family-6-model-207'.
+
+    Adds the name of a unit that multiplies floats faster than f32 fma. A virtual machine may hide this unit, so one CPU
+    can have two reports.
+    """
     rates = rates_of(machine["limits"][-1])
     fastest = max((name for name in rates if name not in UNITS_OF_BYTES), key=lambda name: rates[name] or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"
@@ -281,7 +290,7 @@ def file_name(machine: dict) -> str:
 
 
 def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
-    """Returns (name of the CPU, rows of the summary with the largest number of threads) of the report in a file."""
+    """Reads (name of the CPU, summary for the largest number of threads) from a recorded report."""
     text = path.read_text()
     machine = re.search(r"^(.+ \(family \d+, model \d+\)), \d+ cores, ", text, re.MULTILINE)
     table = re.search(r"^## Summary\n\n((?:\|.*\n)+)", text, re.MULTILINE)
@@ -309,7 +318,7 @@ def _line(*cells: str) -> str:
 
 
 def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
-    """Returns {start of the header line: table} for the tables that combine all reports in `results`.
+    """Combines all reports in `results`. Returns {start of the header line: table}.
 
     folder: path from the page to `results`, for links.
     """

@@ -17,7 +17,7 @@ struct PieceRates {
 };
 
 // Runs body(thread) `pieces` times on each thread. PieceRates::fastest is the highest rate during `window` successive
-// pieces of thread 0, so another process that takes a core for a moment does not lower it.
+// pieces of thread 0. A process that takes a core for a moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
 // Returns the pieces that a thread had finished at `moment`, including a fraction of the piece in progress. `times` has
@@ -25,15 +25,14 @@ PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void
 double PiecesBefore(const std::vector<double>& times, double moment);
 
 // Makes OpenMP's workers spin for about a millisecond after a parallel region, instead of 18 ms. They still spin
-// between the products of a series, so no contender becomes slower. Restarts the process, because OpenMP reads the
-// environment only when it is loaded, so main must call this function first. Does nothing if GOMP_SPINCOUNT is already
-// set.
+// between the products of a series, so no contender becomes slower. OpenMP reads the environment only when it is
+// loaded, so this restarts the process. main must call it first. Does nothing if GOMP_SPINCOUNT is already set.
 void LimitSpinning(char** argv);
 
 // Waits until no other thread of the process is running, for at most 100 ms.
 void WaitUntilQuiet();
 
-// Return a quantile or the median, interpolated between the two nearest values, or 0 without values.
+// Return a quantile or the median, interpolated between the nearest values. 0 if there are no values.
 double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);
 

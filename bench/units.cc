@@ -26,9 +26,9 @@ constexpr int kPieces = 200, kWindow = 20;
 constexpr uint32_t kScale = 0x3F7FBE77, kShift = 0x3F800000;
 constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 
-// Defines a function that runs steps of one instruction for every chain, in assembly, because this file is compiled
-// without flags for instruction sets. Registers from 0 on hold the chains, and two more registers hold the scale and
-// the shift. The compiler itself uses no register above 15.
+// Defines a function that steps all chains with one instruction. It is assembly, because this file is compiled without
+// flags for instruction sets. Registers from 0 on hold the chains, and two more hold the scale and the shift. The
+// compiler itself uses no register above 15.
 #define RAGGEMM_STEP_CHAINS(instruction, registers, chains, scale_at, shift_at, scale, shift)                     \
   [](int64_t steps) {                                                                                             \
     asm volatile("vbroadcastss %1, %%" registers scale_at                                                         \
@@ -66,8 +66,8 @@ void StepScalarChains(int64_t steps) {
   }
 }
 
-// AMX tiles with sums. A unit starts an instruction every 16 cycles, and the sum takes about 50 cycles, so at least
-// four are needed. Tiles 6 and 7 are operands.
+// AMX tiles that hold sums. An instruction can start every 16 cycles and takes about 50 cycles, so at least four tiles
+// are needed. Tiles 6 and 7 are operands.
 constexpr int kTotals = 6;
 
 struct alignas(64) TileShape {

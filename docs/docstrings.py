@@ -1,4 +1,4 @@
-"""Converts docstrings of the package, plain text in Google style with tables, to reStructuredText.
+"""Converts docstrings of the package to reStructuredText. They are plain text in Google style, with tables.
 
 Tables, and lines that are indented more than the text around them, become literal blocks. Markup characters of
 reStructuredText are escaped.

@@ -22,9 +22,9 @@
 namespace raggemm::bench {
 namespace {
 
-// Initializes BLIS for this CPU. BLIS itself uses AVX-512 only on CPUs whose names say that they have two AVX-512
-// units. So on a CPU with AVX-512, sets BLIS_ARCH_TYPE to the number of `core_type` while it calls `init`, unless the
-// environment already has the variable. `arch_string` returns the core type for a number.
+// Initializes BLIS for this CPU. By itself, BLIS uses AVX-512 only on CPUs whose names tell of two AVX-512 units. So on
+// any CPU with AVX-512, BLIS_ARCH_TYPE is the number of `core_type` during `init`, unless the environment already sets
+// it. `arch_string` returns the core type for a number.
 void Initialize(void (*init)(), const char* (*arch_string)(int), absl::string_view core_type) {
   constexpr char kVariable[] = "BLIS_ARCH_TYPE";
   const bool force = std::getenv(kVariable) == nullptr && HostCpu().Has("avx512");

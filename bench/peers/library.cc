@@ -6,7 +6,8 @@
 
 namespace raggemm::bench {
 
-// Uses RTLD_LOCAL, because several libraries define cblas_sgemm, and RTLD_NOW, so that no measurement resolves symbols.
+// Uses RTLD_LOCAL, because several libraries define cblas_sgemm. RTLD_NOW keeps the lookup of symbols out of
+// measurements.
 absl::StatusOr<Library> Library::Load(const std::string& path) {
   if (path.empty()) return absl::NotFoundError("not there when the build was configured");
   if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return Library(path, handle);

@@ -25,9 +25,9 @@ namespace {
 constexpr int kLp64 = 0;          // MKL_INTERFACE_LP64
 constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 
-// Keeps MKL from using VDPBF16PS on Intel's CPUs without AMX, where this instruction has half the rate of fma. Without
-// VDPBF16PS, MKL widens bf16, and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on Emerald
-// Rapids, 2048x768, 2 outer threads:
+// Keeps MKL from using VDPBF16PS on Intel's CPUs without AMX. There, VDPBF16PS has half the rate of fma. Without it,
+// MKL widens bf16, and reaches 0.86 instead of 0.48 of the fma peak in a dense product. GFLOP/s on Emerald Rapids,
+// 2048x768, 2 outer threads:
 //
 //     rows                      1     4    16    64   512   16, gradient of weights
 //     MKL without VDPBF16PS     3    33   109   229   287   213

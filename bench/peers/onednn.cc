@@ -29,7 +29,7 @@
 namespace raggemm::bench {
 namespace {
 
-// Looks up a function by its name. Its type is that of the variable to which the Symbol is assigned.
+// Looks up a function by name. The variable to which a Symbol is assigned gives the type.
 struct Symbol {
   Library& library;
   const char* name;
@@ -166,8 +166,8 @@ class Matmul {
   // Creates the primitive. Returns UnimplementedError if oneDNN can compute the product only by its slow reference
   // code, or not at all.
   absl::Status Prepare(const GemmSeries& series, const Product& p) {
-    // oneDNN supports only one scale for all of lhs, so the result is multiplied by the scales [m,1]. For results of
-    // shape [m,n] instead of [1,m,n], only the reference implementation does this (3.6.2).
+    // oneDNN supports only one scale for all of lhs, so a post-op multiplies the result by the scales [m,1]. With rank
+    // 2, only the reference code has this post-op (3.6.2), so the rank is 3.
     const int rank = series.lhs_scale.empty() ? 2 : 3;
     absl::Status status = Describe(DNNL_ARG_SRC, series.lhs_dtype, rank, {p.m, p.k, p.lda, p.a_transposed});
     status.Update(Describe(DNNL_ARG_WEIGHTS, series.rhs_dtype, rank, {p.k, p.n, p.ldb, p.b_transposed}));
@@ -229,7 +229,7 @@ class Matmul {
     bool is_transposed = false;
   };
 
-  // Appends a description of `matrix` to operands_, of shape [rows,columns], or [1,rows,columns] if `rank` is 3.
+  // Appends a description of `matrix` to operands_. Its shape is [rows,columns], or [1,rows,columns] if `rank` is 3.
   absl::Status Describe(int argument, DType dtype, int rank, const Matrix& matrix) {
     const int64_t dims[] = {1, matrix.rows, matrix.columns};
     const int64_t steps[] = {matrix.rows * matrix.columns, matrix.is_transposed ? 1 : matrix.step,
@@ -276,7 +276,7 @@ class OneDnn {
   explicit OneDnn(const Functions& f) : f_(f) { f_.engine_create(&engine_, dnnl_cpu, 0); }
 
   bool Supports(const GemmSeries& series) {
-    // Without VNNI oneDNN sums products of bytes in 16 bits, with saturation (its guide to int8 computations).
+    // Without VNNI, oneDNN sums products of bytes in 16 bits, with saturation (oneDNN's guide to int8 computations).
     const bool has_vnni = HostCpu().Has("avx_vnni") || HostCpu().Has("avx512_vnni");
     if (series.lhs_dtype == DType::kS8 && !has_vnni) return false;
     const OpenMpThreads openmp(1);
@@ -331,8 +331,8 @@ class OneDnn {
   using Types = std::array<DType, 4>;
   using Key = std::tuple<Mode, Types, bool, int64_t, int64_t, int64_t, int64_t, int>;
 
-  // Appends the primitive of each group to `matmuls`, and makes those that matmuls_ lacks. A primitive always uses the
-  // OpenMP number of threads that was set when it was made.
+  // Appends the primitive of each group to `matmuls`, and makes missing ones. A primitive keeps the number of OpenMP
+  // threads that was set when it was made.
   absl::Status Prepare(const GemmSeries& series, int library_threads, std::vector<Matmul*>& matmuls) {
     for (size_t group = 0; group < series.rows.size(); ++group) {
       const Types types = {series.lhs_dtype, series.rhs_dtype, series.out_dtype, series.rhs_scale_dtype};

@@ -27,8 +27,7 @@ struct GemmSeries {
   absl::Span<const int64_t> rows;  // Rows m of each group, at least 1.
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
-  // Pointers to each group's scales: f32 [m] for the rows of lhs, and [k / block, n] for rhs. A span is empty if its
-  // operand has no scales.
+  // Scales of each group: f32 [m] for rows of lhs, and [k / block, n] for rhs. Empty if the operand has no scales.
   absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;
@@ -43,8 +42,8 @@ struct Peer {
   // True if one call computes the whole series on the library's threads.
   bool one_call = false;
   bool quantized = false;
-  // Returns true if the library has optimized code, not only a reference implementation, for the types and the mode of
-  // the series. The answer depends on the shape only for quantized operands.
+  // Returns true if the library has optimized code for the types and the mode of the series. Reference code does not
+  // count. The shape matters only for quantized operands.
   std::function<bool(const GemmSeries& series)> supports;
   // Computes a series. The first call for a shape may prepare kernels and keep them. Calls may have different `threads`
   // and `threading`. Restores OpenMP's number of threads. Callers must run only one peer at a time. Returns
@@ -60,8 +59,8 @@ struct AbsentPeer {
   std::string reason;
 };
 
-// Return the peers that were found on this machine, and those that were not. The first call of either function loads
-// the libraries and sets the environment variables that choose their kernels. No other thread may run during this call.
+// Return the peers on this machine, and the missing ones. The first call of either function loads the libraries, and
+// sets the environment variables that choose their kernels. No other thread may run during this call.
 const std::vector<Peer>& LoadPeers();
 const std::vector<AbsentPeer>& AbsentPeers();
 

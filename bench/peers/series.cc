@@ -38,7 +38,7 @@ int LibraryThreads(PeerThreads threading, int threads) { return threading == Pee
 OpenMpThreads::OpenMpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
 OpenMpThreads::~OpenMpThreads() { omp_set_num_threads(before_); }
 
-// Outer threads are OpenMP's: no other pool spins, and libraries see that they are inside a parallel region.
+// Outer threads are OpenMP threads. So no other pool spins, and libraries see that they run in a parallel region.
 absl::Status ForEachGroup(const GemmSeries& series, PeerThreads threading, int threads,
                           absl::FunctionRef<absl::Status(size_t group, int thread)> multiply) {
   if (threading == PeerThreads::kOwn) {

@@ -14,9 +14,9 @@ def integers(seed, *shape):
 
 
 def sampled(rows, step, unpack=False):
-    """Returns rows as test parameters. `./dev test` runs only rows[::step].
+    """Returns all rows as test parameters. `./dev test` runs only rows[::step].
 
-    unpack: True if a row is a tuple with the values of several parameters.
+    unpack: True if each row is a tuple of several parameters.
     """
     slow = [pytest.param(*(row if unpack else (row,)), marks=pytest.mark.slow) for row in rows]
     return [row if i % step == 0 else slow[i] for i, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""A table of calls of grouped_gemm in every mode, and in each mode with every storage of the operands."""
+"""A table of calls of grouped_gemm: every mode with every storage of the operands."""
 
 import dataclasses
 import functools
@@ -86,8 +86,8 @@ def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
         lhs_groups, lhs_axis = stored((g, m, k), lt), 1 if lt else 2
         add(f"uniform-{flags}", lhs_groups, rhs_groups, lhs_axis, rhs_axis)
 
-        # Sizes are first_dims if the ragged axis is the first one of the stored array, else last_dims. Only operands
-        # with last_dims have more than one layout.
+        # Sizes are first_dims if the ragged axis is the first stored axis, otherwise last_dims. Only last_dims allow
+        # more than one layout.
         for layout in layouts if lt else layouts[:1]:
             dims = {"last_dims": SIZES, "layout": layout} if lt else {"first_dims": SIZES}
             add(f"M-{flags}-{layout}", stored((ragged, k), lt, **dims), rhs_groups, 0 if lt else 1, rhs_axis)

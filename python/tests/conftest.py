@@ -32,7 +32,7 @@ jax.config.update("jax_traceback_filtering", "off")
 def stage_arrays_without_compiling():
     """Makes jax.numpy copy NumPy arrays by device_put.
 
-    By itself, jax 0.10.2 compiles a program for each shape, which takes 10 ms (Zen 5).
+    Otherwise, jax 0.10.2 compiles a program for each shape. This takes 10 ms (Zen 5).
     """
     if (stage := getattr(core, "stage_p", None)) is None:
         return

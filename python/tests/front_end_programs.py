@@ -59,7 +59,7 @@ PROGRAMS = {
 
 
 def lowering_of(name):
-    """Returns a context manager in which to lower a program. For OVERRIDE it enables the override."""
+    """Returns a context manager for lowering a program. For OVERRIDE it enables the override."""
     return raggemm.override_ragged_dot() if name == OVERRIDE else contextlib.nullcontext()
 
 

@@ -33,7 +33,7 @@ class Kind:
     # Extents that tests replace by symbols: {extent: name of the symbol}.
     rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})
     weights: str = "w"  # Key of the weights in `arrays`.
-    exact: bool = True  # True if `run` is one custom call, also under vmap, and vmap keeps the bits.
+    exact: bool = True  # True if `run` is one custom call, and vmap keeps this and the bits.
     relative: float = 2e-5  # Largest permitted error, divided by the largest magnitude of the result.
 
     def __str__(self):
@@ -100,7 +100,7 @@ def _dense_forward(arrays, activation=None, row_index=None):
 def _reversed(arrays, **given):
     """Returns the operands of a second problem.
 
-    Arrays are reversed along axis 0, except the arrays in `given`, which replace those of the same name.
+    Reverses arrays along axis 0. An array in `given` replaces the array of the same name.
     """
     return jax.tree.map(lambda a: a[::-1] if np.ndim(a) else a, arrays) | given
 
@@ -175,7 +175,7 @@ def _other_modes():
         kind("transposed: one column", *transposed, rows(k_shape, (4, 1)), group_scales, **sizes),
         kind("columns", *columns, rows(k_shape, (K, 1)), random(ROWS, N), **sizes),
         kind("columns: blocks", *columns, rows(k_shape, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
-        # vmap joins the rows of all problems, so each row of rhs gets a row of scales, and the bits change
+        # vmap joins the rows of all problems. Each row of rhs then has its own scales, so the bits change
         # (exact=False).
         kind("columns: one row", *columns, random(*k_shape), rows((ROWS, N), (1, N)), exact=False, **sizes),
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),

@@ -62,9 +62,9 @@ def runs(gate="separate", rows="output", save="inputs", **others):
 
 
 def batch_of(problems, batched):
-    """Returns the arguments of a batch of problems, and in_axes of its vmap.
+    """Returns (arguments, in_axes) for a vmap over problems.
 
-    Stacks the arguments that `batched` names. The other arguments are those of the first problem.
+    Stacks the arguments that `batched` names. All others come from the first problem.
     """
     stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}

@@ -17,7 +17,7 @@ GATES = (None, "separate", "halves", "interleaved")
 
 
 class Case:
-    """Arguments of a moe_mlp call. `given` has the arrays for moe_mlp, and `values` the same numbers for the oracle."""
+    """Arguments of a moe_mlp call: `given` for moe_mlp, and `values` for the oracle. Both have the same numbers."""
 
     def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)
@@ -70,8 +70,8 @@ class Case:
     def check(self, got, activation="silu", relative=3e-6, **options):
         """Compares a result with the float64 oracle.
 
-        An error may be `relative` times the MLP of the arguments' magnitudes, plus the rounding of the result. The
-        result for token 8, which has no row in a group, must be +0.
+        An error may be `relative` times the MLP of the arguments' magnitudes, plus the rounding of the result. Token 8
+        has no row in a group, so its result must be +0.
         """
         got = np.asarray(got)
         values = {name: np.float64(x) for name, x in self.values.items()}

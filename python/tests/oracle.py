@@ -1,6 +1,6 @@
 """Computes grouped_gemm in float64, and the tolerance of each result. Follows the documentation, not the code.
 
-A group's matrix is given by the positions of its elements in the flattened `data` of the operand.
+A group's matrix is an array of positions in the flattened `data` of the operand.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Expected:
             )
 
     def error(self, got: np.ndarray) -> np.ndarray:
-        """Returns the error of each element divided by its tolerance, or infinity for a wrong NaN or infinity."""
+        """Returns each element's error divided by its tolerance. A wrong NaN or infinity has an infinite error."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             rounded = self.want.astype(got.dtype).astype(np.float64)
             got = got.astype(np.float64)
@@ -64,7 +64,7 @@ def _slices(sizes):
 
 
 def _packed(rows, cols, trans):
-    """Returns the flat positions of the elements of each matrix, [rows[g],cols[g]].
+    """Returns the flat positions of each matrix [rows[g],cols[g]].
 
     The matrices are stored one after another. trans: transposes the returned arrays.
     """
@@ -119,7 +119,7 @@ def _out_positions(sizes, m, n, rows_are_ragged, layout):
 
 
 def _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout):
-    """Returns the shape of the result, and for each processed group its flat positions in lhs, rhs and the result."""
+    """Returns (shape of the result, groups). Each processed group has flat positions in lhs, rhs and the result."""
     lhs_axes, rhs_axes = map(tuple, contracting_dims)
     lhs_dims, rhs_dims = ([d for d in (x.first_dims, x.last_dims) if d is not None] for x in (lhs, rhs))
     sizes = (lhs_dims + rhs_dims + [None])[0]

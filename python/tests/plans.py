@@ -12,5 +12,5 @@ def described(*args) -> str:
 
 
 def lines(name: str, function, *operands) -> list[str]:
-    """Returns the VALUE of each line "`name`: VALUE" of raggemm.describe about the function's calls."""
+    """Returns the VALUE of each line "`name`: VALUE" that raggemm.describe prints."""
     return re.findall(rf"^{name}: (.*)$", described(function, *operands), re.MULTILINE)

@@ -18,10 +18,10 @@ def collectives(program) -> set[str]:
 
 
 def copies_of_weights(lowered, elements: int) -> list[str]:
-    """Returns the instructions that only move data, if their result has a multiple of `elements` elements.
+    """Returns the instructions that only move data, and whose results are as large as weights.
 
-    elements: number of elements of the weights, or of one expert's matrix. Other arrays must not have a multiple of
-      this number.
+    elements: number of elements of all weights, or of one expert's matrix. Results with a multiple of this number are
+      weights, so no other array may have one.
     """
     moved = []
     for line in lowered.compile().as_text().splitlines():

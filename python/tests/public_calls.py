@@ -1,7 +1,7 @@
 """Calls of every public function on small operands (CALLS).
 
-A public name has its calls in MORE, or else one call with the simple arguments in FUNCTIONS. Names in NO_CALLS have
-none.
+MORE lists the calls of a public name. All other names have one call, with the simple arguments in FUNCTIONS. Names in
+NO_CALLS have none.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ class Call:
 
 
 def program(name: str, rows: int = front_end_programs.ROWS[0]) -> Call:
-    """Returns a call of a program of front_end_programs, which itself computes gradients."""
+    """Returns a call of a program of front_end_programs. Its results include gradients."""
     arguments = dict(zip(("x", "w", "sizes"), front_end_programs.arguments(rows), strict=True))
     around = functools.partial(front_end_programs.lowering_of, name)
     return Call(PROGRAMS[name], arguments, around, has_gradient=False)
@@ -129,7 +129,7 @@ QUANTIZED = jax.tree.map(np.asarray, raggemm.quantize(WEIGHTS, "int8", block=(1,
 SCALED = {"rhs": QUANTIZED.data, "rhs_scale": QUANTIZED.scale, "rhs_bias": random(4, 1, 16)}
 RAGGED_K = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
-# Router logits of six tokens for six experts, and two experts per token, some of them invalid.
+# Router logits of six tokens for six experts, and the two experts of each token. Some experts are invalid.
 SCORES, CHOSEN = random(6, 6), np.array([[0, 1], [5, 1], [2, 2], [-1, 3], [4, 6], [0, 5]], np.int32)
 ROW_TOKENS = np.array([0, 1, 1, 2, 4, 4, 8, 2, 9, 3, 0, 0], np.uint32)
 BOTH_LAYOUTS = {"x": random(12, 48), "group_sizes": COUNTS}
@@ -169,7 +169,7 @@ def te_tensor(mode: str, *shape: Any, is_colwise: bool = False) -> te.GroupedSca
 
 
 def swizzled() -> te.GroupedScaledTensor1x:
-    """Returns an MXFP8 tensor with swizzled scales. Rows in no group would get NaN as scales."""
+    """Returns an MXFP8 tensor with swizzled scales. All rows are in groups: others would have NaN scales."""
     tensor = te_tensor("MXFP8_1D_SCALING", int(COUNTS.sum()), 64, COUNTS)
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 
@@ -206,7 +206,7 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
-# {public name: calls that replace the call with the arguments in FUNCTIONS}. A dict has the arguments of one call.
+# {public name: calls, instead of the call with the arguments in FUNCTIONS}. A dict has the arguments of one call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
         {
@@ -309,7 +309,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.tops.gmm": [program("tops", int(front_end_programs.SIZES.sum()))],
     "raggemm.compat.tops.tgmm": [{"lhs": X, "rhs": X, "group_sizes": SIZES}],
-    # gmm_ref and tgmm_ref need the group sizes when tracing. Tests do not trace tuples.
+    # gmm_ref and tgmm_ref cannot trace group sizes. Tests do not trace tuples.
     "raggemm.compat.tops.gmm_ref": [{"lhs": X, "rhs": W, "group_sizes": (4,)}],
     "raggemm.compat.tops.tgmm_ref": [{"lhs": X, "rhs": X, "group_sizes": (4,)}],
     "raggemm.compat.transformer_engine.fused_topk_with_score_function": [

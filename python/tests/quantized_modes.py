@@ -19,9 +19,9 @@ FORMATS = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
 }
-# Tables of the modes M (ragged M), K (ragged K) and U (uniform). EQUATIONS has einsums of MEMBERS (for U: 1), lhs and
-# rhs. MEMBERS [G,M] is 1 if a row belongs to a group. SHARED has, for lhs and for rhs, the axes along which elements
-# share a scale.
+# Tables by mode: M (ragged M), K (ragged K) and U (uniform). EQUATIONS has einsums of MEMBERS, lhs and rhs, with 1
+# instead of MEMBERS for U. MEMBERS [G,M] is 1 if a row belongs to a group. SHARED has axes of lhs and of rhs, along
+# which elements share a scale.
 EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
 SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
 SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
@@ -70,9 +70,9 @@ def elements(dtype, shape, seed):
 def operand(dtype, mode, side, seed, shared=None):
     """Makes a random quantized lhs (side 0) or rhs (side 1). Returns its elements, scales and float64 values.
 
-    Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared`, by default those in
-    SHARED. The elements of each scale include the largest number of their type, so quantizing the float64 values gives
-    the same elements and scales.
+    Scales are powers of two from 2^-10 to 2^10. Elements share a scale along the axes `shared` (default: SHARED). Each
+    scale has an element with the largest number of the type, so quantizing the float64 values gives the same elements
+    and scales.
     """
     shape = SHAPES[mode][side]
     shared = SHARED[mode][side] if shared is None else shared

@@ -42,7 +42,7 @@ class Form:
 
     @property
     def _outer(self) -> str:
-        """Returns the letters of the axes that group_sizes may have before its last axis, the group axis."""
+        """Returns the letters of the axes that group_sizes may have before the group axis."""
         lhs, rhs, out, ragged = self.letters
         batch = [a for a in lhs if a in rhs and a in out]
         if ragged in batch:

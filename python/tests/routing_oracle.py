@@ -18,9 +18,9 @@ def best(scores, count):
 
 
 def allowed(scores, num_groups, group_top_k, count):
-    """Returns the experts that a token may choose: those of the group_top_k best of num_groups groups.
+    """Returns the experts that a token may choose. They are in the group_top_k best of num_groups groups.
 
-    The score of a group is the sum of its `count` largest scores of experts.
+    A group's score is the sum of its `count` largest expert scores.
     """
     size = len(scores) // num_groups
     groups = [range(g * size, (g + 1) * size) for g in range(num_groups)]

@@ -1,4 +1,4 @@
-"""Makes scaled tensors in TransformerEngine's layout with NumPy, one group at a time, and their float64 matrices."""
+"""Makes scaled tensors in TransformerEngine's layout. Also returns the float64 matrices that they stand for."""
 
 import dataclasses
 import enum
@@ -9,8 +9,8 @@ import numpy as np
 from quantized_formats import codes, nearest
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-# {scaling mode: (type of the elements, type of the scales, shape of a block that shares a scale)}. The type of the
-# scales is None if the mode has no scales. The shape is None if a whole group shares one scale.
+# {scaling mode: (element type, scale type, shape of a block with one scale)}. The scale type is None if there are no
+# scales. The shape is None if a whole group shares one scale.
 MODES = {
     "NO_SCALING": (ml_dtypes.bfloat16, None, None),
     "DELAYED_TENSOR_SCALING": (E4M3, np.float32, None),
@@ -34,7 +34,7 @@ def parts(x):
 def close(got, lhs, rhs, out=None, bias=None):
     """Checks that `got` has lhs[g] @ rhs[g] + bias[g] for each group g, and zeros elsewhere.
 
-    out: index or slices in `got` of each group's product. Default: g.
+    out: index of each group's product in `got`. Default: g.
     """
     got = np.float64(got)
     rest = np.ones(got.shape, bool)
@@ -68,7 +68,7 @@ def blocks(n, size):
 
 
 def most(n, groups, size):
-    """Returns the largest number of blocks of `size` rows that n rows in this many groups can need.
+    """Returns the most blocks of `size` rows that n rows in several groups can need.
 
     Each group begins a new block.
     """
@@ -95,7 +95,7 @@ def padded(parts, length, fill, dtype):
 def matrices(rows, columns, sizes, axis):
     """Returns the shape of each group's matrix.
 
-    sizes: the groups' sizes along the ragged axis `axis`, or a number of groups that are all rows x columns.
+    sizes: group sizes along the ragged axis `axis`, or a number of groups: then each is rows x columns.
     """
     if np.ndim(sizes) == 0:
         return [(rows, columns)] * sizes
@@ -161,7 +161,7 @@ def _nearest(x, name):
 
 
 def _scale(absmax, largest, scale_dtype):
-    """Returns the scale of a block with this largest magnitude, by the rule that raggemm.quantize documents."""
+    """Returns a block's scale by the rule of raggemm.quantize. absmax: largest magnitude in the block."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = np.float32(absmax) * np.float32(1 / largest)
     if scale_dtype != ml_dtypes.float8_e8m0fnu:
@@ -173,11 +173,11 @@ def _scale(absmax, largest, scale_dtype):
 
 
 def quantized(mode, dtype, x, is_colwise, given=None):
-    """Quantizes the matrix x of a group. Returns (elements, scales, amax, values).
+    """Quantizes a group's matrix x. Returns (elements, scales, amax, values).
 
     scales multiply the elements. amax is the largest magnitude of x. values are the dequantized elements in float64.
-    given: number that multiplies x, for modes with one scale per group. The scale is its reciprocal. Default: computed
-    from amax.
+    given: number that multiplies x, for modes with one scale per group. The scale is the reciprocal of this number.
+      Default: computed from amax.
     """
     name, (_, scale_dtype, block) = np.dtype(dtype).name, MODES[mode]
     largest = float(ml_dtypes.finfo(dtype).max)

@@ -53,7 +53,7 @@ def test_gradients():
 
 
 def test_llama4():
-    """The score of a token's only expert, a sigmoid, multiplies the expert's input, not the output."""
+    """Each token has one expert. The score, a sigmoid, multiplies the expert's input, not the output."""
     layer = RoutedMoE(E, 1, block="llama4")
     rows, order, weights, *_ = jax.jit(lambda *x: layer.permute(*x, None))(X, LOGITS)
     scores = oracle.sigmoid(LOGITS.reshape(T, E).max(1).astype(np.float64))

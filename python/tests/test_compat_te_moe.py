@@ -95,7 +95,7 @@ def test_activations_and_early_weights(activation, early, biases):
     close(run()[0], expected((X, GATE, WI, WO, *biases), activation, early)[0])
     is_fused = activation not in ("linear", "tanh") and not (early and biases)
     products = custom_calls(run.lower())
-    assert products == (0 if is_fused else 3)  # One product in each of two calls of grouped_dense, and one in combine.
+    assert products == (0 if is_fused else 3)  # Two of grouped_dense, and one of combine.
 
 
 @pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])

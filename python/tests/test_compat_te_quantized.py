@@ -40,8 +40,8 @@ def as_ragged_tensor(x):
 def compute_products(x, kernel, grad, plain):
     """Computes the forward product of a layer and the gradients of x and kernel.
 
-    x, kernel and grad are scaled tensors. `plain` has the same operands as arrays without scales. Returns a dict: under
-    "x", "kernel" and "grad" products of this scaled tensor with plain arrays, under "both" products of two scaled
+    x, kernel and grad are scaled tensors. `plain` has the same operands as arrays without scales. In the returned dict,
+    "x", "kernel" and "grad" are products of one scaled tensor with plain arrays. "both" has products of two scaled
     tensors.
     """
     x0, kernel0, grad0 = as_ragged_tensor(plain[0]), plain[1], as_ragged_tensor(plain[2])
@@ -176,7 +176,7 @@ COLUMN_CASES = [*itertools.product(COLUMN_MODES, "NT", (False, True))]
 
 @pytest.mark.parametrize("mode, layout, is_colwise", sampled(COLUMN_CASES, 5, unpack=True), ids=str)
 def test_groups_of_columns(mode, layout, is_colwise):
-    """Tests ragged columns (last_dims) in lhs of ragged M and ragged K, and in rhs of ragged N with a scaled lhs."""
+    """Tests ragged columns (last_dims): in lhs of ragged M and K, and in rhs of ragged N with a scaled lhs."""
     x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
     shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
     shared = dataclasses.replace(shared, first_dims=None)

@@ -81,7 +81,7 @@ def test_fused_moe_aux_loss():
 def expected_dispatch(x, routing_map, count, probs=None, align=1):
     """Computes token_dispatch by its definition.
 
-    Returns `count` rows, their probabilities, {row: (token, expert)}, and the padded number of rows of each expert.
+    Returns `count` rows, probabilities of rows, {row: (token, expert)}, and the padded number of rows per expert.
     """
     rows, row_probs, pair_of_row, sizes = np.zeros((count, x.shape[1])), np.zeros(count), {}, []
     row = 0

@@ -47,7 +47,7 @@ def check_error(call, *args, message):
 def test_sizes_of_every_front_end(name):
     call, sizes = FORWARDS[name]
     check_error(call, LHS, RHS, WRONG, message=f"{sizes}: group 0")
-    # linear_transpose runs no forward call, which would raise the error first.
+    # A forward call would raise the error first. linear_transpose runs none.
     check_error(jax.linear_transpose(lambda x: call(x, RHS, WRONG), LHS), OTHER, message=f"{sizes}: group 0")
     check_error(jax.linear_transpose(lambda w: call(LHS, w, WRONG), RHS), OTHER, message=f"{sizes}: group 0")
     both = np.stack([[8, 0], WRONG]).astype(np.int32)

@@ -161,7 +161,7 @@ def gradient_of_c(lhs, rhs, c, **options):
     return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
 
 
-# Wrong sizes whose product wraps to a valid number in 32 bits: 2^16 * 2^16 to 0. Below, 6 * 715827883 wraps to 2.
+# Wrong sizes. In 32 bits, 2^16 * 2^16 wraps to the valid number 0. Below, 6 * 715827883 wraps to 2.
 WRAPPING = GroupedTensor(np.ones(9, np.float32), sizes(2**16, 1), sizes(2**16, 1), "PACKED")
 RUNTIME = [
     (lambda: gmm(LHS, RHS, sizes(-1, 3)), "group_sizes: group 0 has size -1, must be at least 0"),
@@ -211,7 +211,7 @@ def test_errors_at_run_time(call, message):
 
 @pytest.mark.parametrize("has_succeeded", [False, True])
 def test_class_of_a_run_time_error(has_succeeded):
-    """JAX raises ValueError if the program has succeeded before, else its own class."""
+    """JAX raises ValueError in a program that has succeeded before, otherwise its own class."""
     program = jax.jit(lambda *args: gmm(*args))
     if has_succeeded:
         program(LHS, RHS, SIZES)

@@ -84,7 +84,7 @@ def sharded(f, check_vma=True):
 def with_gradients(f, args):
     """Returns the result of f and the gradients of a loss.
 
-    The loss is linear in the result. XLA may compute the gradient of another loss from a result before rounding.
+    The loss is linear in the result. For other losses, XLA may compute the gradient from an unrounded result.
     """
     target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
 
@@ -140,7 +140,7 @@ def test_all_reduce_of_replicated_tokens():
     ("experts_of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
 )
 def test_all_to_all_has_the_bits_of_one_device(experts_of, capacity):
-    """The capacity does not affect the bits, even if one expert gets more rows."""
+    """The capacity does not affect the bits, even if an expert gets more rows than that."""
     got = with_gradients(
         sharded(make_layer(by_all_to_all, "expert", capacity, experts_of=experts_of), capacity is None), operands()
     )

@@ -37,7 +37,7 @@ def check(got, *args):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lowered_ahead_of_time_with_a_donated_operand(name):
-    """If lhs is donated, XLA may overwrite its memory by a result only after the last use of lhs."""
+    """XLA may write a result into a donated lhs, but only after the last use of lhs."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (X, W, SIZES)]
     with lowering_of(name):
         compiled = jax.jit(PROGRAMS[name], donate_argnums=0).lower(*shapes).compile()

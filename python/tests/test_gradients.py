@@ -76,7 +76,7 @@ def test_group_offset():
 
 
 def test_existing_out():
-    """Its gradient is the cotangent, but 0 in the rows that gmm overwrites."""
+    """The gradient of existing_out is the cotangent, with 0 in the rows that gmm overwrites."""
     ct = random(M, N, seed=3)
     ct_with_nan = ct.copy()
     ct_with_nan[3] = np.nan

@@ -36,7 +36,7 @@ def test_several_axes_collapse():
     got = grouped_gemm(x, w, contracting_dims=dims)
     assert got.shape == (3, 4, 3, 2)
     oracle.grouped_gemm(x, w, contracting_dims=dims).check(got)
-    # The contracted axis of one operand may be several axes of the other.
+    # One operand may have one contracted axis, and the other several.
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs, contracting_dims=((-2, -1), (-4, -3))))
     np.testing.assert_array_equal(got, grouped_gemm(x, rhs.reshape(2, 10, 3, 2), contracting_dims=((2, 3), (1,))))
     bias = random(2, 3, 2)

@@ -98,7 +98,7 @@ def temporary_bytes(function, *operands):
     return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
 
 
-# Most bytes of temporaries other than sums of tokens, rows of d, and cotangents. They include 24 bytes for each row.
+# Limit for all temporaries except sums of tokens, result rows and cotangents. It includes 24 bytes for each row.
 FIXED_BYTES = 25 << 20
 
 
@@ -111,9 +111,9 @@ OPTIONS = {}, {"row_slots": True}, {"weight_on": "input"}
     ids=str,
 )
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
-    """Large temporaries of a forward call: float32 sums if tokens are bfloat16, and 8192 result rows with row_slots.
+    """Forward calls have few large temporaries. Gradients have at most these, or float32 sums and two cotangents.
 
-    A gradient has at most these temporaries, or the sums and two cotangents.
+    bfloat16 tokens need float32 sums. row_slots needs 8192 result rows.
     """
     hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
     shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)

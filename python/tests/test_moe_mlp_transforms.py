@@ -40,9 +40,9 @@ def test_gradients_have_the_dtypes_of_the_arrays():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_gradient_of_x_is_summed_in_float32(gated):
-    """The gradient of x sums 256 and seven ones, from eight rows.
+    """The gradient of x sums eight rows: 256 and seven ones.
 
-    With a gate, it sums 256 and 1 from each of five rows.
+    With a gate, it sums five rows, and each adds 256 and 1.
     """
     up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
     ones = np.ones_like(up)
@@ -87,7 +87,7 @@ def test_gradients_have_the_same_bits_with_every_save(gate):
 )
 @pytest.mark.parametrize("offset", [None, 1])
 def test_grouped_gemms_round_like_one_call(x, w, down, offset):
-    """A vmap over w_up alone runs as grouped GEMMs, and rounds like moe_mlp.
+    """A vmap over w_up alone runs as grouped GEMMs, but rounds like moe_mlp.
 
     Sums of integers are exact, so results show each rounding.
     """

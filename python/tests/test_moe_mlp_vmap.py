@@ -87,7 +87,7 @@ def test_batches_beyond_int32_are_grouped_gemms():
 
 INT32_MAX = 2**31 - 1
 ALL_IN_ONE, IS_ROW_7 = [0, 0, 30, 0, 0], np.arange(ROWS) == 7
-# {name: (batched arguments, their wrong values, error if weights are shared, error if weights are batched)}
+# {name: (batched arguments, wrong values, error with shared weights, error with batched weights)}
 WRONG = {
     "a size": (("group_sizes",), {"group_sizes": [[9, 0, 1, 0, 0], [0, 5, -1, 2, 0], [0, 0, 3, 0, 0]]},
         "group_sizes: group 2 has size -1", "group_sizes: group 7 has size -1"),

@@ -255,7 +255,7 @@ LAYERS = sampled([PARAMS | NN_SHARED, PARAMS], 2)
 
 @pytest.mark.parametrize("params", LAYERS, ids=["shared", "routed"])
 def test_explicit_mesh_axes(params):
-    """Gradients have the same values, and the gradient of tokens has the tokens' sharding."""
+    """Gradients have the values of one device. The gradient of tokens is sharded like the tokens."""
     x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
     gradient = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))
     want_gradient = gradient(params, x)

@@ -156,7 +156,7 @@ def test_a_backward_pass_has_the_options_of_its_lowering():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_partitioned_calls_have_the_options_of_their_lowering(axis):
-    """The partitioner divides calls at compile time, after raggemm.options has ended."""
+    """The partitioner divides calls at compile time. `with raggemm.options` is over by then."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     spec = [None, None, None]
     spec[axis] = "x"

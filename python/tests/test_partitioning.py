@@ -97,9 +97,10 @@ def test_other_shardings(transpose):
 
 
 def test_programs_of_different_calls_differ():
-    """Programs of two calls differ in more than the address of their callbacks.
+    """Programs of two calls differ in more than callback addresses.
 
-    Otherwise, a later process with the same address for another call would find the wrong program in the cache on disk.
+    In a later process, the address may belong to another call. This call would get the wrong program from the cache on
+    disk.
     """
 
     def program(activation, options):
@@ -143,7 +144,7 @@ def test_partial_results_are_summed_before_they_are_rounded():
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_axes_that_the_devices_do_not_divide_evenly(axis):
-    """An axis of eight elements on four devices is sliced to six, which XLA may leave on all four."""
+    """Eight elements on four devices are sliced to six. XLA may keep a copy of all six on each device."""
 
     def f(x, w):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)

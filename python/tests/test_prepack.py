@@ -18,8 +18,8 @@ M, K, G = 14, 64, 4
 LHS = random(M, K)
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 QUANTIZED = ("int8", "uint8", "int4", "uint4", "int2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
-# Numbers of columns: 1; 64, one block of floats; 100, with much padding in the last block; 704 and 2880, in blocks of
-# 64 and 128 floats, or of 128 quantized elements; and 0.
+# Numbers of columns. 64 is one block of floats. 100 has much padding in the last block. 704 and 2880 are in blocks of
+# 64 and 128 floats, or of 128 quantized elements.
 COLUMNS = (1, 64, 100, 704, 2880, 0)
 
 

@@ -120,7 +120,7 @@ def test_ties_and_their_neighbours(name):
 
 
 def mx_scale_code(absmax, largest):
-    """Returns the 8 bits of the MX scale of a block by TransformerEngine's rule."""
+    """Returns the 8 bits of a block's MX scale, by TransformerEngine's rule."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         product = float(np.float32(absmax) * np.float32(1 / largest))
     if math.isnan(product):

@@ -117,8 +117,8 @@ def run_nn(x, **weights):
 def product_by_mlps(run, is_gated):
     """Returns a function of (mode, lhs, rhs) that computes lhs @ rhs by MLPs.
 
-    An MLP gives relu(y), and relu(y) - relu(-y) is y. The result is the mean over MLPs with rhs as w_up, as w_down and,
-    if is_gated, as w_gate.
+    An MLP gives relu(y), and y is relu(y) - relu(-y). rhs is w_up in one MLP, w_down in another, and w_gate in a third
+    if is_gated. The result is their mean.
     """
 
     def call(_, lhs, rhs):
@@ -174,7 +174,7 @@ def operands(kind, quantized_sides, dtype, mode):
             given.append(q.floats(mode, side))
             values.append(given[-1].astype(np.float64))
             continue
-        # Front ends that quantize by a dtype or a rule share the scale of a column of rhs among experts.
+        # If a front end quantizes by a dtype or a rule, a column of rhs has one scale for all experts.
         shared = (0, 1) if kind in ("dtype", "rule") and side == 1 else None
         data, scale, value = q.operand(dtypes[side], mode, side, seed=3 + side, shared=shared)
         if kind in ("dtype", "rule") or (kind == "rhs_scale" and side == 0):
@@ -188,7 +188,7 @@ def operands(kind, quantized_sides, dtype, mode):
 def configurations(kinds, names, f, modes):
     """Yields (kind, operands, mode) for every kind and mode.
 
-    `operands` cycles through the entries of `names`. The start of the cycle depends on the format `f`.
+    `operands` cycles through `names`. The format `f` chooses the start.
     """
     turn = list(q.FORMATS).index(f)
     for mode in modes:

@@ -139,7 +139,7 @@ def test_ejkernel_scales(dtype, blocks):
         want, magnitude = q.product("M", LHS, values)
         bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
         near(out, want + bias, magnitude + np.abs(bias))
-        # The product for dlhs contracts N, along which scales differ. So elements are scaled, and may then be rounded.
+        # dlhs contracts N, and scales differ along N. So elements are scaled, and may then be rounded.
         near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
         products, magnitudes = (
             f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs)

@@ -26,7 +26,7 @@ def mesh(*shape, kind=AxisType.Auto):
 def shard(x, spec, on=None):
     """Shards the arrays of the tensor x by `spec`.
 
-    Arrays of another rank than x.ndim and axes that devices do not divide evenly stay whole.
+    Arrays stay whole if their rank is not x.ndim. Axes stay whole if devices do not divide them evenly.
     """
     on = on or mesh()
 
@@ -81,7 +81,7 @@ def test_blocks_are_not_split(shape, axis, partitioning):
 
 
 def test_bytes_are_not_split(partitioning):
-    """Columns are gathered if each device would have three 4-bit elements per row, one and a half bytes."""
+    """Columns are gathered if each device would have three 4-bit elements per row. These are one and a half bytes."""
     w = tensor(jnp.int4, (G, K, 12), (G, 1, 12))
     for axis, collectives in (("n", {"all-gather"}), ("k", {"all-reduce"})):
         out, found = compiled(product, LHS, shard(w, SPECS[axis]))

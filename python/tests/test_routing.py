@@ -68,7 +68,7 @@ def test_gradient_of_logits(name):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
 def test_ties_go_to_the_lower_index(seed, name):
-    """No logit is negative: the sigmoids of x and -x add up to 1, so rounding could break the tie of two sums."""
+    """No logit is negative. The sigmoids of x and -x add up to 1, so rounding could break the tie of two sums."""
     oracle_options, options = ROUTERS[name][1], {}
     rng = np.random.default_rng(seed)
     logits = rng.integers(0, 3, (T, E)).astype(np.float32)

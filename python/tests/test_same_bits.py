@@ -103,7 +103,7 @@ def test_experts_on_four_devices(operands):
 
 
 def test_denormals_under_xla():
-    """A call keeps denormals on XLA's threads, while XLA's operations before and after it flush them."""
+    """A call on XLA's threads keeps denormals. XLA's operations before and after the call flush them."""
     tiny = jnp.full((M, 8), 1e-20, jnp.float32)
 
     def xla_product(x):

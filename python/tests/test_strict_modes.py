@@ -25,8 +25,8 @@ PROMOTION = (
     functools.partial(jax.numpy_rank_promotion, "raise"),
 )
 # {mode: (context managers that enable it, True if calls in it are compiled by jit)}
-# - x64: adds jax_enable_x64 to strict promotion, which then also finds operations that mix int32 and int64.
-# - tracers: compiled, because outside of jit transfer_guard refuses x[0] and x + 1, which move numbers to the device.
+# - x64: with jax_enable_x64, strict promotion also finds operations that mix int32 and int64.
+# - tracers: compiled, because outside of jit x[0] and x + 1 move numbers to the device. transfer_guard refuses this.
 # - debug_nans: not compiled, because inside of jit JAX checks only the results for NaN.
 MODES = {
     "promotion": (PROMOTION, True),
@@ -34,7 +34,7 @@ MODES = {
     "tracers": ((jax.checking_leaks, functools.partial(jax.transfer_guard, "disallow")), True),
     "debug_nans": ((functools.partial(jax.debug_nans, True),), False),
 }
-# Prefixes of functions with 64-bit integer results under jax_enable_x64, as in the libraries they replace.
+# Prefixes of functions with 64-bit integer results under jax_enable_x64. The replaced functions also have them.
 WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
 
 
@@ -43,7 +43,7 @@ def is_array(x) -> bool:
 
 
 class Program:
-    """A call of public_calls.py as a function of two dicts of arrays: differentiated `primals`, and `others`."""
+    """A call of public_calls.py as a function of two dicts of arrays. Tests differentiate only by `primals`."""
 
     def __init__(self, call: Call):
         self.call = call
@@ -94,10 +94,10 @@ def same_bits(got, want):
 
 
 def call_and_mode_pairs():
-    """Returns pairs of a call and a mode: each function's first call with every mode, each other call with one mode.
+    """Returns pairs of a call and a mode. A function's first call gets every mode. All other calls get one mode.
 
-    `./dev test` runs only the first call of each function of the module raggemm, in one of the modes that compile, and
-    one call of gmm in debug_nans, which is slow.
+    `./dev test` runs only the first call of each function of the module raggemm, in one compiled mode. debug_nans is
+    slow, so it gets one call of gmm.
     """
     first = [name for name in CALLS if name.endswith("-0")]
     others = [name for name in CALLS if name not in first]

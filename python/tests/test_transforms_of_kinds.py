@@ -311,7 +311,7 @@ def test_data_parallel(kind, check_vma):
 
 
 def shard(x, axis, devices):
-    """Shards the arrays in x along an axis, except PackedWeights, odd extents, and arrays of another rank than x."""
+    """Shards the arrays in x along an axis. PackedWeights, odd extents, and arrays of another rank stay whole."""
 
     def place(a):
         is_sharded = np.ndim(a) == x.ndim and a.shape[axis] % 2 == 0 and not isinstance(x, PackedWeights)

@@ -17,7 +17,7 @@ ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))
 
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
-    """Each case runs two vmaps: one over lhs, rhs or sizes, and one over all optional or over three random operands."""
+    """Runs two vmaps: over lhs, rhs or sizes, and then over all optional operands or three random ones."""
     operands = case.operands()
     names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
     rng = np.random.default_rng(len(case.name))
@@ -46,7 +46,7 @@ def test_every_mode_and_storage(case):
 
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
-M, K, N, G = 11, 13, 17, 4  # Only the weights have a multiple of K * N elements, by which copies_of_weights finds them.
+M, K, N, G = 11, 13, 17, 4  # Only weights have a multiple of K * N elements: copies_of_weights needs this.
 ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 

@@ -78,7 +78,7 @@ def test_traced_integers_are_refused(name, call, number):
         jax.jit(call)(number)
 
 
-# Values that test_errors_name_the_argument passes as each argument of the functions in FUNCTIONS.
+# Values that test_errors_name_the_argument passes as every argument of every function.
 ODD_VALUES = {
     "text": "x",
     "object": object(),
@@ -95,7 +95,7 @@ ODD_VALUES = {
     "quantized": QuantizedTensor(BYTES),
     "packed": PACKED,
 }
-# {argument: another argument that its error may name, because the two do not fit together}
+# {argument: another argument}. An error about the first may name the second instead, if they disagree.
 OTHER_NAMES = {"row_tokens": "row_weights", "x": "block", "num_groups": "groups", "experts": "function"}
 UNUSED = ("tiling", "interpret", "maybe_quantize_lhs", "zero_initialize", "acc_dtype", "v2_tile_info")
 

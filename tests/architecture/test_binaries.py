@@ -25,8 +25,8 @@ EXPORTS = {
     "raggemm_version",
     "raggemm_ffi_version",
 }
-# External symbols that the object files of all ISAs may use, because GCC inserts references to them. Scalar code may
-# also call fma of libm, and libgcc's f16 conversions.
+# External symbols that object files of every ISA may use: GCC inserts references to them. Scalar code may also call
+# libm's fma and libgcc's f16 conversions.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]
@@ -85,7 +85,7 @@ def test_libraries_read_little_of_the_environment(build, library):
     assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
 
 
-# Environment variables whose names must be in the library. OMP_STACKSIZE may share memory with the end of
+# Environment variables whose names the library must contain. The linker may store OMP_STACKSIZE as the end of
 # GOMP_STACKSIZE, so it is not listed.
 VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS")}
 VARIABLES |= {"GOMP_STACKSIZE", "OMP_STACKSIZE_ALL"}
@@ -130,8 +130,8 @@ def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert instructions and re.findall(forbidden, instructions) == []
 
 
-# For each packed type of rhs, the matrix instructions that its kernels must have for all types of lhs. The tests on
-# software units replace these instructions by C++, and do not notice if one is missing.
+# Packed types of rhs, and the matrix instructions that their kernels must have. Tests on software units replace these
+# instructions by C++, so they do not notice a missing one.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

@@ -41,8 +41,8 @@ RULES = [
     (r"include/raggemm/(types|arithmetic|activation)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
     (r"kernels/isa/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
-    # If kernels included inline functions of other headers, the linker could use versions for one instruction set in
-    # all code.
+    # Kernels must not include inline functions of other headers. The linker could use a version for one instruction set
+    # in all code.
     (
         r"kernels/isa/.*",
         [

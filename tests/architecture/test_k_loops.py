@@ -37,7 +37,7 @@ def blocks(lines):
 
 
 def spills(listing):
-    """Returns the vector instructions that access the stack in the loops over k of kernels, and the number of kernels.
+    """Finds spills: vector instructions in k loops that access the stack. Also returns the number of kernels.
 
     The k loop is the basic block with the most fma instructions.
     """

@@ -54,7 +54,7 @@ def _body(source: str, function: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def frames(root, developers) -> list[tuple[str, str]]:
-    """Returns (name, definition) of each C++ function of a call that docs/developers.md lists as `name` (`file`)."""
+    """Returns (name, definition) of each C++ function that docs/developers.md lists for a call."""
     section = _section(developers, "From JAX to the fma loop")
     named = re.findall(r"^\d+\. `([\w:]+)` \(`((?:ffi|kernels)/[\w./]+)`\)", section, re.MULTILINE)
     return [(function, "\n".join(_body((root / path).read_text(), function))) for function, path in named]

@@ -26,8 +26,8 @@ def write_tasks(files: pathlib.Path) -> list[str]:
     rows = read_excluded()
     missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
     assert not missing, f"{HERE}/left_out.txt: {missing} do not exist"
-    # The recorded checksums lack products of unsigned bytes, so scalar code computes them. Two cases with fractional
-    # scales are left out, because they end with an error.
+    # No checksums are recorded for products of unsigned bytes, so scalar code computes them. Two cases with fractional
+    # scales end with an error, and are left out.
     unsigned = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
     driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *unsigned]
     found = subprocess.run(driver, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -99,7 +99,7 @@ BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
 def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
     """Starts an emulated machine, in its own network namespace, because the display of Bochs listens on a port."""
     bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
-    # By bochsrc.txt, the serial port writes to file descriptor 3.
+    # bochsrc.txt connects the serial port to file descriptor 3.
     shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'
     return subprocess.Popen(root.entering("sh", "-c", shell, "sh", *bochs, folder=FOLDER / "image"))
 

@@ -18,12 +18,12 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "aarch64-counted.md"
 MCA = "llvm-mca-19"
-LEAST = 0.93  # Smallest allowed share of the peak rate, which follows from PIPES.
+LEAST = 0.93  # Smallest allowed share of the peak rate. PIPES gives the peak.
 TOLERANCE = 0.01
 
 
 class Counted(NamedTuple):
-    """A kernel to count: the one for packed panels with the tallest register tile of an arithmetic."""
+    """A kernel to count. Each arithmetic has one: for packed panels, with the tallest register tile."""
 
     name: str
     file: str

@@ -1,6 +1,6 @@
-"""Compares parameters of raggemm's functions with those in the sources of other packages.
+"""Compares parameters of raggemm's functions with the sources of other packages.
 
-The packages are not imported, because most of them need a GPU for that.
+The packages are not imported, because most would need a GPU.
 """
 
 import ast
@@ -66,7 +66,7 @@ class Pair:
     def theirs(self) -> list[Parameter]:
         path = importlib.metadata.distribution(self.package).locate_file(self.file)
         found = parameters_of(path.read_text(), self.name)
-        if "." in self.name:  # Gives a method's self the name of the first parameter of `ours`.
+        if "." in self.name:  # Renames a method's self to the first parameter of `ours`.
             found[0] = found[0].replace(name=next(iter(inspect.signature(self.ours).parameters)))
         return found
 
@@ -77,8 +77,7 @@ class Pair:
 def differences(theirs: list[Parameter], function: Callable, without=(), more=(), defaults=()) -> list[str]:
     """Returns a sentence for each difference between `theirs` and the parameters of `function`.
 
-    Differences that `without`, `more` or `defaults` lists get no sentence. A listed difference that does not exist gets
-    one.
+    `without`, `more` and `defaults` list expected differences. These get a sentence only if they do not exist.
     """
     ours = list(inspect.signature(function).parameters.values())
     at = {p.name: i for i, p in enumerate(ours)}

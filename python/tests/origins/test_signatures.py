@@ -1,4 +1,4 @@
-"""Tests that functions of raggemm.compat have the parameters of those they replace (`./dev test --origins`)."""
+"""Tests that functions of raggemm.compat have the parameters of the functions they replace (`./dev test --origins`)."""
 
 import sys
 
