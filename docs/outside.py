@@ -24,7 +24,7 @@ def includes(docs: pathlib.Path = DOCS) -> dict[pathlib.Path, pathlib.Path]:
 
 
 def convert_links(page: pathlib.Path, text: str, folder: pathlib.Path, placed: dict) -> str:
-    """Makes the relative links in `text` relative to the folder of `page` instead of `folder`."""
+    """Rewrites relative links in `text`, which start in `folder`, so that they work in the page `page`."""
 
     def link(match: re.Match) -> str:
         target = (folder / match[1]).resolve()

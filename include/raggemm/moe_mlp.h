@@ -61,9 +61,10 @@ enum class WeightOn : uint8_t { kOutput, kInput };
 // points as for rhs in problem.h.
 struct MoeMlpProblem {
   Array x;  // [T,H]. The tokens.
-  // [M], a format of sizes. Token of each row, in [0, T) for rows of processed groups.
+  // [M] integers, in a format of sizes: the token of each row. In [0, T) for rows of processed groups.
   Array row_tokens;
-  // [G], a format of sizes. Number of rows of each group. Rows after the last group belong to no group.
+  // [G] integers, in a format of sizes: the number of rows of each group. Rows after the last group belong to no
+  // group.
   Array group_sizes;
   // Matrices that x is multiplied by, [G_local,H,I], or [G_local,I,H] if up_is_trans. With the gate in them (`merged`),
   // I becomes 2I.

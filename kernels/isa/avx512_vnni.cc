@@ -12,7 +12,7 @@ struct Avx512Vnni : Avx512Quads<E> {
   static constexpr int kWide[kRows + 1] = {0, 8, 6, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 
   static Words Flip(Words a, Words b) { return _mm512_xor_si512(a, b); }
-  // VPDPBUSD multiplies unsigned by signed bytes. lhs always has the signedness that rhs lacks.
+  // VPDPBUSD multiplies unsigned by signed bytes. If rhs is unsigned, lhs is signed, else lhs is unsigned.
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));

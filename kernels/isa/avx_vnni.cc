@@ -21,8 +21,8 @@ struct AvxVnni : Avx2S32 {
     const Words second = _mm256_cvtepu8_epi16(LoadBytes(p + stride, rows > 1 ? n : 0));
     return _mm256_or_si256(first, _mm256_slli_epi16(second, 8));
   }
-  // lhs always has the signedness that rhs lacks (avx512_vnni.cc). Assembly, because the compiler may not know
-  // AVX-VNNI. {vex} selects the encoding of AVX-VNNI.
+  // Either lhs or rhs is unsigned (avx512_vnni.cc). Assembly, because the compiler may not know AVX-VNNI. {vex} selects
+  // the encoding of AVX-VNNI.
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));

@@ -43,7 +43,7 @@ struct MlpPiece {
   float* gate;  // v of `rows` if there is a w_gate.
 };
 
-// Sets the group sizes of the next products, buffers.chunk_sizes, to the sizes within `rows`.
+// Sets buffers.chunk_sizes, the group sizes of the next products, to the number of each group's rows in `rows`.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 // Calls SetSizes. Returns the piece, with memory for u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);

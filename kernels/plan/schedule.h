@@ -27,8 +27,9 @@ struct KernelChoice {
   Cpu cpu = {};
   Isa isa{};
   const KernelRow* row = nullptr;
-  const KernelRow* epilogue = nullptr;  // Kernel row for the epilogue: `row`, or the f32 row if s32 sums become floats.
-  Activate* activate = nullptr;         // Null if the call has no activation.
+  // Entry of the kernel table that has the epilogue: `row`, or the entry of f32 if s32 sums become floats.
+  const KernelRow* epilogue = nullptr;
+  Activate* activate = nullptr;  // Null if the call has no activation.
   OperandAccess lhs = {}, rhs = {};
   int64_t kc = kKc;  // Steps of k that are packed at once.
 };

@@ -1,4 +1,4 @@
-"""Lists dimension numbers of jax.lax.ragged_dot_general in an einsum-like notation, with a float64 reference.
+"""Dimension numbers of jax.lax.ragged_dot_general in an einsum-like notation, and their float64 oracle.
 
 The form "bmk,gbkn->bmn, m" names the axes of lhs, rhs and the result, and then the ragged axis. g is always the group
 axis. Axes of both operands are batch axes if the result has them, and contracted axes if not.

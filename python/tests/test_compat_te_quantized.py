@@ -194,7 +194,7 @@ def test_groups_of_columns(mode, layout, is_colwise):
 
 @pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "NVFP4_1D_SCALING"])
 def test_group_offset(mode):
-    """The processed groups use their own scales of x."""
+    """With group_offset, each processed group still uses its own scale of x."""
     x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
     kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
     out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))

@@ -97,7 +97,7 @@ def test_other_shardings(transpose):
 
 
 def test_programs_of_different_calls_differ():
-    """Programs of two calls differ in more than callback addresses.
+    """The programs of two calls must not differ only in the addresses of callbacks.
 
     In a later process, the address may belong to another call. This call would get the wrong program from the cache on
     disk.

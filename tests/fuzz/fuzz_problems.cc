@@ -274,8 +274,8 @@ int RunCorpus(const std::string& path) {
   return wrong == 0 ? 0 : 1;
 }
 
-// Returns true if the float modes that flush denormals work here. Under Valgrind they do not, and arithmetics that
-// flush give other bits.
+// Returns true if the float modes that flush denormals work here. Under Valgrind they do not, and the results of
+// arithmetics with such a mode are wrong.
 bool FlushesDenormals() {
   const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;

@@ -125,7 +125,7 @@ TEST(Workspace, RaggedKWithoutReplicasIsAnError) {
   EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
 }
 
-// There are 2^31 problems of 2^30 replicas, but no groups. The call must not loop over the replicas.
+// There are 2^31 problems, each with 2^30 replicas, but no groups. The call must not loop over the replicas.
 TEST(Workspace, EmptySegmentsTakeNoTime) {
   const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
                              out = {0, 5};

@@ -113,7 +113,7 @@ class Options(NamedTuple):
     dtype: Any
     transpose_rhs: bool = False
     rule: Rule = Rule()
-    # Name of c. The product overwrites c if the name is "existing_out", and is added to c if it is "partial_sum".
+    # The argument that c comes from. The product overwrites "existing_out", and is added to "partial_sum".
     c_name: str = "existing_out"
     gather_axes: tuple[tuple[str, int], ...] = ()  # pairs (mesh axis, axis of rhs), to gather a quantized rhs
 
