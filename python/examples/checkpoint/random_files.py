@@ -26,7 +26,7 @@ class RandomFiles:
         return not name.endswith("g_idx")
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Returns a random tensor. It repeats at most 2^20 random numbers, because drawing a whole model takes minutes."""
+        """Returns a random tensor. It repeats at most 2^20 numbers, because drawing a whole model takes minutes."""
         count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv"))
         drawn_count = min(count, 1 << 20)
         # Integer scales are the exponents of MXFP4 scales, 2^-6 to 2^-3. Other integers are packed 4-bit elements.

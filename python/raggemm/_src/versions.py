@@ -7,7 +7,6 @@ import jax
 from jax import lax
 from jax.sharding import PartitionSpec
 
-
 # jax.jit(..., inline=INLINE) puts a function's operations into the jaxpr of its caller. Since 0.12, inline=True waits
 # until the program is lowered.
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
