@@ -7,7 +7,7 @@
 //
 // Elements of 4 bits in streaming GEMVs for kNv vectors of columns: the sums may have any order of columns, which saves
 // shuffles. The codes fill kNv / 4 vectors. Each 32-bit lane has four codes of row b in its low half, and four codes of
-// row c in its high half. In lane l of vector i, a shift by 4 * n bits selects column kNv * l + 4 * i + n.
+// row c in its high half. Shifted by 4 * n bits, lane l of vector i has column kNv * l + 4 * i + n.
 //
 // Elements of 8 bits: the codes of both rows are interleaved as b0 c0 b1 c1 ... Seven bits of a code select the low
 // byte and the high byte of its bf16 from two tables.

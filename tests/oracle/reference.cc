@@ -130,8 +130,11 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 //
 //     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
 //
-// If K is below 2^30, n*u is below 0.49, and n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1). This is nearly twice the
-// possible error, so it has room for errors of second order.
+// If K is below 2^30, n*u is below 0.49. The bound uses
+//
+//     n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1)
+//
+// This is nearly twice the possible error, so it has room for errors of second order.
 //
 // Result: rounding r to out's type adds at most eps_out/2 * (|want| + |r - want|), or tiny_out/2 for denormals.
 //
