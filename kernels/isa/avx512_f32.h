@@ -64,8 +64,8 @@ struct Avx512F32 {
       t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
       t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
-    // Transposes blocks of 4x4. Vectors u[i] to u[i + 3] then have rows i to i + 3. 128-bit lane l of u[i + c] is column
-    // 4 * l + c.
+    // Transposes blocks of 4x4. Vectors u[i] to u[i + 3] then have rows i to i + 3. 128-bit lane l of u[i + c] is
+    // column 4 * l + c.
     RAGGEMM_UNROLL for (int i = 0; i < 16; i += 4) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
         u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(t[i + j]), pd(t[i + j + 2])));
