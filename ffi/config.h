@@ -65,6 +65,7 @@ inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProbl
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));
   problem.precision = static_cast<Precision>(config.precision());
   if (config.has_activation()) problem.activation = static_cast<Activation>(config.activation());
+  if (config.has_lhs_block()) problem.lhs_block = config.lhs_block();
 }
 
 inline void ApplyConfig(const proto::MoeMlpConfig& config, MoeMlpProblem& problem) {
@@ -76,6 +77,7 @@ inline void ApplyConfig(const proto::MoeMlpConfig& config, MoeMlpProblem& proble
   problem.up_layout = static_cast<Layout>(config.up_layout());
   problem.down_layout = static_cast<Layout>(config.down_layout());
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));
+  if (config.has_lhs_block()) problem.lhs_block = config.lhs_block();
 }
 
 }  // namespace raggemm

@@ -48,6 +48,24 @@
 //             rounded to bf16. This rounding changes nothing if the scale is a power of two, or if element and scale
 //             have at most eight significant bits together.
 //
+// Rounded rows: GroupedGemmProblem::lhs_block = L quantizes each row of lhs to s8 inside the call. A block has L steps of
+// k, or the whole row if L is 0. The last block may be shorter. All operations on scales and elements are in f32, and
+// keep denormals:
+//
+//     scale   = max |x| / 127       of the block. NaN if the block contains an infinity or a NaN.
+//     code(x) = x / scale           rounded to the nearest integer, ties to even, and limited to [-127, 127].
+//                                   0 if the scale is 0 or a NaN.
+//
+// A stretch is a run of steps of k in one block of lhs that also share the scale of rhs. The total starts at +0. For each
+// stretch, in the order of k:
+//
+//     sum   = sum of code * (element - zero)              exactly, in s32
+//     total = fma(lhs_scale * rhs_scale, f32(sum), total)
+//
+// An element of f4e2m1fn counts twice, so that it is an integer, and rhs_scale is then half the given scale. Missing
+// scales are 1. So a row with an infinity or a NaN has only NaN as its results, and changes no other row. The bits are
+// the same on every CPU.
+//
 // bf16 with bf16: GroupedGemmProblem::bf16_sums names one of four rules, unless out is f64. Each gives the same bits on
 // every CPU:
 //

@@ -97,6 +97,9 @@ struct MoeMlpProblem {
   WeightOn weight_on = WeightOn::kOutput;
   Activation activation = Activation::kSilu;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;  // Like GroupedGemmProblem::bf16_sums.
+  // Like GroupedGemmProblem::lhs_block, for the rows of x and the rows of a. All weights must then be quantized.
+  // Gradients pass straight through the rounding. MoeMlpBackward only computes u and v from rounded rows.
+  std::optional<int64_t> lhs_block = std::nullopt;
 };
 
 struct MlpSlot {

@@ -173,6 +173,14 @@ struct GroupedGemmProblem {
   // `fma` on aarch64 and `pairs` elsewhere. No effect unless products of bf16 are summed in f32.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
+  // Quantizes the rows of lhs to s8 inside the call, in blocks of this many steps of k (grouped_gemm.h). 0: the whole row
+  // is one block. Default: rows are not quantized.
+  //
+  // Only allowed with ragged M and uniform, if lhs is f16, bf16 or f32 and not transposed, and rhs has integers or
+  // f4e2m1fn. Blocks must be multiples of 32. Blocks of rhs along k must be multiples of 16, and must divide the block of
+  // lhs or be a multiple of it. A stretch has at most 2^16 steps. out must not be f64.
+  std::optional<int64_t> lhs_block = std::nullopt;
+
   // The precision of f32 with f32 (Splitting in arithmetic.h). kBf16X3 and kBf16X6 need lhs and rhs of f32, and out of
   // f32, bf16 or f16.
   Precision precision = Precision::kDefault;

@@ -254,6 +254,7 @@ GroupedGemmProblem CheckedMlp::Product(const MlpProduct& product) const {
   const Weights& weights = all[static_cast<size_t>(product.weights)];
   GroupedGemmProblem gemm;
   gemm.bf16_sums = problem.bf16_sums;
+  if (!product.is_gradient) gemm.lhs_block = problem.lhs_block;
   static_cast<Array&>(gemm.rhs) = weights.array;
   gemm.rhs.is_trans = weights.is_trans != product.is_gradient;
   gemm.rhs.layout = weights.layout;
