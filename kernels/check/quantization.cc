@@ -174,7 +174,8 @@ absl::Status ResolveRounding(const GroupedGemmProblem& problem, Checked& checked
   const int64_t k = std::max<int64_t>(checked.lhs.cols, 1);
   checked.lhs_block = given == 0 ? k : std::min(given, k);
   checked.stretch = checked.lhs_block;
-  for (const auto& [name, params] : {std::pair{names.rhs_scale, &checked.rhs.scale}, {names.rhs_zero, &checked.rhs.zero}}) {
+  for (const auto& [name, params] :
+       {std::pair{names.rhs_scale, &checked.rhs.scale}, {names.rhs_zero, &checked.rhs.zero}}) {
     const int64_t steps = StepsAlongK(*params, k_is_rows, k);
     if (steps == k) continue;
     if (steps % kRhsBlockStep != 0) {
@@ -194,14 +195,13 @@ absl::Status ResolveRounding(const GroupedGemmProblem& problem, Checked& checked
 
 }  // namespace
 
-bool HasCodes(DType dtype) {
-  return IsQuantized(dtype) && (FormatOf(dtype).IsInteger() || dtype == DType::kF4E2M1FN);
-}
+bool HasCodes(DType dtype) { return IsQuantized(dtype) && (FormatOf(dtype).IsInteger() || dtype == DType::kF4E2M1FN); }
 
 Products ProductsOf(const GroupedGemmProblem& problem) {
   const DType lhs = problem.lhs.dtype, rhs = problem.rhs.dtype;
   if (problem.lhs_block) {
-    const bool is_unsigned = IsQuantized(rhs) && FormatOf(rhs).IsInteger() && FormatOf(rhs).digits == FormatOf(rhs).bits;
+    const bool is_unsigned =
+        IsQuantized(rhs) && FormatOf(rhs).IsInteger() && FormatOf(rhs).digits == FormatOf(rhs).bits;
     return {.compute = DType::kF32,
             .rounds_lhs = true,
             .lhs = DType::kS8,

@@ -107,8 +107,7 @@ extern const KernelRow kAvx2Kernels[6];
 constinit const KernelRow kAvx2Kernels[] = {
     MakeRow<Avx2F32, ArithmeticId::kF32>(),   MakeRow<Avx2F64, ArithmeticId::kF64>(),
     MakeRow<Avx2F32, ArithmeticId::kPairs>(), MakeRow<Avx2F32, ArithmeticId::kTiles>(),
-    MakeByteRow<Avx2Bytes>(DType::kS16),
-    MakeRoundedRow<Avx2Codes, 4, 2>(),
+    MakeByteRow<Avx2Bytes>(DType::kS16),      MakeRoundedRow<Avx2Codes, 4, 2>(),
 };
 extern const Dequantizers kAvx2Dequantizers;
 constinit const Dequantizers kAvx2Dequantizers = MakeDequantizers<Avx2F32>();

@@ -107,8 +107,9 @@ struct Stretches {
   const int32_t* row_sums;
   int64_t row_stride;
   const float* column_scales;  // Scales of the columns of the panel, [pieces][column_stride].
-  // Zero points of the columns plus the offset of codes, [pieces][column_stride].
+  // Zero points of the columns plus the offset of codes, [pieces][column_stride]. Null: `offset` for all columns.
   const int32_t* column_zeros;
+  int32_t offset;
   int64_t column_stride;
 };
 
@@ -416,8 +417,8 @@ struct FormatKernels {
   Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
   // Rounded rows: packed panels of rhs have unsigned bytes, which are the elements of this format plus code_offset.
   int32_t code_offset;
-  Pack* pack_bias;                    // Converts a bias of this format to T.
-  Epilogue* epilogue;                 // Epilogue for results in this format.
+  Pack* pack_bias;     // Converts a bias of this format to T.
+  Epilogue* epilogue;  // Epilogue for results in this format.
   // Functions of the expert MLP. widen and row_dot read this format, and the other three write it. All other values are
   // f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32. f8e8m0fnu and f8e4m3fn also have
   // `widen`, for scales.

@@ -90,6 +90,13 @@ class RoundedTile {
     }
     if (piece == 0 && !stretches_.starts && stretches_.before != 0) return;
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
+    if (stretches_.column_zeros == nullptr) {
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        const int32_t excess = row_sums[i] * stretches_.offset;
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
+      }
+      return;
+    }
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
       const Vec zeros = V::Load(stretches_.column_zeros + piece * stretches_.column_stride + v * kWidth);
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -178,12 +185,12 @@ constexpr void AddRoundedTiles(FormatKernels& kernels) {
   }
 }
 
-template <class V, int kNv, int kRows, class E, int32_t kOffset>
-constexpr void AddRoundedFormat(KernelRow& row, DType dtype) {
+template <class V, int kNv, int kRows>
+constexpr void AddRoundedFormat(KernelRow& row, DType dtype, int32_t offset, Packers packers) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   AddRoundedTiles<V, kNv, kRows>(kernels);
-  kernels.rhs = {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>};
-  kernels.code_offset = kOffset;
+  kernels.rhs = packers;
+  kernels.code_offset = offset;
 }
 
 // Packers add kS8Offset to elements of s8.
@@ -208,8 +215,9 @@ constexpr KernelRow MakeRoundedRow() {
   AddEpilogue<F, Float16>(row, DType::kF16);
   AddEpilogue<F, BFloat16>(row, DType::kBF16);
   AddEpilogue<F, float>(row, DType::kF32);
-  AddRoundedFormat<V, kNv, kRows, int8_t, kS8Offset>(row, DType::kS8);
-  AddRoundedFormat<V, kNv, kRows, uint8_t, 0>(row, DType::kU8);
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kS8, kS8Offset,
+                                  {PackCodes<int8_t, kS8Offset, false>, PackCodes<int8_t, kS8Offset, true>});
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kU8, 0, {PackCodes<uint8_t, 0, false>, PackCodes<uint8_t, 0, true>});
   return row;
 }
 

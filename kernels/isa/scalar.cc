@@ -26,9 +26,12 @@ struct ScalarCodes : ScalarTraits<int32_t> {
 
 extern const KernelRow kScalarKernels[7];
 constinit const KernelRow kScalarKernels[] = {
-    MakeRow<ScalarTraits<float>, ArithmeticId::kF32>(),   MakeRow<ScalarTraits<double>, ArithmeticId::kF64>(),
-    MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(), MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
-    MakeRow<ScalarTraits<int32_t>, ArithmeticId::kS32>(), MakeRow<ScalarTraits<float>, ArithmeticId::kMmla>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kF32>(),
+    MakeRow<ScalarTraits<double>, ArithmeticId::kF64>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
+    MakeRow<ScalarTraits<int32_t>, ArithmeticId::kS32>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kMmla>(),
     MakeRoundedRow<ScalarCodes, 4, 4>(),
 };
 extern const Dequantizers kScalarDequantizers;

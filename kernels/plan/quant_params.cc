@@ -126,8 +126,8 @@ BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, i
           .offset = k_is_rows ? at.row % row_block : at.col % col_block};
 }
 
-void ReadQuantParams(const TileContext& context, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
-                     int64_t n, float* values) {
+void ReadQuantParams(const TileContext& context, const QuantParams& params, const GroupGemm& gemm,
+                     const StoredPosition& at, int64_t n, float* values) {
   const char* const data = params.values.data;
   const DType dtype = params.values.dtype;
   const auto fill = [&](int64_t index, int64_t count) {

@@ -30,7 +30,8 @@ RoundedRows::RoundedRows(const TileContext& context, const TileTask& task, const
   stretches_.steps = context.call.stretch;
   stretches_.row_stride = stride_;
   stretches_.column_scales = scratch.column_scales;
-  stretches_.column_zeros = scratch.column_zeros;
+  stretches_.column_zeros = context.call.rhs.zero.is_given() ? scratch.column_zeros : nullptr;
+  stretches_.offset = KernelsOf(*context.kernels.row, context.kernels.rhs.type).code_offset;
 }
 
 int64_t RoundedRows::FirstPiece(const Block& block) const {
@@ -114,7 +115,6 @@ void RoundedRows::BindBlock(const Block& block) {
 void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col) {
   const Operand& rhs = context_.call.rhs;
   const bool is_doubled = rhs.dtype == DType::kF4E2M1FN;
-  const int32_t offset = KernelsOf(*context_.kernels.row, context_.kernels.rhs.type).code_offset;
   const int64_t stretch = context_.call.stretch, end = block.k + block.steps;
   stretches_.column_stride = RoundUp(panel.width, kMostVector);
   float* scales = scratch_.column_scales;
@@ -132,13 +132,11 @@ void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col)
     }
     std::fill(scales + panel.cols, scales + panel.width, 0.0F);
     if (rhs.zero.is_given()) {
-      float values[kMaxCols];
+      float values[kMaxCols + kMostVector];
       ReadQuantParams(context_, rhs.zero, block.gemm, at, panel.cols, values);
-      for (int64_t j = 0; j < panel.cols; ++j) zeros[j] = static_cast<int32_t>(values[j]) + offset;
-    } else {
-      std::fill_n(zeros, panel.cols, offset);
+      for (int64_t j = 0; j < panel.cols; ++j) zeros[j] = static_cast<int32_t>(values[j]) + stretches_.offset;
+      std::fill(zeros + panel.cols, zeros + panel.width, 0);
     }
-    std::fill(zeros + panel.cols, zeros + panel.width, 0);
     scales += stretches_.column_stride;
     zeros += stretches_.column_stride;
   }

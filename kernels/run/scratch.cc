@@ -102,11 +102,14 @@ Scratch::Scratch(const TileContext& context, void* block) {
   row_scales = reinterpret_cast<float*>(take(scaled_rows * static_cast<int64_t>(sizeof(float))));
   const int64_t pieces = PiecesOfKc(context), piece_rows = context.blocking.m * pieces;
   const int64_t column_sets = context.call.scales_sums ? 1 : pieces;
-  column_scales = reinterpret_cast<float*>(take(column_sets * (kMaxCols + kMostVector) * static_cast<int64_t>(sizeof(float))));
-  column_zeros = reinterpret_cast<int32_t*>(take(pieces * (kMaxCols + kMostVector) * static_cast<int64_t>(sizeof(int32_t))));
+  column_scales =
+      reinterpret_cast<float*>(take(column_sets * (kMaxCols + kMostVector) * static_cast<int64_t>(sizeof(float))));
+  column_zeros =
+      reinterpret_cast<int32_t*>(take(pieces * (kMaxCols + kMostVector) * static_cast<int64_t>(sizeof(int32_t))));
   piece_scales = reinterpret_cast<float*>(take(piece_rows * static_cast<int64_t>(sizeof(float))));
   piece_sums = reinterpret_cast<int32_t*>(take(piece_rows * static_cast<int64_t>(sizeof(int32_t))));
-  block_scales = reinterpret_cast<float*>(take(pieces > 0 ? context.blocking.m * static_cast<int64_t>(sizeof(float)) : 0));
+  block_scales =
+      reinterpret_cast<float*>(take(pieces > 0 ? context.blocking.m * static_cast<int64_t>(sizeof(float)) : 0));
 }
 
 KeptBuffers CountKeptBuffers() {

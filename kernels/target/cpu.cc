@@ -47,6 +47,7 @@ float Probe(const KernelRow& kernels) {
                                .row_stride = 0,
                                .column_scales = zeros,
                                .column_zeros = integers,
+                               .offset = 0,
                                .column_stride = 0};
   args.stretches = &stretches;
   const MatrixUnitScope unit(kernels);

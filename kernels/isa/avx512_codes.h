@@ -1,0 +1,246 @@
+// Decodes elements of rhs to words of u8 for rounded rows (AVX-512 BW).
+#pragma once
+
+#include "kernels/isa/avx512_words.h"
+#include "kernels/isa/rounded_gemv.h"
+
+namespace raggemm {
+namespace {
+
+// The elements of a format as u8: the element of an integer format plus kOffset. f4e2m1fn counts twice.
+template <DType kDtype>
+struct Avx512Code;
+template <>
+struct Avx512Code<DType::kS8> {
+  static constexpr int32_t kOffset = kS8Offset;
+  static __m512i Decode(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
+};
+template <>
+struct Avx512Code<DType::kU8> {
+  static constexpr int32_t kOffset = 0;
+  static __m512i Decode(__m512i x) { return x; }
+};
+// The code of a 4-bit format is in the low four bits of each byte. The high four bits may have any value.
+template <>
+struct Avx512Code<DType::kS4> {
+  static constexpr int32_t kOffset = 8;
+  static __m512i Decode(__m512i x) {
+    constexpr int kAndXor = 0x6a;  // Truth table of (a & b) ^ c.
+    return _mm512_ternarylogic_epi32(x, _mm512_set1_epi8(15), _mm512_set1_epi8(8), kAndXor);
+  }
+};
+template <>
+struct Avx512Code<DType::kU4> {
+  static constexpr int32_t kOffset = 0;
+  static __m512i Decode(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+};
+template <>
+struct Avx512Code<DType::kF4E2M1FN> {
+  static constexpr int32_t kOffset = 12;
+  static __m512i Decode(__m512i x) {
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), _mm512_and_si512(x, _mm512_set1_epi8(15)));
+  }
+};
+
+inline __m256i LoadHalf(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m512i LoadHalves(const uint8_t* low, const uint8_t* high) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(LoadHalf(low)), LoadHalf(high), 1);
+}
+
+// Transposes 32 bytes of four rows. Words of x[0] have bytes 0 to 15 of the rows, words of x[1] bytes 16 to 31.
+RAGGEMM_INLINE inline void TransposeBytes(const uint8_t* const (&rows)[4], __m512i (&x)[2]) {
+  const __m512i even = LoadHalves(rows[0], rows[2]), odd = LoadHalves(rows[1], rows[3]);
+  const __m512i low = _mm512_unpacklo_epi8(even, odd), high = _mm512_unpackhi_epi8(even, odd);
+  const __m512i index = _mm512_set_epi16(55, 39, 54, 38, 53, 37, 52, 36, 51, 35, 50, 34, 49, 33, 48, 32,  //
+                                         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  x[0] = _mm512_permutex2var_epi16(low, index, high);
+  x[1] = _mm512_permutex2var_epi16(low, _mm512_add_epi16(index, _mm512_set1_epi16(8)), high);
+}
+
+// Sets `rows` to the starts of four rows. Rows that do not exist are replaced by the first row.
+RAGGEMM_INLINE inline void RowsFrom(const uint8_t* p, int64_t stride, int64_t count, const uint8_t* (&rows)[4]) {
+  RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) rows[i] = i < count ? p + i * stride : p;
+}
+
+// Decodes 64 columns of 4-bit codes (rounded_gemv.h). y[0] has the even columns up to 30, y[1] the odd ones. y[2] and
+// y[3] have the columns from 32 on in the same order.
+template <DType kDtype>
+struct Avx512Nibbles : Avx512Code<kDtype> {
+  static constexpr int kColumns = 64, kMostRows = 4;
+  static int64_t Bytes(int64_t columns) { return columns / 2; }
+
+  RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[4]) {
+    const uint8_t* rows[4];
+    RowsFrom(p, stride, count, rows);
+    __m512i x[2];
+    TransposeBytes(rows, x);
+    RAGGEMM_UNROLL for (int i = 0; i < 2; ++i) {
+      y[2 * i] = Avx512Code<kDtype>::Decode(x[i]);
+      y[2 * i + 1] = Avx512Code<kDtype>::Decode(_mm512_srli_epi16(x[i], 4));
+    }
+  }
+  RAGGEMM_INLINE static void Arrange(__m512 (&x)[4]) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    RAGGEMM_UNROLL for (int i = 0; i < 4; i += 2) {
+      const __m512 first = x[i];
+      x[i] = _mm512_permutex2var_ps(first, even, x[i + 1]);
+      x[i + 1] = _mm512_permutex2var_ps(first, odd, x[i + 1]);
+    }
+  }
+  RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    RAGGEMM_UNROLL for (int i = 0; i < 4; i += 2) {
+      const __m512 first = x[i];
+      x[i] = _mm512_permutex2var_ps(first, low, x[i + 1]);
+      x[i + 1] = _mm512_permutex2var_ps(first, high, x[i + 1]);
+    }
+  }
+};
+
+// Decodes 64 columns of bytes. Each 128-bit lane l of y[v] has four columns from 16 * l + 4 * v on.
+template <DType kDtype>
+struct Avx512Bytes : Avx512Code<kDtype> {
+  static constexpr int kColumns = 64, kMostRows = 4;
+  static int64_t Bytes(int64_t columns) { return columns; }
+
+  RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[4]) {
+    const uint8_t* rows[4];
+    RowsFrom(p, stride, count, rows);
+    __m512i x[4];
+    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = _mm512_loadu_si512(rows[i]);
+    const __m512i low[] = {_mm512_unpacklo_epi8(x[0], x[1]), _mm512_unpacklo_epi8(x[2], x[3])};
+    const __m512i high[] = {_mm512_unpackhi_epi8(x[0], x[1]), _mm512_unpackhi_epi8(x[2], x[3])};
+    y[0] = _mm512_unpacklo_epi16(low[0], low[1]);
+    y[1] = _mm512_unpackhi_epi16(low[0], low[1]);
+    y[2] = _mm512_unpacklo_epi16(high[0], high[1]);
+    y[3] = _mm512_unpackhi_epi16(high[0], high[1]);
+    RAGGEMM_UNROLL for (__m512i& words : y) words = Avx512Code<kDtype>::Decode(words);
+  }
+  RAGGEMM_INLINE static void Arrange(__m512 (&x)[4]) {
+    const __m512 t[] = {_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee),
+                        _mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee)};
+    x[0] = _mm512_shuffle_f32x4(t[0], t[2], 0x88);
+    x[1] = _mm512_shuffle_f32x4(t[0], t[2], 0xdd);
+    x[2] = _mm512_shuffle_f32x4(t[1], t[3], 0x88);
+    x[3] = _mm512_shuffle_f32x4(t[1], t[3], 0xdd);
+  }
+  RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) { Arrange(x); }
+};
+
+template <class D>
+struct Avx512Arranged : D {
+  using D::Arrange;
+  RAGGEMM_INLINE static void Arrange(__m512i (&x)[4]) {
+    __m512 floats[4];
+    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) floats[i] = _mm512_castsi512_ps(x[i]);
+    D::Arrange(floats);
+    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = _mm512_castps_si512(floats[i]);
+  }
+};
+
+// Traits for PackTransposedWords (word_gemm.h).
+template <DType kDtype, int kBits>
+struct Avx512ColumnCodes : Avx512S32 {
+  static constexpr int kGroup = 4;
+  static constexpr bool kFlips = false;
+  struct Source {
+    explicit Source(const void* p) : at(static_cast<const uint8_t*>(p)) {}
+    Source operator+(int64_t elements) const { return Source(at + elements * kBits / 8); }
+    const uint8_t* at;
+  };
+
+  static Words LoadUpTo(Source p, int64_t n) {
+    const int64_t bytes = n * kBits / 8;
+    const __mmask64 there = bytes >= 64 ? ~__mmask64{0} : bytes <= 0 ? 0 : (__mmask64{1} << bytes) - 1;
+    if constexpr (kBits == 8) return Avx512Code<kDtype>::Decode(_mm512_maskz_loadu_epi8(there, p.at));
+    const __m512i x = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(n >= 64 ? ~__mmask32{0} : there, p.at));
+    return Avx512Code<kDtype>::Decode(_mm512_or_si512(x, _mm512_slli_epi16(x, 4)));
+  }
+};
+
+template <int kBits>
+__mmask64 MaskOfColumns(int64_t columns) {
+  const int64_t bytes = (columns * kBits + 7) / 8;
+  return (__mmask64{1} << bytes) - 1;
+}
+
+// Packs rows of bytes, at most 32 columns.
+template <DType kDtype>
+void PackByteRows(const PackArgs& args) {
+  const auto* src = static_cast<const uint8_t*>(args.src);
+  const __mmask32 there = static_cast<__mmask32>(MaskOfColumns<8>(args.width));
+  for (int64_t kk = 0; kk < args.k_padded; kk += 4) {
+    alignas(64) uint8_t lines[4][32];
+    const uint8_t* rows[4];
+    RowsFrom(src + kk * args.src_stride, args.src_stride, args.k - kk, rows);
+    if (kk >= args.k) {
+      for (auto& row : rows) row = src;
+    }
+    if (args.width < 32) {
+      for (int i = 0; i < 4; ++i) {
+        _mm256_store_si256(reinterpret_cast<__m256i*>(lines[i]), _mm256_maskz_loadu_epi8(there, rows[i]));
+        rows[i] = lines[i];
+      }
+    }
+    __m512i x[2];
+    TransposeBytes(rows, x);
+    uint32_t* const dst = static_cast<uint32_t*>(args.dst) + kk / 4 * args.dst_stride;
+    RAGGEMM_UNROLL for (int i = 0; i < 2; ++i) _mm512_storeu_si512(dst + 16 * i, Avx512Code<kDtype>::Decode(x[i]));
+  }
+}
+
+// Packs rows of 4-bit codes, at most 32 columns. The four rows of a word are in the four 128-bit lanes of a vector.
+// `spread` moves each byte to the two words of its columns.
+template <DType kDtype>
+void PackNibbleRows(const PackArgs& args) {
+  const auto* src = static_cast<const uint8_t*>(args.src);
+  const __mmask16 there = static_cast<__mmask16>(MaskOfColumns<4>(args.width));
+  const __m512i lanes = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 1, 5, 9, 13, 1, 5, 9, 13);
+  const __m512i spread = _mm512_set_epi32(0x0f0b0703, 0x0f0b0703, 0x0e0a0602, 0x0e0a0602,  //
+                                          0x0d090501, 0x0d090501, 0x0c080400, 0x0c080400,  //
+                                          0x0f0b0703, 0x0f0b0703, 0x0e0a0602, 0x0e0a0602,  //
+                                          0x0d090501, 0x0d090501, 0x0c080400, 0x0c080400);
+  const __m512i shifts = _mm512_set1_epi64(int64_t{4} << 32);
+  for (int64_t kk = 0; kk < args.k_padded; kk += 4) {
+    const auto row = [&](int i) RAGGEMM_INLINE {
+      const uint8_t* const at = kk + i < args.k ? src + (kk + i) * (args.src_stride / 2) : src;
+      return _mm_maskz_loadu_epi8(there, at);
+    };
+    __m512i x = _mm512_castsi128_si512(row(0));
+    x = _mm512_inserti32x4(x, row(1), 1);
+    x = _mm512_inserti32x4(x, row(2), 2);
+    x = _mm512_inserti32x4(x, row(3), 3);
+    uint32_t* const dst = static_cast<uint32_t*>(args.dst) + kk / 4 * args.dst_stride;
+    RAGGEMM_UNROLL for (int i = 0; i < 2; ++i) {
+      const __m512i at = _mm512_add_epi32(lanes, _mm512_set1_epi32(2 * i));
+      const __m512i words = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(at, x), spread);
+      _mm512_storeu_si512(dst + 16 * i, Avx512Code<kDtype>::Decode(_mm512_srlv_epi32(words, shifts)));
+    }
+  }
+}
+
+template <class V, int kRows, DType kDtype, int kBits>
+constexpr void AddAvx512Codes(KernelRow& row) {
+  constexpr Pack* kRowsPacker = kBits == 8 ? PackByteRows<kDtype> : PackNibbleRows<kDtype>;
+  AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset,
+                                {kRowsPacker, PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>});
+  using D = std::conditional_t<kBits == 8, Avx512Bytes<kDtype>, Avx512Nibbles<kDtype>>;
+  AddRoundedGemvs<V, Avx512Arranged<D>>(row.formats[static_cast<int>(kDtype)]);
+}
+
+template <class V, int kRows>
+constexpr KernelRow MakeAvx512RoundedRow() {
+  KernelRow row = MakeRoundedRow<V, kRows, 2>();
+  AddAvx512Codes<V, kRows, DType::kS8, 8>(row);
+  AddAvx512Codes<V, kRows, DType::kU8, 8>(row);
+  AddAvx512Codes<V, kRows, DType::kS4, 4>(row);
+  AddAvx512Codes<V, kRows, DType::kU4, 4>(row);
+  AddAvx512Codes<V, kRows, DType::kF4E2M1FN, 4>(row);
+  return row;
+}
+
+}  // namespace
+}  // namespace raggemm

@@ -1,0 +1,169 @@
+// Streaming GEMVs of rounded rows (rounded_gemm.h), which read rhs in its stored layout and in the order of memory. A
+// pass has at most kPassSteps steps of one stretch, and all columns:
+//
+//     steps     +-----------+
+//     0 to 31   | 0 | 1 | 2 |    The numbers are the order of the chunks of kColumns columns.
+//     32 to 63  | 3 | 4 | 5 |
+//               +-----------+
+//
+// Totals and the sums of unfinished stretches are in MicrokernelArgs::chain, [mr][columns] each. The columns of a chunk
+// may have another order there. The decoders D have:
+//
+//   Bytes(columns)               bytes of columns in a row of rhs
+//   kColumns                     columns of a chunk
+//   Load(p, stride, rows, y)     y[v]: words of u8 of four rows of rhs, from p on. Rows from `rows` on do not exist. They
+//                                are multiplied by zeros.
+//   Arrange(x) Restore(x)        moves vectors of columns to the order of the sums, or back
+//
+// The traits V are those of rounded_gemm.h, and DotWord(p, b, sum): sum + the products of the word of s8 at p with each
+// word b of u8.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/isa/rounded_gemm.h"
+
+namespace raggemm {
+namespace {
+
+inline constexpr int64_t kPassSteps = 32;
+
+// `steps` steps of a piece, from step k of the block on.
+struct RoundedPass {
+  int64_t k, steps, piece;
+  bool begins_piece;         // True if corrections must be added.
+  bool resumes, ends;        // True if sums exist before the pass, and if the stretch ends with it.
+  bool has_totals, is_last;  // True if totals exist before the pass, and if the contraction ends with it.
+};
+
+// Multiplies kMr rows of lhs, from row kFirst of kAll rows on.
+template <class V, class D, int kAll, int kFirst, int kMr>
+class RoundedChunk {
+ public:
+  using Vec = typename V::Vec;
+  using F = typename V::Floats;
+  using Scales = typename F::Vec;
+  static constexpr int kWidth = V::kWidth, kColumns = D::kColumns, kNv = kColumns / kWidth;
+
+  explicit RoundedChunk(const MicrokernelArgs& args)
+      : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain) + kFirst * args.columns) {}
+
+  RAGGEMM_INLINE void Run(const RoundedPass& pass, int64_t column) const {
+    Vec sums[kMr][kNv];
+    SetZero<V>(sums);
+    if (pass.resumes) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(Unfinished(i, column) + v * kWidth); });
+    if (pass.begins_piece) AddCorrections(pass.piece, column, sums);
+    const auto* a = static_cast<const uint32_t*>(args_.a) + pass.k / 4 * kAll + kFirst;
+    const int64_t stride = D::Bytes(args_.b.stride);
+    const auto* b = static_cast<const uint8_t*>(args_.b.data) + pass.k * stride + D::Bytes(column);
+    for (int64_t left = pass.steps; left > 0; left -= 4, a += kAll, b += 4 * stride) {
+      typename V::Words y[kNv];
+      D::Load(b, stride, left, y);
+      ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
+    }
+    if (pass.ends) return EndStretch(pass, column, sums);
+    ForEachSum([&](int i, int v) { V::Store(Unfinished(i, column) + v * kWidth, sums[i][v]); });
+    if (pass.has_totals) return;
+    ForEachSum([&](int i, int v) { F::Store(totals_ + i * args_.columns + column + v * kWidth, F::Zero()); });
+  }
+
+ private:
+  template <class Function>
+  RAGGEMM_INLINE static void ForEachSum(Function f) {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) f(i, v); }
+  }
+  int32_t* Unfinished(int i, int64_t column) const {
+    return static_cast<int32_t*>(args_.chain) + (kAll + kFirst + i) * args_.columns + column;
+  }
+
+  RAGGEMM_INLINE void AddCorrections(int64_t piece, int64_t column, Vec (&sums)[kMr][kNv]) const {
+    const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride + kFirst;
+    if (stretches_.column_zeros == nullptr) {
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        const int32_t excess = row_sums[i] * stretches_.offset;
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
+      }
+      return;
+    }
+    const int32_t* const zeros = stretches_.column_zeros + piece * stretches_.column_stride + column;
+    Vec z[kNv];
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) z[v] = V::Load(zeros + v * kWidth);
+    D::Arrange(z);
+    ForEachSum([&](int i, int v) { sums[i][v] = V::Add(sums[i][v], V::Mul(z[v], V::Broadcast(row_sums + i))); });
+  }
+
+  RAGGEMM_INLINE void EndStretch(const RoundedPass& pass, int64_t column, Vec (&sums)[kMr][kNv]) const {
+    const float* const row_scales = stretches_.row_scales + pass.piece * stretches_.row_stride + kFirst;
+    const float* const from = stretches_.column_scales + pass.piece * stretches_.column_stride + column;
+    Scales scales[kNv];
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) scales[v] = F::Load(from + v * kWidth);
+    D::Arrange(scales);
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      float* const total = totals_ + i * args_.columns + column;
+      Scales x[kNv];
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+        const Scales before = pass.has_totals ? F::Load(total + v * kWidth) : F::Zero();
+        x[v] = F::Fma(F::Mul(F::Broadcast(row_scales + i), scales[v]), V::ToFloats(sums[i][v]), before);
+      }
+      float* to = total;
+      if (pass.is_last) {
+        D::Restore(x);
+        to = static_cast<float*>(args_.out.data) + (kFirst + i) * args_.out.stride + column;
+      }
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) F::Store(to + v * kWidth, x[v]);
+    }
+  }
+
+  const MicrokernelArgs& args_;
+  const Stretches& stretches_;
+  float* const totals_;
+};
+
+template <class V, class D, int kMr>
+void RoundedGemv(const MicrokernelArgs& args) {
+  // A chunk has at most kMost rows, because their sums are in registers. More rows are divided into two chunks, which
+  // decode rhs twice.
+  constexpr int kMost = D::kMostRows, kUpper = kMr <= kMost ? kMr : (kMr + 1) / 2, kLower = kMr - kUpper;
+  static_assert(kUpper <= kMost);
+  const Stretches& stretches = *args.stretches;
+  Prefetch prefetch = *args.side.prefetch;
+  const int64_t chunks = args.columns / D::kColumns * ((args.k + kPassSteps - 1) / kPassSteps);
+  const int64_t chunk_lines = (prefetch.count + chunks - 1) / chunks;
+  int64_t lines = prefetch.count, before = stretches.before;
+  const RoundedChunk<V, D, kMr, 0, kUpper> upper(args);
+  const RoundedChunk<V, D, kMr, kUpper, kLower == 0 ? 1 : kLower> lower(args);
+  RoundedPass pass = {};
+  pass.begins_piece = stretches.starts || before == 0;
+  pass.has_totals = args.begin == Begin::kResume;
+  for (; pass.k < args.k; pass.k += pass.steps) {
+    const int64_t left = args.k - pass.k, in_stretch = stretches.steps - before;
+    pass.steps = left < in_stretch ? left : in_stretch;
+    pass.steps = pass.steps < kPassSteps ? pass.steps : kPassSteps;
+    const bool is_last = pass.steps == left;
+    pass.resumes = before != 0;
+    pass.ends = pass.steps == in_stretch || (is_last && stretches.ends);
+    pass.is_last = is_last && args.end != End::kKeepChain;
+    for (int64_t column = 0; column < args.columns; column += D::kColumns) {
+      PrefetchLines(prefetch, lines < chunk_lines ? lines : chunk_lines);
+      lines -= chunk_lines;
+      upper.Run(pass, column);
+      if constexpr (kLower > 0) lower.Run(pass, column);
+    }
+    pass.has_totals = true;
+    pass.begins_piece = pass.ends;
+    pass.piece += pass.ends;
+    before = pass.ends ? 0 : before + pass.steps;
+  }
+  MoveOn(prefetch, args.side.prefetch);
+}
+
+template <class V, class D, int kMr = kGemvRows>
+constexpr void AddRoundedGemvs(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    kernels.gemv[kMr] = {RoundedGemv<V, D, kMr>, D::kColumns};
+    AddRoundedGemvs<V, D, kMr - 1>(kernels);
+  }
+}
+
+}  // namespace
+}  // namespace raggemm
