@@ -13,9 +13,9 @@ namespace raggemm {
 
 // A row of lhs as codes of s8.
 struct RoundedRow {
-  int64_t block;              // Steps of k in a block. The last block may be shorter.
-  std::vector<int> codes;     // One for each step of k.
-  std::vector<float> scales;  // One for each block.
+  int64_t block;                   // Steps of k in a block. The last block may be shorter.
+  std::vector<int> codes = {};     // One for each step of k.
+  std::vector<float> scales = {};  // One for each block.
   float ScaleAt(int64_t k) const { return scales[k / block]; }
 };
 // Quantizes row i of a matrix of lhs. The problem must have lhs_block.

@@ -130,6 +130,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("out", s.out);
   visit("bf16_sums", s.bf16_sums);
   visit("precision", s.precision);
+  visit("lhs_block", s.lhs_block);
   visit("lhs_scale", s.lhs_scale);
   visit("rhs_scale", s.rhs_scale);
   visit("lhs_zero", s.lhs_zero);
