@@ -235,9 +235,9 @@ ProductSum SumRoundedRow(const GroupedGemmProblem& problem, const GroupProduct& 
 // Scales that multiply elements: a scaled element is off by half a unit in its last digit, unless element and scale
 // have so few digits that their product is exact. `want` is computed with the scaled elements before this rounding.
 //
-// Rounded rows: quantizing lhs is no error, because `want` is computed with the same codes and scales. Sums of codes are
-// exact. In a stretch, the product of both scales and the conversion of the sum are rounded, then the addition to the
-// total. If the product of the scales is denormal, the stretch is off by up to tiny times the sum of the codes' products.
+// Rounded rows: quantizing lhs is no error, because `want` is computed with the same codes and scales. Sums of integers
+// are exact. In a stretch, the product of both scales and the sum are rounded, then the addition to the total. If the
+// product of the scales is denormal, the stretch is off by up to tiny times its sum.
 //
 // The proof has two conditions. First, no value before the result overflows. A sum with a small alpha might. Second,
 // `want` is exact. In fact `want` is a sum in float64, with a relative error of at most K*u, and usually sqrt(K)*u.
