@@ -105,6 +105,28 @@ TEST(RoundedProduct, RoundsSumsToF32) {
   EXPECT_THAT(ExpectedOut(test.problem).value(), ElementsAre(1 << 24));
 }
 
+// The second stretch adds 16385 * (1 + 2^-11) = 16393 + 2^-11, which has more digits than f32, to -16393.
+TEST(RoundedProduct, AddsByFma) {
+  ProblemSpec spec = SpecOf(32, 1, 64);
+  spec.rhs_scale = {32, 1};
+  const TestProblem test = OneRow(spec, {127, 2, 10});
+  for (int64_t k = 0; k < 64; ++k) StoreRounded(test.problem.rhs, k, k % 32 == 2 ? 1 : 127);
+  for (int64_t k = 0; k < 3; ++k) StoreRounded(test.problem.lhs, 32 + k, k == 0 ? 127 : 2);
+  StoreRounded(*test.problem.rhs_scale, 0, -1);
+  StoreRounded(*test.problem.rhs_scale, 1, 1 + 0x1p-11);
+  EXPECT_THAT(ExpectedOut(test.problem).value(), ElementsAre(0x1p-11));
+}
+
+// The product of both scales is 1 + 2^-11 + 2^-24, which becomes 1 + 2^-11.
+TEST(RoundedProduct, RoundsTheProductOfBothScales) {
+  ProblemSpec spec = SpecOf(32, 1, 1);
+  spec.rhs_scale = {0};
+  const TestProblem test = OneRow(spec, {127 + 127 * 0x1p-12});
+  StoreRounded(test.problem.rhs, 0, 1);
+  StoreRounded(*test.problem.rhs_scale, 0, 1 + 0x1p-12);
+  EXPECT_THAT(ExpectedOut(test.problem).value(), ElementsAre(127 + 127 * 0x1p-11));
+}
+
 TEST(RoundedProduct, SubtractsZeroPointsExactly) {
   ProblemSpec spec = SpecOf(0, 2, 2, DType::kU8);
   spec.rhs_zero = {0, 1};
