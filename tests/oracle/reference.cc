@@ -156,7 +156,7 @@ ProductSum SumProducts(const GroupedGemmProblem& problem, const GroupProduct& gr
 
 ProductSum SumRoundedRow(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
   const Format& f32 = FormatOf(DType::kF32);
-  const RoundedRow row = RoundRow(problem, group.terms[0].lhs, i);
+  const RoundedRow row = QuantizeRow(problem, group.terms[0].lhs, i);
   const IntegerRhs rhs(problem, group);
   ProductSum sum;
   for (int64_t k = 0; k < group.terms[0].lhs.cols; ++k) {

@@ -17,7 +17,7 @@ int64_t BlockOf(const GroupedGemmProblem& problem, const MatrixView& lhs) {
 
 }  // namespace
 
-RoundedRow RoundRow(const GroupedGemmProblem& problem, const MatrixView& lhs, int64_t i) {
+RoundedRow QuantizeRow(const GroupedGemmProblem& problem, const MatrixView& lhs, int64_t i) {
   RoundedRow row = {.block = BlockOf(problem, lhs)};
   for (int64_t begin = 0; begin < lhs.cols; begin += row.block) {
     std::vector<float> elements;
@@ -89,7 +89,7 @@ RoundedProduct::RoundedProduct(const GroupedGemmProblem& problem, const GroupPro
 std::vector<float> RoundedProduct::Row(int64_t i) const {
   const int64_t n = group_.out.cols;
   std::vector<float> totals(n);
-  const RoundedRow row = RoundRow(problem_, group_.terms[0].lhs, i);
+  const RoundedRow row = QuantizeRow(problem_, group_.terms[0].lhs, i);
   for (size_t stretch = 0; stretch + 1 < begins_.size(); ++stretch) {
     std::vector<double> sums(n);
     for (int64_t k = begins_[stretch]; k < begins_[stretch + 1]; ++k) {

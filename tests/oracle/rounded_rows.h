@@ -19,7 +19,7 @@ struct RoundedRow {
   float ScaleAt(int64_t k) const { return scales[k / block]; }
 };
 // Quantizes row i of a matrix of lhs. The problem must have lhs_block.
-RoundedRow RoundRow(const GroupedGemmProblem& problem, const MatrixView& lhs, int64_t i);
+RoundedRow QuantizeRow(const GroupedGemmProblem& problem, const MatrixView& lhs, int64_t i);
 
 // The integers and the scales of a group's matrix of rhs.
 class IntegerRhs {

@@ -34,7 +34,7 @@ ProblemSpec SpecOf(int64_t block, int64_t n, int64_t k, DType rhs = DType::kS8) 
 
 RoundedRow RowOf(int64_t block, const std::vector<double>& elements) {
   const TestProblem test = OneRow(SpecOf(block, 1, static_cast<int64_t>(elements.size())), elements);
-  return RoundRow(test.problem, GroupProducts(test.problem).value()[0].terms[0].lhs, 0);
+  return QuantizeRow(test.problem, GroupProducts(test.problem).value()[0].terms[0].lhs, 0);
 }
 
 TEST(RoundedRow, RoundsTiesToEvenCodes) {

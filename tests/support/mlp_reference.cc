@@ -76,7 +76,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
 // times their scale by at most half a scale. The scales themselves differ by at most 1/127 of the largest error.
 std::vector<double> ErrorsOfRoundedRow(const GroupedGemmProblem& gemm, const MatrixView& lhs, int64_t i,
                                        const std::vector<double>& errors) {
-  const RoundedRow row = RoundRow(gemm, lhs, i);
+  const RoundedRow row = QuantizeRow(gemm, lhs, i);
   std::vector<double> rounded;
   for (int64_t begin = 0; begin < lhs.cols; begin += row.block) {
     double largest = 0;
