@@ -258,6 +258,7 @@ void SetMatrixDType(DType dtype, GroupedGemmCase& explicit_case) {
   if (!explicit_case.has_config()) return;
   explicit_case.mutable_config()->set_operands(absl::StrJoin(operands, ","));
   explicit_case.mutable_config()->clear_precision();
+  explicit_case.mutable_config()->clear_lhs_block();
 }
 
 bool TakesPrecision(const GroupedGemmCase& explicit_case) {
@@ -276,6 +277,7 @@ std::string DTypesOf(const GroupedGemmCase& explicit_case) {
   };
   const bool splits = precision != Config::Precision::DEFAULT;
   const bool named = sums != Config::Bf16Sums::AUTO && out.dtype() != GroupedGemmCase::S32 &&
+                     !explicit_case.config().has_lhs_block() &&
                      (splits || (becomes_bf16(lhs.dtype()) && becomes_bf16(rhs.dtype())));
   const std::string what = splits ? absl::StrCat(":", Config::Precision::Value_Name(precision)) : "";
   const std::string how = named ? absl::StrCat(":", Config::Bf16Sums::Value_Name(sums)) : "";

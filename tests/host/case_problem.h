@@ -23,8 +23,8 @@ void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
 // Sets the type of lhs and rhs to `dtype`, and chooses the type of out: f64 for f64, s32 for integers, otherwise f32.
-// If out does not permit the type of bias, bias gets the type of out. Removes scales, zero points and precision,
-// because they belong to the old types.
+// If out does not permit the type of bias, bias gets the type of out. Removes scales, zero points, precision and
+// lhs_block, because they belong to the old types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
 // Returns true if a precision has an effect on the case: lhs and rhs are f32, and out is not f64.

@@ -65,6 +65,7 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   if (problem.activation) {
     call.attributes["activation"] = std::string(kActivations[static_cast<int>(*problem.activation)]);
   }
+  if (problem.lhs_block) call.attributes["lhs_block"] = *problem.lhs_block;
   return call;
 }
 
@@ -89,6 +90,7 @@ Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
   call.attributes["down_is_trans"] = problem.down_is_trans;
   call.attributes["operands"] = operands;
   call.attributes["bf16_sums"] = SumsOf(problem.bf16_sums);
+  if (problem.lhs_block) call.attributes["lhs_block"] = *problem.lhs_block;
   return call;
 }
 

@@ -14,6 +14,7 @@
 #include "tests/oracle/dequantizer.h"
 #include "tests/oracle/flushing.h"
 #include "tests/oracle/reference.h"
+#include "tests/oracle/rounded_rows.h"
 #include "tests/oracle/rule.h"
 #include "tests/oracle/values.h"
 
@@ -330,9 +331,10 @@ double Stored(const GroupedGemmProblem& problem, int64_t element, T result) {
   return is_f32 ? value : RoundTo(problem.out.dtype, value);
 }
 
-template <typename T, typename Sum = T>
-void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std::vector<double>* out) {
-  const Product<T, Sum> product(problem, group);
+// Computes the elements of one group in the type T. `product` has the totals of each row.
+template <typename T, typename SomeProduct>
+void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, const SomeProduct& product,
+              std::vector<double>* out) {
   const auto value = [](const Array& array, int64_t index) { return static_cast<T>(ToDouble(array, index)); };
   for (int64_t i = 0; i < group.out.rows; ++i) {
     const std::vector<T> row = product.Row(i);
@@ -372,10 +374,11 @@ absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& proble
   const DType compute = ComputeType(problem);
   const bool integers = RuleOf(problem).integers;
   for (const GroupProduct& group : *groups) {
-    compute == DType::kS32   ? Evaluate<int64_t>(problem, group, &out)
-    : compute == DType::kF64 ? Evaluate<double>(problem, group, &out)
-    : integers               ? Evaluate<float, int64_t>(problem, group, &out)
-                             : Evaluate<float>(problem, group, &out);
+    problem.lhs_block        ? Evaluate<float>(problem, group, RoundedProduct(problem, group), &out)
+    : compute == DType::kS32 ? Evaluate<int64_t>(problem, group, Product<int64_t, int64_t>(problem, group), &out)
+    : compute == DType::kF64 ? Evaluate<double>(problem, group, Product<double, double>(problem, group), &out)
+    : integers               ? Evaluate<float>(problem, group, Product<float, int64_t>(problem, group), &out)
+                             : Evaluate<float>(problem, group, Product<float, float>(problem, group), &out);
   }
   return out;
 }

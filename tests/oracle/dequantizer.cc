@@ -42,9 +42,9 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   sum_steps_ = ragged || folds || k == 0 || k / values % 32 != 0 ? -1 : k / values;
 }
 
-double Dequantizer::ValueAt(const Array& values, int64_t index, int64_t row) const {
+int64_t Dequantizer::IndexIn(const Array& values, int64_t index, int64_t row) const {
   const size_t rank = values.dims.size();
-  if (rank < 2) return ToDouble(values, rank == 0 ? 0 : row);
+  if (rank < 2) return rank == 0 ? 0 : row;
   const int64_t groups = rank == 3 ? x_.dims[0] : 1, group_rows = rows_ / groups;
   const int64_t d0 = values.dims[rank - 2], d1 = values.dims[rank - 1];
   int64_t stored_row = index / cols_, col = index % cols_;
@@ -55,15 +55,19 @@ double Dequantizer::ValueAt(const Array& values, int64_t index, int64_t row) con
   }
   const int64_t group = rank == 3 && values.dims[0] != 1 ? stored_row / group_rows : 0;
   const int64_t block_row = stored_row % group_rows / (group_rows / d0), block_col = col / (cols_ / d1);
-  return ToDouble(values, (group * d0 + block_row) * d1 + block_col);
+  return (group * d0 + block_row) * d1 + block_col;
 }
 
 double Dequantizer::Element(int64_t index, int64_t zero_row) const {
-  return ToDouble(x_, index) - (zero_ != nullptr ? ValueAt(*zero_, index, zero_row) : 0);
+  return ToDouble(x_, index) - (zero_ != nullptr ? ToDouble(*zero_, IndexIn(*zero_, index, zero_row)) : 0);
 }
 
 double Dequantizer::Scale(int64_t index, int64_t scale_row) const {
-  return scale_ != nullptr ? ValueAt(*scale_, index, scale_row) : 1;
+  return scale_ != nullptr ? ToDouble(*scale_, ScaleIndex(index, scale_row)) : 1;
+}
+
+int64_t Dequantizer::ScaleIndex(int64_t index, int64_t scale_row) const {
+  return scale_ != nullptr ? IndexIn(*scale_, index, scale_row) : 0;
 }
 
 bool Dequantizer::scales_exactly() const {

@@ -15,6 +15,8 @@ class Dequantizer {
   double Element(int64_t index, int64_t zero_row) const;
   // Returns the scale of an element, or 1 without scales. scale_row selects the scale if each group has one.
   double Scale(int64_t index, int64_t scale_row) const;
+  // Returns the index of an element's scale in the array of scales, or 0 without scales.
+  int64_t ScaleIndex(int64_t index, int64_t scale_row) const;
 
   // Returns the number of steps of k that share a scale of sums. 0: all steps. -1: there are no scales, or they
   // multiply elements.
@@ -24,7 +26,8 @@ class Dequantizer {
   bool scales_exactly() const;
 
  private:
-  double ValueAt(const Array& values, int64_t index, int64_t row) const;
+  // Returns the index of the scale or zero point of an element.
+  int64_t IndexIn(const Array& values, int64_t index, int64_t row) const;
 
   const BufferDescriptor& x_;
   const Array* scale_ = nullptr;

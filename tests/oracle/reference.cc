@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "raggemm/format.h"
+#include "raggemm/operands.h"
 #include "tests/oracle/dequantizer.h"
+#include "tests/oracle/rounded_rows.h"
 #include "tests/oracle/rule.h"
 #include "tests/oracle/values.h"
 
@@ -107,6 +109,69 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
            FormatOf(DType::kF32).SmallestSubnormal();
 }
 
+// The sum of the products of an element in float64, before the epilogue, with the largest error of a result.
+struct ProductSum {
+  double total = 0, magnitude = 0;  // The sum of all products, and of their magnitudes.
+  double relative_error = 0;        // Error relative to the magnitude. Includes the roundings of the epilogue.
+  double absolute_error = 0;        // Further error of `total`, from denormals.
+};
+
+ProductSum SumProducts(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
+  const Splitting& splitting = kSplittings[static_cast<int>(problem.precision)];
+  const Rule rule = RuleOf(problem);
+  const Arithmetic arithmetic = ArithmeticOf(rule, splitting);
+  const auto products = static_cast<double>(splitting.products);
+  const bool splits = products > 1;
+  const bool integers = arithmetic.sum == DType::kS32;
+  const Format& compute = FormatOf(integers ? DType::kF32 : arithmetic.sum);
+  const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
+  const double normal = std::ldexp(1.0, compute.min_exponent);
+  const auto operand_value = [&](const Dequantizer& x, int64_t index, int64_t scale_row, int64_t zero_row) {
+    double value = x.Element(index, zero_row);
+    if (x.scales_elements()) value *= x.Scale(index, scale_row);
+    if (splits && std::abs(value) >= 0x1.ffp127) return std::copysign(HUGE_VAL, value);
+    if (arithmetic.flushes && std::abs(value) < normal) value = 0;
+    return x.scales_elements() ? value : value * x.Scale(index, scale_row);
+  };
+  const bool scales_elements = lhs_values.scales_elements() || rhs_values.scales_elements();
+  ProductSum sum;
+  double contraction = 0, flushed_parts = 0;
+  for (const auto& [lhs, rhs] : group.terms) {
+    for (int64_t k = 0; k < lhs.cols; ++k) {
+      const double a = operand_value(lhs_values, lhs.At(i, k), group.lhs_scale, group.lhs_zero);
+      const double b = operand_value(rhs_values, rhs.At(k, j), group.rhs_scale, group.rhs_zero);
+      sum.total += a * b;
+      sum.magnitude += std::abs(a * b);
+      if (splits || scales_elements) flushed_parts += normal * 1.01 * (std::abs(a) + std::abs(b));
+    }
+    contraction += products * static_cast<double>(lhs.cols);
+  }
+  const double tiny = arithmetic.flushes ? normal : compute.SmallestSubnormal();
+  const double replicas = products * static_cast<double>(group.terms.size());
+  const double sums = integers ? compute.Epsilon() : RelativeErrorOfSum(arithmetic, contraction, replicas);
+  sum.relative_error = sums + ErrorOfScaling(rule, {&lhs_values, &rhs_values}, contraction) + splitting.error;
+  sum.absolute_error = 2 * (contraction + 1) * tiny + flushed_parts;
+  return sum;
+}
+
+ProductSum SumRoundedRow(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
+  const Format& f32 = FormatOf(DType::kF32);
+  const RoundedRow row = QuantizeRow(problem, group.terms[0].lhs, i);
+  const IntegerRhs rhs(problem, group);
+  ProductSum sum;
+  for (int64_t k = 0; k < group.terms[0].lhs.cols; ++k) {
+    const double product = static_cast<double>(row.codes[k]) * rhs.Element(k, j);
+    const double scaled = product * row.ScaleAt(k) * rhs.Scale(k, j);
+    sum.total += scaled;
+    sum.magnitude += std::abs(scaled);
+    sum.absolute_error += std::abs(product) * f32.SmallestSubnormal();
+  }
+  const auto stretches = static_cast<double>(StretchesOf(problem, group).size());
+  sum.relative_error = f32.Epsilon() * (stretches + 5);
+  sum.absolute_error += 2 * (stretches + 1) * f32.SmallestSubnormal();
+  return sum;
+}
+
 // Computes the expected value and the error bound of element (i, j) of a group's product.
 //
 // Proof that a result r by the rule of raggemm/grouped_gemm.h differs from the expected value `want` by at most the
@@ -170,44 +235,23 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 // Scales that multiply elements: a scaled element is off by half a unit in its last digit, unless element and scale
 // have so few digits that their product is exact. `want` is computed with the scaled elements before this rounding.
 //
+// Rounded rows: quantizing lhs is no error, because `want` is computed with the same codes and scales. Sums of integers
+// are exact. In a stretch, the product of both scales and the sum are rounded, then the addition to the total. If the
+// product of the scales is denormal, the stretch is off by up to tiny times its sum.
+//
 // The proof has two conditions. First, no value before the result overflows. A sum with a small alpha might. Second,
 // `want` is exact. In fact `want` is a sum in float64, with a relative error of at most K*u, and usually sqrt(K)*u.
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
-  const Splitting& splitting = kSplittings[static_cast<int>(problem.precision)];
-  const Rule rule = RuleOf(problem);
-  const Arithmetic arithmetic = ArithmeticOf(rule, splitting);
-  const auto products = static_cast<double>(splitting.products);
-  const bool splits = products > 1;
   if (problem.out.dtype == DType::kS32) {
     *want = EvaluateIntegers(problem, group, i, j);
     *bound = 0;
     return;
   }
-  const bool integers = arithmetic.sum == DType::kS32;
-  const Format &compute = FormatOf(integers ? DType::kF32 : arithmetic.sum), &out = FormatOf(problem.out.dtype);
-  const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
-  const double normal = std::ldexp(1.0, compute.min_exponent);
-  const auto operand_value = [&](const Dequantizer& x, int64_t index, int64_t scale_row, int64_t zero_row) {
-    double value = x.Element(index, zero_row);
-    if (x.scales_elements()) value *= x.Scale(index, scale_row);
-    if (splits && std::abs(value) >= 0x1.ffp127) return std::copysign(HUGE_VAL, value);
-    if (arithmetic.flushes && std::abs(value) < normal) value = 0;
-    return x.scales_elements() ? value : value * x.Scale(index, scale_row);
-  };
-  const bool scales_elements = lhs_values.scales_elements() || rhs_values.scales_elements();
-  double total = 0, magnitude = 0, contraction = 0, alpha = 1, flushed_parts = 0;
-  for (const auto& [lhs, rhs] : group.terms) {
-    for (int64_t k = 0; k < lhs.cols; ++k) {
-      const double a = operand_value(lhs_values, lhs.At(i, k), group.lhs_scale, group.lhs_zero);
-      const double b = operand_value(rhs_values, rhs.At(k, j), group.rhs_scale, group.rhs_zero);
-      total += a * b;
-      magnitude += std::abs(a * b);
-      if (splits || scales_elements) flushed_parts += normal * 1.01 * (std::abs(a) + std::abs(b));
-    }
-    contraction += products * static_cast<double>(lhs.cols);
-  }
-  if (problem.alpha.has_value() && contraction > 0) {
+  const ProductSum sum = problem.lhs_block ? SumRoundedRow(problem, group, i, j) : SumProducts(problem, group, i, j);
+  double total = sum.total, magnitude = sum.magnitude, alpha = 1;
+  const auto has_steps = [](const GroupProduct::Term& term) { return term.lhs.cols > 0; };
+  if (problem.alpha.has_value() && std::any_of(group.terms.begin(), group.terms.end(), has_steps)) {
     alpha = ToDouble(*problem.alpha, group.alpha);
     total *= alpha;
     magnitude *= std::abs(alpha);
@@ -221,13 +265,9 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     total += ToDouble(*problem.bias, group.bias + j);
     magnitude += std::abs(ToDouble(*problem.bias, group.bias + j));
   }
-  const double tiny = arithmetic.flushes ? normal : compute.SmallestSubnormal();
+  const Format &compute = FormatOf(ComputeType(problem)), &out = FormatOf(problem.out.dtype);
   *want = total;
-  const double replicas = products * static_cast<double>(group.terms.size());
-  const double sums = integers ? compute.Epsilon() : RelativeErrorOfSum(arithmetic, contraction, replicas);
-  const double scaling = ErrorOfScaling(rule, {&lhs_values, &rhs_values}, contraction);
-  *bound = (sums + scaling + splitting.error) * magnitude +
-           std::abs(alpha) * (2 * (contraction + 1) * tiny + flushed_parts) + 4 * compute.SmallestSubnormal();
+  *bound = sum.relative_error * magnitude + std::abs(alpha) * sum.absolute_error + 4 * compute.SmallestSubnormal();
   if (problem.activation) Activate(problem, group.out.At(i, j), want, bound);
   *bound += out.Epsilon() * std::abs(*want) + out.SmallestSubnormal();
 }

@@ -130,6 +130,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("out", s.out);
   visit("bf16_sums", s.bf16_sums);
   visit("precision", s.precision);
+  visit("lhs_block", s.lhs_block);
   visit("lhs_scale", s.lhs_scale);
   visit("rhs_scale", s.rhs_scale);
   visit("lhs_zero", s.lhs_zero);
@@ -173,6 +174,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("scale_type", s.scale_type);
   visit("sizes_type", s.sizes_type);
   visit("bf16_sums", s.bf16_sums);
+  visit("lhs_block", s.lhs_block);
   visit("gate", s.gate);
   visit("activation", s.activation);
   visit("up_is_trans", s.up_is_trans);

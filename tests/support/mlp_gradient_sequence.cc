@@ -64,6 +64,7 @@ class Sequence {
     GroupedGemmProblem gemm = ProductOf(mlp_, part, rows.array, out.array);
     gemm.rhs.is_trans = !gemm.rhs.is_trans;
     gemm.bias.reset();
+    gemm.lhs_block.reset();
     return gemm;
   }
 
@@ -128,6 +129,7 @@ class Sequence {
       static_cast<Array&>(gemm.rhs) = {bias->data, bias->dtype, {bias->dims[0], hidden_, 1}};
       gemm.rhs.is_trans = false;
       gemm.bias.reset();
+      gemm.lhs_block.reset();
       gemm.rhs_scale.reset();
       gemm.rhs_zero.reset();
       Compute(gemm);

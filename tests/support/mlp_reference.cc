@@ -8,6 +8,7 @@
 #include "raggemm/element.h"
 #include "raggemm/format.h"
 #include "tests/oracle/dequantizer.h"
+#include "tests/oracle/rounded_rows.h"
 #include "tests/oracle/values.h"
 
 namespace raggemm::test {
@@ -70,6 +71,23 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
+// Returns the largest error of each element of row i of lhs after it is quantized (GroupedGemmProblem::lhs_block).
+// `errors` has the largest errors before. Both the row of the reference and the row of a call differ from their codes
+// times their scale by at most half a scale. The scales themselves differ by at most 1/127 of the largest error.
+std::vector<double> ErrorsOfRoundedRow(const GroupedGemmProblem& gemm, const MatrixView& lhs, int64_t i,
+                                       const std::vector<double>& errors) {
+  const RoundedRow row = QuantizeRow(gemm, lhs, i);
+  std::vector<double> rounded;
+  for (int64_t begin = 0; begin < lhs.cols; begin += row.block) {
+    double largest = 0;
+    const int64_t end = std::min(begin + row.block, lhs.cols);
+    for (int64_t k = begin; k < end; ++k) largest = std::max(largest, errors[lhs.At(i, k)]);
+    const double scales = 1.01 * (row.ScaleAt(begin) + largest / 127) + 128 * kSmallest;
+    for (int64_t k = begin; k < end; ++k) rounded.push_back(errors[lhs.At(i, k)] + scales);
+  }
+  return rounded;
+}
+
 // Adds the effect of errors in lhs to the error bounds of `product`. `errors` has the largest error of each element of
 // lhs.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
@@ -78,12 +96,15 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
     const Dequantizer weights(gemm, /*is_lhs=*/false);
     const auto& [lhs, rhs] = group.terms[0];
     for (int64_t i = 0; i < lhs.rows; ++i) {
+      std::vector<double> of_row;
+      for (int64_t k = 0; k < lhs.cols; ++k) of_row.push_back(errors[lhs.At(i, k)]);
+      if (gemm.lhs_block) of_row = ErrorsOfRoundedRow(gemm, lhs, i, errors);
       for (int64_t j = 0; j < rhs.cols; ++j) {
         double error = 0;
         for (int64_t k = 0; k < lhs.cols; ++k) {
           const int64_t at = rhs.At(k, j);
           const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
-          error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
+          error += of_row[k] * (std::abs(weight) + kSmallest);
         }
         // The bounds of `product` hold for the lhs of this reference. The lhs of the call may be larger by its error:
         // 1e-3 allows for this.

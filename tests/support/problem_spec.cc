@@ -156,9 +156,11 @@ TestProblem::TestProblem(const ProblemSpec& spec, Contents contents)
   problem.out.layout = spec.out_layout;
   problem.bf16_sums = spec.bf16_sums;
   problem.precision = spec.precision;
+  problem.lhs_block = spec.lhs_block;
   problem.activation = spec.activation;
   SetRaggedDims(spec);
   AddOptionalOperands(spec);
+  if (spec.lhs_block && contents_ != Contents::kNone) FillRunsOfLhs();
   if (contents_ != Contents::kNone) ClearOut();
 }
 
@@ -267,6 +269,36 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
     StoreNearest(array, i, special ? SpecialValue(dtype, random_) : any);
   }
   return array;
+}
+
+// A run is half of the smallest block, so that blocks have different scales.
+void TestProblem::FillRunsOfLhs() {
+  constexpr int64_t kRun = 16;
+  const Array& lhs = problem.lhs;
+  const Format& format = FormatOf(lhs.dtype);
+  const double largest = std::ldexp(2 - format.Epsilon(), format.max_exponent);
+  const int64_t elements = ElementCount(lhs);
+  for (int64_t begin = 0; begin < elements; begin += kRun) {
+    const int64_t end = std::min(begin + kRun, elements);
+    const int64_t kind = random_.Below(special_values_ ? 8 : 4);
+    const double magnitude = std::ldexp(1, static_cast<int>(random_.Below(13)) - 6);
+    for (int64_t i = begin; i < end; ++i) {
+      const double half_codes[] = {127, -126.5, static_cast<double>(random_.Below(253)) / 2 - 63, 0.5};
+      const double values[] = {0,
+                               magnitude * random_.Unit(),
+                               random_.Unit(),
+                               random_.Unit(),
+                               static_cast<double>(random_.Below(400)) * format.SmallestSubnormal(),
+                               largest * random_.Unit(),
+                               random_.Unit(),
+                               half_codes[(i - begin) % std::size(half_codes)]};
+      StoreNearest(lhs, i, values[kind]);
+    }
+    if (kind == 6 && random_.Below(16) == 0) {
+      const double infinity = std::numeric_limits<double>::infinity();
+      StoreNearest(lhs, begin + random_.Below(end - begin), random_.Coin() ? -infinity : infinity - infinity);
+    }
+  }
 }
 
 Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values) {

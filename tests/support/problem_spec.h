@@ -63,6 +63,9 @@ struct ProblemSpec {
   std::optional<int64_t> local_groups = std::nullopt;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Precision precision = Precision::kDefault;
+  // GroupedGemmProblem::lhs_block. If set, lhs has runs of 16 elements with different magnitudes, and runs of zeros.
+  // With special_values, some runs have denormals, large numbers, infinities, NaN, or numbers between two codes.
+  std::optional<int64_t> lhs_block = std::nullopt;
   // Scales and zero points of quantized operands:
   //
   //   {}                   none
@@ -138,6 +141,7 @@ class TestProblem {
   void SetRaggedDims(const ProblemSpec& spec);
   void AddOptionalOperands(const ProblemSpec& spec);
   Array AddRowIndex(const ProblemSpec& spec);
+  void FillRunsOfLhs();
 
   Random random_;
   Contents contents_;

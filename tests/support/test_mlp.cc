@@ -142,6 +142,7 @@ TestMlp::TestMlp(const MlpSpec& spec)
   if (problem.w_gate) AddQuantParams(*problem.w_gate, problem.gate_scale, problem.gate_zero);
   AddQuantParams(problem.w_down, problem.down_scale, problem.down_zero);
   problem.bf16_sums = spec.bf16_sums;
+  problem.lhs_block = spec.lhs_block;
   problem.up_is_trans = spec.up_is_trans;
   problem.down_is_trans = spec.down_is_trans;
   problem.activation = spec.activation;
@@ -227,6 +228,7 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
   gemm.lhs.first_dims = gemm.out.first_dims = mlp.sizes.array;
   gemm.group_offset = problem.group_offset;
   gemm.bf16_sums = problem.bf16_sums;
+  gemm.lhs_block = problem.lhs_block;
   const auto choose = [&](const auto& up, const auto& gate, const auto& down) {
     return part == Part::kUp ? up : part == Part::kGate ? gate : down;
   };

@@ -35,6 +35,7 @@ struct MlpSpec {
   DType scale_type = DType::kF32;
   DType sizes_type = DType::kS32;  // Type of group sizes, row_tokens, row_slots and group_offset.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
+  std::optional<int64_t> lhs_block = std::nullopt;
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
   bool up_is_trans = false, down_is_trans = false, biases = true, row_weights = true;

@@ -122,6 +122,38 @@ void ChooseQuantized(ProblemSpec& spec, Random& random) {
   if (spec.lhs_scale.size() == 2 && spec.rhs_scale.size() == 2) spec.lhs_scale = {0};
 }
 
+// Chooses an lhs_block, and operands that it allows. Changes extents so that rows fill whole bytes and blocks fit.
+void ChooseRoundedRows(ProblemSpec& spec, Random& random) {
+  static constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16};
+  spec.lhs = Choose(kFloats, random);
+  spec.rhs = Choose({DType::kS8, DType::kU8, DType::kS4, DType::kU4, DType::kS2, DType::kF4E2M1FN}, random);
+  spec.out = Choose(kFloats, random);
+  spec.lhs_flipped = false;
+  spec.lhs_layout = Layout::kStrided;
+  spec.scale_type = Choose({DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0FNU, DType::kF8E4M3FN}, random);
+  spec.lhs_block = Choose<int64_t>({0, 32, 64, 128, 256, 1024}, random);
+  // Steps of k and columns that share a scale or a zero point. 0: all.
+  int64_t steps = 0;
+  if (random.Below(3) != 0 && spec.k != 0) {
+    do {
+      steps = Choose<int64_t>({16, 16, 32, 32, 48, 64, 128, 256, 2048}, random);
+    } while (*spec.lhs_block != 0 && *spec.lhs_block % steps != 0 && steps % *spec.lhs_block != 0);
+    spec.k = steps * (1 + random.Below(std::max<int64_t>(800 / steps, 2)));
+  }
+  const int64_t columns = Choose<int64_t>({0, 1, 1, 1, 4}, random);
+  spec.k = (spec.k + 3) / 4 * 4 - (spec.rhs_flipped || steps != 0 || spec.k == 0 ? 0 : random.Below(4));
+  if (!spec.rhs_flipped || columns == 4) spec.n = spec.n / 4 * 4;
+  spec.m = std::min(spec.m, 2'000'000 / std::max<int64_t>(spec.n * spec.k, 1));
+  const auto values = [&]() -> std::vector<int64_t> {
+    const std::vector<int64_t> blocks =
+        spec.rhs_flipped ? std::vector<int64_t>{columns, steps} : std::vector<int64_t>{steps, columns};
+    const std::vector<int64_t> shapes[] = {{}, {0}, {1}, blocks, blocks, blocks, {blocks[0], blocks[1], 0}};
+    return shapes[random.Below(7)];
+  };
+  spec.rhs_scale = values();
+  if (FormatOf(spec.rhs).IsInteger() && random.Coin()) spec.rhs_zero = values();
+}
+
 }  // namespace
 
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base) {
@@ -160,7 +192,8 @@ ProblemSpec ThreeGroups(RaggedMode mode) {
 
 ProblemSpec RandomSpec(Random& random) {
   ProblemSpec base;
-  base.mode = Choose(kAllModes, random);
+  const bool rounds_rows = random.Below(6) == 0;
+  base.mode = rounds_rows ? Choose({RaggedMode::kRaggedM, RaggedMode::kUniform}, random) : Choose(kAllModes, random);
   const std::vector<ProblemSpec> variants = StorageVariants(base);
   ProblemSpec spec = variants[random.Below(static_cast<int64_t>(variants.size()))];
   // Most extents are small. Half of the problems have one large extent.
@@ -176,7 +209,9 @@ ProblemSpec RandomSpec(Random& random) {
     spec.lhs = spec.rhs = DType::kBF16;
     if (random.Below(3) != 0) spec.bf16_sums = Choose(kBf16Rules, random);
   }
-  if (random.Below(5) == 0) {
+  if (rounds_rows) {
+    ChooseRoundedRows(spec, random);
+  } else if (random.Below(5) == 0) {
     spec.lhs = Choose(kAllBytes, random);
     spec.rhs = Choose(kAllBytes, random);
     spec.out = DType::kS32;
@@ -187,7 +222,7 @@ ProblemSpec RandomSpec(Random& random) {
     spec.bf16_sums.reset();
     if (random.Below(3) != 0) spec.bf16_sums = kSplittingRules[random.Below(2)];
   }
-  if (random.Below(4) == 0 && spec.precision == Precision::kDefault && spec.out != DType::kS32) {
+  if (!rounds_rows && random.Below(4) == 0 && spec.precision == Precision::kDefault && spec.out != DType::kS32) {
     ChooseQuantized(spec, random);
   }
   spec.block_cols = kLeastBlockColumns << random.Below(4);
