@@ -68,6 +68,14 @@ def _parse_ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r}: must be numbers with commas, such as 1,2,3") from None
 
 
+def _parse_rows(text: str) -> tuple[tuple[str, Any], ...]:
+    dtype, _, block = text.partition(":")
+    size = None if block == "row" else int(block or 32) if block.isdecimal() or not block else 0
+    if dtype != "int8" or text.endswith(":") or size == 0 or (size or 0) % 32:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be int8, int8:N with a multiple N of 32, or int8:row")
+    return ("lhs_quantize", dtype), ("lhs_block", size)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=pathlib.Path)
@@ -85,6 +93,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="number of layers to use (default all)")
     parser.add_argument(
         "--weights", choices=FORMATS, default="as-stored", help="format of the experts' weights (default as-stored)"
+    )
+    parser.add_argument(
+        "--rows",
+        type=_parse_rows,
+        default=(),
+        metavar="int8[:N]|int8:row",
+        help="quantize the rows that quantized experts multiply, in blocks of N elements (default 32) or whole rows",
     )
     parser.add_argument(
         "--processes", type=int, default=1, help="number of processes that share the experts (default 1)"
@@ -139,7 +154,8 @@ def main() -> None:
         sys.exit(processes.run_all(options.processes))
     dtype, (prompt, text) = jnp.dtype(options.dtype), _parse_prompt(options, config)
     mesh = processes.join(options.process, options.processes, options.port) if options.processes > 1 else None
-    weights = load(Loader(files, config, dtype, options.weights, (options.process or 0, options.processes)))
+    share = options.process or 0, options.processes
+    weights = load(Loader(files, config, dtype, options.weights, share, options.rows))
     if mesh:
         step, weights = processes.shard_step(config, mesh, weights)
     else:
