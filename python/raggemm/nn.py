@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from raggemm._src import arguments, checks, versions
 from raggemm._src.mlp import MLP_FLOATS, moe_mlp
@@ -232,6 +233,7 @@ def apply(
     options: dict[str, Any] = {"activation": activation, "merged": merged}
     options["transpose_up"] = checks.check_bool("transpose_up", transpose_up)
     options["transpose_down"] = checks.check_bool("transpose_down", transpose_down)
+    arguments.check_lhs_quantize(lhs_quantize, lhs_block, (np.dtype(np.int8),))
     options |= {"lhs_quantize": lhs_quantize, "lhs_block": lhs_block}
     _check_names(params, routing)
     _check_arrays(params, x.shape, options)

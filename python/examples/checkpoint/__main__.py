@@ -29,7 +29,7 @@ from checkpoint.config import Config, parse_config
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.random_files import SHAPES, RandomFiles
 from checkpoint.report import report, stored_bytes
-from checkpoint.weights import FORMATS, Loader
+from checkpoint.weights import FORMATS, Loader, parse_rows
 
 Tree = Any
 
@@ -68,14 +68,6 @@ def _parse_ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r}: must be numbers with commas, such as 1,2,3") from None
 
 
-def _parse_rows(text: str) -> tuple[tuple[str, Any], ...]:
-    dtype, _, block = text.partition(":")
-    size = None if block == "row" else int(block or 32) if block.isdecimal() or not block else 0
-    if dtype != "int8" or text.endswith(":") or size == 0 or (size or 0) % 32:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be int8, int8:N with a multiple N of 32, or int8:row")
-    return ("lhs_quantize", dtype), ("lhs_block", size)
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=pathlib.Path)
@@ -96,7 +88,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--rows",
-        type=_parse_rows,
+        type=parse_rows,
         default=(),
         metavar="int8[:N]|int8:row",
         help="quantize the rows that quantized experts multiply, in blocks of N elements (default 32) or whole rows",

@@ -1,5 +1,6 @@
 """Loads the weights of a checkpoint layer by layer."""
 
+import argparse
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -47,6 +48,15 @@ class Mlp:
         """Returns the MLP with `rows` as arguments of moe_mlp, if all its matrices are of CODES."""
         matrices = [w for w in (self.up, self.down, self.gate) if w is not None]
         return dataclasses.replace(self, rows=rows) if all(w.dtype in CODES for w in matrices) else self
+
+
+def parse_rows(text: str) -> tuple[tuple[str, Any], ...]:
+    """Returns Mlp.rows for the value of --rows, such as "int8:64"."""
+    dtype, _, block = text.partition(":")
+    size = None if block == "row" else int(block or 32) if block.isdecimal() or not block else 0
+    if dtype != "int8" or text.endswith(":") or size == 0 or (size or 0) % 32:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be int8, int8:N with a multiple N of 32, or int8:row")
+    return ("lhs_quantize", dtype), ("lhs_block", size)
 
 
 # Dtypes of weights that moe_mlp takes with lhs_quantize.

@@ -160,7 +160,7 @@ def gmm(
     """
     del tiling, interpret
     dtype, block = check_lhs_quantize(lhs_quantize, lhs_block)
-    if dtype is not None and (block is None or not is_code_matrix("rhs", rhs)):
+    if dtype is not None and (block is None or not is_code_matrix(rhs)):
         if existing_out is not None:
             raise ValueError(f"existing_out: must not be given with lhs_quantize of {dtype} and this rhs")
 
@@ -238,8 +238,8 @@ def _call_quantized(
         return call(lhs, rhs, group_sizes)  # raises an error
     if block and lhs.shape[1] % block:
         raise ValueError(
-            f"lhs_block is {block}, must divide {lhs.shape[1]}, the columns of lhs, or be None, unless rhs has integer "
-            "codes or float4_e2m1fn"
+            f"lhs_block is {block}, must divide {lhs.shape[1]}, the columns of lhs, or be None: lhs_quantize takes "
+            "other blocks only if rhs has integers or float4_e2m1fn"
         )
     sizes = checks.as_integer_array("group_sizes", group_sizes)
     quantized = quantize(lhs, dtype, block=(1, block)) if block else quantize(lhs, dtype, axes=1)
@@ -282,7 +282,7 @@ def ragged_dot(
       [m, n].
     """
     quantized, block = check_lhs_quantize(lhs_quantize, lhs_block)
-    if quantized is not None and (block is None or not is_code_matrix("rhs", rhs)):
+    if quantized is not None and (block is None or not is_code_matrix(rhs)):
         lhs, others = checks.as_float_array("lhs", lhs), checks.split_weights("rhs", rhs)[0].dtype
         dtype = lhs.dtype if others not in FLOATS else _promote_floats(lhs.dtype, others)
         dtype = dtype if preferred_element_type is None else preferred_element_type

@@ -14,6 +14,7 @@ from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
 from raggemm._src.call import PACKED, STRIDED, Mode
 from raggemm._src.dtypes import CODES, E2M1, FLOATS, QUANTIZED, addend_dtypes, compute_dtype, format_dtypes
 from raggemm._src.operands import EQUAL_COUNTS, ArgNames, Operand, check_dtypes, check_layout, check_quantized_dtypes
+from raggemm._src.tensors import PackedWeights, QuantizedTensor
 
 
 class Options(NamedTuple):
@@ -130,7 +131,7 @@ def check_lhs_quantize(
       (dtype or None, number of elements of a row that share a scale). The number is 0 for whole rows, and None if the
       dtype is not int8.
     """
-    block = None if lhs_block is None else checks.check_count("lhs_block", lhs_block, 1)
+    block = None if lhs_block is None else checks.check_integer("lhs_block", lhs_block)
     if lhs_quantize is None:
         if block != DEFAULT_LHS_BLOCK:
             raise ValueError(f"lhs_block is {block}, but lhs_quantize is not given")
@@ -140,15 +141,17 @@ def check_lhs_quantize(
         if block not in (None, DEFAULT_LHS_BLOCK):
             raise ValueError(f"lhs_block is {block}, must be None with lhs_quantize of {dtype}: blocks are for int8")
         return dtype, None
-    if block is not None and block % 32:
+    if block is not None and (block % 32 or not 0 < block <= np.iinfo(np.int32).max):
         raise ValueError(f"lhs_block is {block}, must be a multiple of 32, or None for whole rows")
     return dtype, block or 0
 
 
-def is_code_matrix(name: str, x: Any) -> bool:
+def is_code_matrix(x: Any) -> bool:
     """Returns True if x is a QuantizedTensor or PackedWeights of elements that int8 codes of rows are multiplied by."""
-    data, params, _ = checks.split_weights(name, x)
-    return params is not None and data.dtype in CODES
+    if isinstance(x, PackedWeights):
+        return bool(x.quantized) and getattr(x.data, "dtype", None) in CODES
+    data = getattr(x, "data" if isinstance(x, QuantizedTensor) else "qvalue", None)
+    return checks.is_quantized(x) and getattr(data, "dtype", None) in CODES
 
 
 def check_code_dtype(name: str, dtype: np.dtype, is_quantized: bool, option: str) -> None:
