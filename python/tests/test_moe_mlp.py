@@ -223,7 +223,7 @@ TRACING = [
     ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32, must be float16"),
     ({"lhs_quantize": "uint8"}, TypeError, "lhs_quantize: dtype is uint8, must be int8"),
     ({"lhs_block": 64}, ValueError, "lhs_block is 64, but lhs_quantize is not given"),
-    ({"lhs_quantize": "int8"}, TypeError, "w_up: is an array of float32, must be a QuantizedTensor or PackedWeights of"),
+    ({"lhs_quantize": "int8"}, TypeError, "w_up: is an array of float32, must be a QuantizedTensor or PackedWeights"),
     ({"lhs_quantize": "int8", "w_up": INT8}, TypeError, "w_down: is an array of float32, must be a QuantizedTensor"),
     ({"lhs_quantize": "int8", "w_up": INT8, "w_down": QuantizedTensor(DOWN.astype(jnp.float8_e5m2))}, TypeError,
      "w_down: is a QuantizedTensor of float8_e5m2, must be"),
