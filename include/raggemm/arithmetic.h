@@ -36,7 +36,7 @@ struct Arithmetic {
 };
 
 // The numeric rules, as indices into kArithmetics.
-enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
+enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla, kRounded };
 
 // Chains of 256 steps bound the error by 256 + K/256 roundings. A single chain would bound it by K. With chains of 128
 // steps, the error at K = 4096 is 0.72 times as large, but calls take 2 % longer (Zen 4, mean of 26 forward, transposed
@@ -52,6 +52,8 @@ inline constexpr Arithmetic kArithmetics[] = {
     {"s32", DType::kS8, DType::kS32, 256, 1, 1, 1, false, 0, false, nullptr},
     // bf16 with bf16 as BFMMLA computes it. One instruction adds two pairs of products: four steps of k.
     {"mmla", DType::kBF16, DType::kF32, 256, 1, 2, 4, true, 0, true, "mmla"},
+    // Rounded rows (grouped_gemm.h). Each stretch is summed in s32, and the scaled sums are one chain.
+    {"rounded", DType::kS8, DType::kF32, 256, 1, 1, 1, false, 0, false, nullptr},
 };
 
 // A precision of f32 with f32. Each f32 product is a sum of bf16 products. Each f32 number x is split into parts

@@ -42,7 +42,7 @@ struct QuantParams {
   int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
   // Size of the array of values. Its rows repeat if the stacked matrices have more rows of blocks.
   int64_t rows = 0, cols = 0;
-  // True: scales multiply elements. False: scales multiply sums. Always true for zero points.
+  // True: scales multiply elements. False: scales multiply sums. Always true for zero points, unless rows are rounded.
   bool applies_to_elements = false;
   bool is_given() const { return values.data != nullptr; }
 };
@@ -69,6 +69,7 @@ struct Operand {
 struct Products {
   DType compute = DType::kF32;  // Type in which the epilogue computes.
   bool sums_integers = false;   // True if integers are multiplied, and summed in s32.
+  bool rounds_lhs = false;      // True if the rows of lhs are quantized inside the call.
   DType lhs = DType::kF32, rhs = DType::kF32;
   Precision precision = Precision::kDefault;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
@@ -88,6 +89,8 @@ struct Checked {
   bool scales_sums = false;
   int64_t sum_steps = 0;                 // Steps of k that share a scale of sums. 0: all steps.
   const int64_t* first_group = nullptr;  // [P,R] Index of the first processed group.
+  // Only for rounded rows (grouped_gemm.h): steps of k in a block of lhs, and in a stretch.
+  int64_t lhs_block = 0, stretch = 0;
 };
 
 }  // namespace raggemm

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/check/errors.h"
 #include "kernels/check/problem.h"
+#include "kernels/check/quantization.h"
 
 namespace raggemm {
 namespace {
@@ -97,6 +98,22 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& prod
   for (const MatrixSlot& slot : kMatrixSlots) {
     if (const std::string allowed = MustBe(slot, problem, products); !allowed.empty()) {
       return wrong(slot, problem.*slot.operand, allowed);
+    }
+  }
+  if (problem.lhs_block) {
+    if (const DType x = problem.lhs.dtype; x != DType::kF16 && x != DType::kBF16 && x != DType::kF32) {
+      return Invalid("lhs_block: ", problem.names.lhs, " is ", NameOf(x), ", must be f16, bf16 or f32");
+    }
+    if (!HasCodes(problem.rhs.dtype)) {
+      return Invalid("lhs_block: ", problem.names.rhs, " is ", NameOf(problem.rhs.dtype),
+                     ", must be an integer of at most 8 bits or f4e2m1fn");
+    }
+    if (problem.out.dtype == DType::kF64 || !IsMatrix(problem.out.dtype)) {
+      return Invalid("lhs_block: ", problem.names.out, " is ", NameOf(problem.out.dtype), ", must be f16, bf16 or f32");
+    }
+    if (problem.precision != Precision::kDefault) {
+      return Invalid("lhs_block: precision is ", kSplittings[static_cast<int>(problem.precision)].name,
+                     ", must be default");
     }
   }
   if (problem.lhs.dtype == DType::kF8E5M2 && problem.rhs.dtype == DType::kF8E5M2) {

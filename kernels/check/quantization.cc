@@ -19,6 +19,10 @@ namespace {
 // scale ends.
 constexpr int64_t kLeastSumSteps = 32;
 
+// Rounded rows: granularity of blocks of lhs and of rhs, and most steps of a stretch. Sums of 2^16 products of a code
+// and an element without its zero point are less than 2^31: 127 * 255 * 2^16.
+constexpr int64_t kLhsBlockStep = 32, kRhsBlockStep = 16, kMostStretch = 1 << 16;
+
 // The axis k of a stored matrix: the rows if k_is_rows, else the columns.
 struct Axes {
   bool k_is_rows;
@@ -148,10 +152,62 @@ bool SumsIntegers(const GroupedGemmProblem& problem) {
   return problem.out.dtype == DType::kS32 || (problem.out.dtype != DType::kF64 && fits);
 }
 
+// Returns how many steps of k share a value of `params` in one column of rhs. `k`: all steps.
+int64_t StepsAlongK(const QuantParams& params, bool k_is_rows, int64_t k) {
+  if (!params.is_given() || !params.per_block) return k;
+  return k_is_rows ? params.row_block : params.col_block;
+}
+
+// Checks lhs_block, and sets Checked::lhs_block and Checked::stretch.
+absl::Status ResolveRounding(const GroupedGemmProblem& problem, Checked& checked) {
+  if (!problem.lhs_block) return absl::OkStatus();
+  const OperandNames& names = problem.names;
+  const int64_t given = *problem.lhs_block;
+  if (given < 0 || given % kLhsBlockStep != 0) {
+    return Invalid("lhs_block: value ", given, ", must be a multiple of ", kLhsBlockStep, ", or 0 for whole rows");
+  }
+  if (checked.mode != RaggedMode::kRaggedM && checked.mode != RaggedMode::kUniform) {
+    return Invalid("lhs_block: not possible with ", NameOf(checked.mode), ", only with ragged M and uniform");
+  }
+  if (problem.lhs.is_trans) return Invalid("lhs_block: ", names.lhs, " is transposed, so its rows cannot be quantized");
+  const bool k_is_rows = AxesOf(problem.rhs, false).k_is_rows;
+  const int64_t k = std::max<int64_t>(checked.lhs.cols, 1);
+  checked.lhs_block = given == 0 ? k : std::min(given, k);
+  checked.stretch = checked.lhs_block;
+  for (const auto& [name, params] : {std::pair{names.rhs_scale, &checked.rhs.scale}, {names.rhs_zero, &checked.rhs.zero}}) {
+    const int64_t steps = StepsAlongK(*params, k_is_rows, k);
+    if (steps == k) continue;
+    if (steps % kRhsBlockStep != 0) {
+      return Invalid("lhs_block: ", name, " has blocks of ", steps, " along K, must be a multiple of ", kRhsBlockStep);
+    }
+    if (checked.lhs_block % steps != 0 && steps % checked.lhs_block != 0) {
+      return Invalid("lhs_block: value ", checked.lhs_block, ", but ", name, " has blocks of ", steps,
+                     " along K; one must divide the other");
+    }
+    checked.stretch = std::min(checked.stretch, steps);
+  }
+  if (checked.stretch > kMostStretch) {
+    return Invalid("lhs_block: ", checked.stretch, " steps of K share their scales, must be at most ", kMostStretch);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+bool HasCodes(DType dtype) {
+  return IsQuantized(dtype) && (FormatOf(dtype).IsInteger() || dtype == DType::kF4E2M1FN);
+}
 
 Products ProductsOf(const GroupedGemmProblem& problem) {
   const DType lhs = problem.lhs.dtype, rhs = problem.rhs.dtype;
+  if (problem.lhs_block) {
+    const bool is_unsigned = IsQuantized(rhs) && FormatOf(rhs).IsInteger() && FormatOf(rhs).digits == FormatOf(rhs).bits;
+    return {.compute = DType::kF32,
+            .rounds_lhs = true,
+            .lhs = DType::kS8,
+            .rhs = is_unsigned ? DType::kU8 : DType::kS8,
+            .precision = problem.precision};
+  }
   const bool integers = SumsIntegers(problem);
   const auto product_type = [&](DType x, DType partner) {
     if (!IsQuantized(x)) return x;
@@ -185,8 +241,8 @@ absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& chec
       if (!made.ok()) return made.status();
       *resolved = *made;
     }
-    operand.zero.applies_to_elements = true;
-    if (!(problem.*slot.scale)) continue;
+    operand.zero.applies_to_elements = !problem.lhs_block;
+    if (!(problem.*slot.scale) || problem.lhs_block) continue;
     const std::optional<int64_t> steps = SumSteps(x, i == 0, *(problem.*slot.scale));
     operand.scale.applies_to_elements = !steps;
     if (!steps) continue;
@@ -199,7 +255,7 @@ absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& chec
     checked.sum_steps = *steps;
   }
   checked.scales_sums = checked.scales_sums || (checked.products.sums_integers && problem.out.dtype != DType::kS32);
-  return absl::OkStatus();
+  return ResolveRounding(problem, checked);
 }
 
 }  // namespace raggemm

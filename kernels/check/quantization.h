@@ -13,4 +13,7 @@ Products ProductsOf(const GroupedGemmProblem& problem);
 // Checks scales and zero points, and adds them to the operands of `checked`. Decides whether scales multiply sums.
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked);
 
+// Returns true if rows can be rounded for an rhs of this type: integers and f4e2m1fn.
+bool HasCodes(DType dtype);
+
 }  // namespace raggemm

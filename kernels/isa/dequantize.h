@@ -263,12 +263,26 @@ void DequantizeToBytes(const DequantizeArgs& args) {
   }
 }
 
+// Converts f4e2m1fn to bytes. A byte is twice the element, which is an integer.
+inline void DoubledToBytes(const DequantizeArgs& args) {
+  static constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  for (int64_t line = 0; line < args.lines; ++line) {
+    const auto* from = static_cast<const uint8_t*>(args.src) + (args.first + line * args.src_step) / 2;
+    auto* to = static_cast<int8_t*>(args.dst) + line * args.dst_step;
+    for (int64_t i = 0; i < args.count; ++i) to[i] = kDoubled[from[i / 2] >> i % 2 * 4 & 15];
+  }
+}
+
 template <class V, int kIndex = 0>
 constexpr void AddDequantizers(Dequantizers& dequantizers) {
   if constexpr (kIndex < kQuantizedFormats) {
     dequantizers.to_bf16[kIndex] = DequantizeLines<V, kIndex, BFloat16>;
     dequantizers.to_f32[kIndex] = DequantizeLines<V, kIndex, float>;
-    dequantizers.to_bytes[kIndex] = kQuantized[kIndex].is_integer ? DequantizeToBytes<kIndex> : nullptr;
+    if constexpr (kQuantized[kIndex].is_integer) {
+      dequantizers.to_bytes[kIndex] = DequantizeToBytes<kIndex>;
+    } else if constexpr (kQuantized[kIndex].dtype == DType::kF4E2M1FN) {
+      dequantizers.to_bytes[kIndex] = DoubledToBytes;
+    }
     AddDequantizers<V, kIndex + 1>(dequantizers);
   }
 }

@@ -87,6 +87,31 @@ struct OutView {
   bool nontemporal = false;
 };
 
+// Stretches of rounded rows (raggemm/grouped_gemm.h). A block of k is cut into pieces, which end where a stretch or the
+// block ends:
+//
+//     stretches    |       0       |       1       |       2       |
+//     blocks             |      block      |
+//     pieces             |  0  |     1     |
+//
+// Arrays are indexed by the pieces of the block.
+struct Stretches {
+  int64_t steps;   // Steps of k in a stretch. The last stretch of the contraction may be shorter.
+  int64_t before;  // Steps of the first stretch that are in earlier blocks.
+  bool ends;       // True if the last piece ends a stretch, because the contraction ends.
+  // True if the KC block starts with this block. The first piece then needs its correction.
+  bool starts;
+  // Scales of the rows of the register tile, [pieces][row_stride].
+  const float* row_scales;
+  // The sums of the codes of lhs times -1, [pieces][row_stride]. Each counts the steps that the piece has in the KC block.
+  const int32_t* row_sums;
+  int64_t row_stride;
+  const float* column_scales;  // Scales of the columns of the panel, [pieces][column_stride].
+  // Zero points of the columns plus the offset of codes, [pieces][column_stride].
+  const int32_t* column_zeros;
+  int64_t column_stride;
+};
+
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
@@ -113,6 +138,7 @@ struct MicrokernelArgs {
   Begin begin;
   End end;
   bool same_format = false;  // True if lhs and rhs have the same element format. Only used by kernels for bytes.
+  const Stretches* stretches = nullptr;  // Only for kernels of rounded rows.
   SideWork side;
 };
 using Microkernel = void(const MicrokernelArgs&);
@@ -231,6 +257,9 @@ struct ActivationGradientArgs {
 };
 using ActivateGradient = void(const ActivationGradientArgs&);
 
+// Most f32 in a vector of any instruction set.
+inline constexpr int64_t kMostVector = 16;
+
 // Arguments of an exact conversion to f32: to[i] = from[i].
 struct WidenArgs {
   int64_t count;
@@ -256,6 +285,19 @@ struct DotArgs {
   const float* b;
 };
 using Dot = float(const DotArgs&);
+
+// Arguments of the quantization of a part of a row: codes[i] = from[i] / scale, rounded to the nearest integer, ties to
+// even, and limited to [-127, 127]. `scale` is neither 0 nor a NaN. Returns the sum of the codes.
+struct RoundArgs {
+  int64_t count;
+  const float* from;
+  float scale;
+  int8_t* codes;
+};
+using RoundRow = int32_t(const RoundArgs&);
+// Returns the largest magnitude of `count` numbers as bits of f32. The bits are at least those of infinity if one of the
+// numbers is an infinity or a NaN.
+using LargestOf = uint32_t(int64_t count, const float* from);
 
 inline constexpr int kGemvRows = 8;  // Most rows in a streaming GEMV.
 inline constexpr int kDotRows = 4;   // Most rows in a dot kernel (dot.h).
@@ -347,7 +389,7 @@ struct DequantizeArgs {
 using Dequantize = void(const DequantizeArgs&);
 
 // Dequantizers by target type. The index is the source format, in the order of kQuantized. to_bytes is null for float
-// formats.
+// formats, except f4e2m1fn. It converts an element of f4e2m1fn to twice its value.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -372,10 +414,13 @@ struct FormatKernels {
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
   Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
+  // Rounded rows: packed panels of rhs have unsigned bytes, which are the elements of this format plus code_offset.
+  int32_t code_offset;
   Pack* pack_bias;                    // Converts a bias of this format to T.
   Epilogue* epilogue;                 // Epilogue for results in this format.
   // Functions of the expert MLP. widen and row_dot read this format, and the other three write it. All other values are
-  // f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32.
+  // f32. Null unless the row's arithmetic is f32 and this format is f16, bf16 or f32. f8e8m0fnu and f8e4m3fn also have
+  // `widen`, for scales.
   Activate* activate[kActivationCount];  // Indexed by Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
@@ -404,6 +449,8 @@ struct KernelRow {
   ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
   ScaleSums* add_scaled_integers;   // Adds scaled s32 sums to totals. Null if T is an integer.
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
+  RoundRow* round_row;              // Quantizes a part of a row. Null unless the arithmetic is `rounded`.
+  LargestOf* largest_of;            // Null unless the arithmetic is `rounded`.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
   // Speed of kernels: multiply-adds per lane in the time of one fma.

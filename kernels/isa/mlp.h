@@ -92,6 +92,25 @@ float DotOfRows(const DotArgs& args) {
   return sums[0];
 }
 
+// Scales of type f8e8m0fnu are powers of two. Code 0 is denormal, and code 255 is a NaN.
+inline void WidenE8M0(const WidenArgs& args) {
+  const auto* from = static_cast<const uint8_t*>(args.from);
+  for (int64_t i = 0; i < args.count; ++i) {
+    const uint32_t code = from[i], bits = code == 0 ? 1U << 22 : code << 23;
+    args.to[i] = __builtin_bit_cast(float, code == 255 ? 0x7fc00000U : bits);
+  }
+}
+// Scales of type f8e4m3fn. Their exponent is larger by 120 in f32, so multiplying by 2^120 also handles denormals.
+inline void WidenE4M3(const WidenArgs& args) {
+  const auto* from = static_cast<const uint8_t*>(args.from);
+  for (int64_t i = 0; i < args.count; ++i) {
+    const uint32_t code = from[i], magnitude = code & 0x7f;
+    const float x = __builtin_bit_cast(float, magnitude << 20) * 0x1p120F;
+    const uint32_t bits = magnitude == 0x7f ? 0x7fc00000U : __builtin_bit_cast(uint32_t, x);
+    args.to[i] = __builtin_bit_cast(float, bits | (code & 0x80) << 24);
+  }
+}
+
 template <class V>
 void AddToTokens(const CombineArgs& args) {
   const float one = 1;
@@ -129,6 +148,8 @@ constexpr void AddMlp(KernelRow& row) {
   AddMlp<V, Float16>(row.formats[static_cast<int>(DType::kF16)]);
   AddMlp<V, BFloat16>(row.formats[static_cast<int>(DType::kBF16)]);
   AddMlp<V, float>(row.formats[static_cast<int>(DType::kF32)]);
+  row.formats[static_cast<int>(DType::kF8E8M0FNU)].widen = WidenE8M0;
+  row.formats[static_cast<int>(DType::kF8E4M3FN)].widen = WidenE4M3;
   row.combine = AddToTokens<V>;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/casts.h"
+#include "kernels/target/isa.h"
 #include "raggemm/element.h"
 
 namespace raggemm {
@@ -101,7 +102,7 @@ StoredPosition PositionOf(const Operand& operand, const Matrix& matrix, int64_t 
 }
 
 bool ScalesElements(const Operand& x) {
-  return x.zero.is_given() || (x.scale.is_given() && x.scale.applies_to_elements);
+  return (x.zero.is_given() && x.zero.applies_to_elements) || (x.scale.is_given() && x.scale.applies_to_elements);
 }
 
 bool HasBlockScales(const Operand& x, bool is_lhs) {
@@ -125,7 +126,7 @@ BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, i
           .offset = k_is_rows ? at.row % row_block : at.col % col_block};
 }
 
-void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
+void ReadQuantParams(const TileContext& context, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values) {
   const char* const data = params.values.data;
   const DType dtype = params.values.dtype;
@@ -135,14 +136,17 @@ void ReadQuantParams(const Checked& checked, const QuantParams& params, const Gr
     std::fill_n(values, count, value);
     values += count;
   };
-  if (!params.per_block) return fill(RowOf(checked, params.values.per, gemm), n);
+  if (!params.per_block) return fill(RowOf(context.call, params.values.per, gemm), n);
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
   // One call reads all values: the n elements are in one matrix, so `row` does not wrap around.
   if (block == 1) {
     const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
-    return ReadValues(data, dtype, {row * params.cols + col, at.down ? params.cols : 1, n}, values);
+    const int64_t first = row * params.cols + col;
+    Widen* const widen = KernelsOf(*context.kernels.floats, dtype).widen;
+    if (!at.down && widen != nullptr) return widen({n, data + first * SizeOf(dtype), values});
+    return ReadValues(data, dtype, {first, at.down ? params.cols : 1, n}, values);
   }
   for (int64_t left = n; left > 0;) {
     const int64_t row = next.row / params.row_block % params.rows, col = next.col / params.col_block;

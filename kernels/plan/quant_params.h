@@ -5,6 +5,7 @@
 #include "kernels/check/checked.h"
 #include "kernels/check/matrices.h"
 #include "kernels/isa/microkernel.h"
+#include "kernels/plan/schedule.h"
 
 namespace raggemm {
 
@@ -23,7 +24,8 @@ struct StoredPosition {
   bool down;  // Direction of ReadQuantParams. True: down the column. False: along the row.
 };
 // Reads the scales or zero points of n elements, starting at a stored position.
-void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
+// Writes up to a vector more.
+void ReadQuantParams(const TileContext& context, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values);
 
 // Returns the stored position of element (row, col) of a group's op(operand).

@@ -86,7 +86,9 @@ bool TakesStoring(const TileContext& context, int64_t /*rows*/) {
 // Returns the kernel for packed panels. s8 and u8 have different kernels. Split f32 is packed as bf16.
 DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
   const DType product = context.kernels.arithmetic->product;
-  const DType type = product == DType::kBF16 ? product : context.call.rhs.product_type;
+  const DType type = product == DType::kBF16             ? product
+                     : context.call.products.rounds_lhs ? context.kernels.rhs.type
+                                                        : context.call.rhs.product_type;
   return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
 }
 

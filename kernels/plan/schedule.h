@@ -29,7 +29,8 @@ struct KernelChoice {
   const KernelRow* row = nullptr;
   // Entry of the kernel table that has the epilogue: `row`, or the entry of f32 if s32 sums become floats.
   const KernelRow* epilogue = nullptr;
-  Activate* activate = nullptr;  // Null if the call has no activation.
+  const KernelRow* floats = nullptr;  // Entry of f32.
+  Activate* activate = nullptr;       // Null if the call has no activation.
   OperandAccess lhs = {}, rhs = {};
   int64_t kc = kKc;  // Steps of k that are packed at once.
 };

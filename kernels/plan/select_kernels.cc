@@ -59,7 +59,19 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
   return access;
 }
 
+// Returns the steps of k in a KC block of rounded rows. Few stretches end within a KC block.
+int64_t KcOfStretches(int64_t stretch, bool dequantizes) {
+  if (stretch <= kKc) return kKc / stretch * stretch;
+  return dequantizes ? kKc : std::min(stretch, kByteKc);
+}
+
 void ChooseAccess(const Checked& call, KernelChoice& kernels) {
+  if (call.products.rounds_lhs) {
+    kernels.lhs.type = call.lhs.dtype;
+    kernels.rhs = AccessTo(call.rhs, false, kernels);
+    kernels.kc = KcOfStretches(call.stretch, kernels.rhs.dequantize != nullptr);
+    return;
+  }
   kernels.lhs = AccessTo(call.lhs, true, kernels);
   kernels.rhs = AccessTo(call.rhs, false, kernels);
   const bool dequantizes = kernels.lhs.dequantize != nullptr || kernels.rhs.dequantize != nullptr;
@@ -77,6 +89,7 @@ void ChooseAccess(const Checked& call, KernelChoice& kernels) {
 
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const Cpu& cpu) {
   const auto row = [](ArithmeticId id) { return &kArithmetics[static_cast<int>(id)]; };
+  if (products.rounds_lhs) return ChosenArithmetic{row(ArithmeticId::kRounded), nullptr};
   if (products.sums_integers) return ChosenArithmetic{row(ArithmeticId::kS32), nullptr};
   if (products.compute == DType::kF64) return ChosenArithmetic{row(ArithmeticId::kF64), nullptr};
   const bool splits = products.precision != Precision::kDefault;
@@ -99,6 +112,7 @@ absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& o
       .arithmetic = arithmetic->arithmetic, .because = arithmetic->because, .cpu = options.cpu, .isa = *isa};
   kernels.row = &KernelsFor(*isa, *kernels.arithmetic);
   const KernelRow& of_f32 = KernelsFor(*isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]);
+  kernels.floats = &of_f32;
   const bool ends_in_f32 = kernels.arithmetic->sum == DType::kS32 && call.out.dtype != DType::kS32;
   kernels.epilogue = ends_in_f32 ? &of_f32 : kernels.row;
   if (call.activation) {

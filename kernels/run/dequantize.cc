@@ -32,7 +32,7 @@ class LineParams {
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
-    if (block != block_) ReadQuantParams(context_.call, params_, source_.gemm, at, n, values_);
+    if (block != block_) ReadQuantParams(context_, params_, source_.gemm, at, n, values_);
     block_ = block;
     return values_;
   }
@@ -49,7 +49,7 @@ class LineParams {
   const bool is_used_;
   // Block row whose values are in values_, or -1. With StoredPosition::down: block column.
   int64_t block_ = -1;
-  float values_[kKc + kMostLead];
+  float values_[kKc + kMostLead + kMostVector];
 };
 
 }  // namespace
@@ -91,18 +91,24 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   pack(args);
 }
 
+int64_t StoredRow(const TileContext& context, const GroupGemm& gemm, int64_t row) {
+  const Operand& lhs = context.call.lhs;
+  if (lhs.row_index.data == nullptr) return row;
+  const int64_t segment = gemm.problem * context.call.replicas + gemm.replica;
+  const int64_t group = segment * context.call.groups + context.call.first_group[segment] + gemm.group;
+  const int64_t first = segment * context.call.out.rows + context.call.out.first.starts[group];
+  const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
+  // The indices were checked before. The clamp keeps reads inside lhs even if another thread changes an index now.
+  return std::clamp<int64_t>(ToInteger(index, first + row), 0, lhs.rows - 1);
+}
+
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args) {
   // Room for kMaxRows rows of f32. It is enough for f64, because register tiles of f64 have at most kMaxRows / 2 rows.
   alignas(64) char lines[kKc * kMaxRows * sizeof(float)];
   const Operand& lhs = source.operand;
-  const int64_t segment = source.gemm.problem * context.call.replicas + source.gemm.replica;
-  const int64_t group = segment * context.call.groups + context.call.first_group[segment] + source.gemm.group;
-  const int64_t first = segment * context.call.out.rows + context.call.out.first.starts[group] + source.row;
-  const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
   const int64_t bytes = args.k * SizeOf(lhs.dtype);
   for (int64_t i = 0; i < args.width; ++i) {
-    // The indices were checked before. The clamp keeps reads inside lhs even if another thread changes an index now.
-    const int64_t row = std::clamp<int64_t>(ToInteger(index, first + i), 0, lhs.rows - 1);
+    const int64_t row = StoredRow(context, source.gemm, source.row + i);
     std::memcpy(lines + i * bytes, ElementAt(source.matrix, lhs.dtype, row, source.col), static_cast<size_t>(bytes));
   }
   args.src = lines;

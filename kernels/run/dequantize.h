@@ -20,6 +20,8 @@ struct PackSource {
 
 // Dequantizes and packs at most kKc steps of k, for at most kMaxRows rows of lhs or columns of rhs.
 void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
+// Returns the stored row of lhs for a row of the group: `row` itself, or what row_index says.
+int64_t StoredRow(const TileContext& context, const GroupGemm& gemm, int64_t row);
 // Packs the rows of lhs that row_index selects.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 

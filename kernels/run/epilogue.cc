@@ -55,7 +55,7 @@ void TileResult::ReadScales(const Operand& x, const Matrix& matrix, const Block&
   }
   StoredPosition stored = PositionOf(x, matrix, at.row, at.col);
   stored.down = at.down != x.is_trans;
-  ReadQuantParams(context_.call, x.scale, block.gemm, stored, n, scales);
+  ReadQuantParams(context_, x.scale, block.gemm, stored, n, scales);
 }
 
 void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel,

@@ -14,6 +14,7 @@
 #include "kernels/run/dequantize.h"
 #include "kernels/run/epilogue.h"
 #include "kernels/run/prefetch.h"
+#include "kernels/run/rounded.h"
 #include "kernels/run/scratch.h"
 #include "kernels/target/isa.h"
 #include "kernels/target/target.h"
@@ -145,6 +146,7 @@ class ArgumentBinder {
         scratch_(scratch),
         args_(args),
         sum_size_(SizeOf(context.kernels.arithmetic->sum)),
+        chain_size_(context.call.products.rounds_lhs ? 2 * sum_size_ : sum_size_),
         row_bytes_(StepBytes(context, context.kernels.kc)) {
     args_.panel = scratch.panels[0];
   }
@@ -162,13 +164,14 @@ class ArgumentBinder {
                         const TileResult& result) {
     const RegisterTiles& rows = task_.rows;
     const int64_t row = rows.Begin(i), mr = rows.Rows(i);
-    const int64_t offset = (col * rows.AllHeights() + row * panel.width) * sum_size_;
+    const int64_t sum = col * rows.AllHeights() + row * panel.width;
     args_.a = packed_lhs_ + row * row_bytes_ + rows.Height(i) * steps_before_;
     args_.columns = panel.width;
-    args_.chain = scratch_.chain + offset;
-    args_.total = scratch_.total + offset;
+    args_.chain = scratch_.chain + sum * chain_size_;
+    args_.total = scratch_.total + sum * sum_size_;
     result.BindOut(row, mr, col, panel, block.last, args_);
     lhs_bytes_ = rows.Height(i) * row_bytes_;
+    chain_bytes_ = mr * panel.width * chain_size_;
     sum_bytes_ = mr * panel.width * sum_size_;
     result_bytes_ = mr * args_.out.stride * sum_size_;
     if (panel.mode->reads_rhs && (i == 0 || !panel.mode->stores)) {
@@ -184,7 +187,7 @@ class ArgumentBinder {
   // Moves to the register tile below. Both must have the same RegisterTiles::Height and RegisterTiles::Rows.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
-    args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;
+    args_.chain = static_cast<char*>(args_.chain) + chain_bytes_;
     args_.total = static_cast<const char*>(args_.total) + sum_bytes_;
     args_.out.data = static_cast<char*>(args_.out.data) + result_bytes_;
   }
@@ -195,11 +198,12 @@ class ArgumentBinder {
   const Scratch& scratch_;
   MicrokernelArgs& args_;
   const int64_t sum_size_;
-  const int64_t row_bytes_;  // Bytes per row of lhs in a packed KC block.
+  const int64_t chain_size_;  // Bytes of MicrokernelArgs::chain for each sum.
+  const int64_t row_bytes_;   // Bytes per row of lhs in a packed KC block.
   const char* packed_lhs_ = nullptr;
   int64_t steps_before_ = 0;  // Bytes per row of lhs before this block of the KC block.
-  // Bytes to the register tile below: in packed lhs, in chains and totals, and in the output.
-  int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
+  // Bytes to the register tile below: in packed lhs, in chains, in totals, and in the output.
+  int64_t lhs_bytes_ = 0, chain_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
 // Computes a GEMM tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over the blocks of rhs, the panels
@@ -217,22 +221,27 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   ArgumentBinder binder(context, task, scratch, args);
   Prefetcher prefetcher(schedule, task, tile);
   RhsPanels panels(context, task, scratch);
+  RoundedRows rounded(context, task, scratch);
   const bool continues = context.earlier_totals != nullptr;
   Block block;
   if (!FirstBlock(context, task, block)) return result.StoreEmpty();
   for (bool more = true; more;) {
     char* packed_lhs = PackedLhsOf(context, task, block, scratch);
-    if (block.begins_kc_block()) PackLhs(context, task, block, packed_lhs);
+    if (block.begins_kc_block()) {
+      rounded.is_used() ? rounded.Pack(block, packed_lhs) : PackLhs(context, task, block, packed_lhs);
+    }
     Block next = block;
     more = NextBlock(context, task, next);
     prefetcher.StartBlock(block, more ? &next : nullptr);
     binder.BindBlock(block, packed_lhs);
     const bool scales_sums = result.ScalesSumsOf(block);
     if (scales_sums) result.ReadRowScales(block);
+    if (rounded.is_used()) rounded.BindBlock(block);
     Panel panel;
     for (int64_t col = block.col; col < block.col + block.cols; col += panel.cols) {
       panel = NextPanel(context, task, block.col + block.cols - col);
       if (scales_sums) result.ReadColumnScales(block, panel, col);
+      if (rounded.is_used()) rounded.BindPanel(block, panel, col);
       if (!panel.mode->reads_rhs) {
         panels.MakeReady(block, col, prefetcher.For(Prefetcher::Work::kPack));
         const bool ends = col + panel.cols == block.col + block.cols;
@@ -245,6 +254,7 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
           if (block.last && !args.out.nontemporal) result.PrefetchOut(row, mr, col, panel.cols);
           args.side.prefetch = prefetcher.For(Prefetcher::Work::kKernel);
           args.side.pack = panels.Ahead(i);
+          if (rounded.is_used()) args.stretches = rounded.BindTile(row);
           if (continues && block.k == 0) result.LoadEarlierTotals(row, mr, col, panel, args);
           kernel(args);
           if (scales_sums) result.AddSums(block, row, mr, panel, args);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/plan/tile.h"
+#include "kernels/run/rounded.h"
 #include "kernels/target/isa.h"
 #include "kernels/target/target.h"
 #include "kernels/threads/fork.h"
@@ -89,7 +90,8 @@ Scratch::Scratch(const TileContext& context, void* block) {
   // Packers may write up to one vector beyond the end of the last panel.
   packed_lhs = take(PackedBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
   for (char*& panel : panels) panel = take(PackedBytes(kernels.rhs, steps, kernels.cols));
-  chain = take(context.blocking.m * context.blocking.n * sum);
+  // Rounded rows keep unfinished s32 sums behind the totals.
+  chain = take(context.blocking.m * context.blocking.n * sum * (context.call.products.rounds_lhs ? 2 : 1));
   total = take(context.blocking.m * context.blocking.n * sum);
   const int64_t columns = std::max(context.blocking.n, kMaxCols),
                 floats = columns * static_cast<int64_t>(sizeof(float));
@@ -98,8 +100,13 @@ Scratch::Scratch(const TileContext& context, void* block) {
   const int64_t scaled_rows = context.call.scales_sums ? context.blocking.m : 0;
   scaled = take(scaled_rows * context.blocking.n * sum);
   row_scales = reinterpret_cast<float*>(take(scaled_rows * static_cast<int64_t>(sizeof(float))));
-  column_scales =
-      reinterpret_cast<float*>(take(context.call.scales_sums ? kMaxCols * static_cast<int64_t>(sizeof(float)) : 0));
+  const int64_t pieces = PiecesOfKc(context), piece_rows = context.blocking.m * pieces;
+  const int64_t column_sets = context.call.scales_sums ? 1 : pieces;
+  column_scales = reinterpret_cast<float*>(take(column_sets * (kMaxCols + kMostVector) * static_cast<int64_t>(sizeof(float))));
+  column_zeros = reinterpret_cast<int32_t*>(take(pieces * (kMaxCols + kMostVector) * static_cast<int64_t>(sizeof(int32_t))));
+  piece_scales = reinterpret_cast<float*>(take(piece_rows * static_cast<int64_t>(sizeof(float))));
+  piece_sums = reinterpret_cast<int32_t*>(take(piece_rows * static_cast<int64_t>(sizeof(int32_t))));
+  block_scales = reinterpret_cast<float*>(take(pieces > 0 ? context.blocking.m * static_cast<int64_t>(sizeof(float)) : 0));
 }
 
 KeptBuffers CountKeptBuffers() {

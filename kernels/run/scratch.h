@@ -27,6 +27,10 @@ struct Scratch {
   // Only for calls that scale sums (Checked::scales_sums).
   char* scaled;                       // Totals of scaled sums, in the layout of `chain`.
   float *row_scales, *column_scales;  // Scales of the rows of a tile, and of the columns of a panel.
+  // Only for rounded rows. Scales and sums of codes of pieces (Stretches) are in the order of KC blocks, pieces, rows.
+  // block_scales has the scale of each row's current block.
+  float *piece_scales, *block_scales;
+  int32_t *piece_sums, *column_zeros;
   int64_t bytes = 0;
 };
 

@@ -1,0 +1,206 @@
+// Register tiles of rounded rows (raggemm/grouped_gemm.h). lhs has words of four s8 codes of successive steps of k, and
+// packed panels of rhs have words of four u8: elements plus an offset. A kernel sums each stretch in s32, and adds the
+// scaled sum to the total. Sums of an unfinished stretch wait behind the totals for the next block:
+//
+//     MicrokernelArgs::chain    totals f32 [mr][nr]    sums s32 [mr][nr]
+//
+// The traits V are those of tile_gemm.h for s32, those of word_gemm.h for words, and these:
+//
+//   Floats                    traits of f32 with the same width
+//   ToFloats(Vec)             s32 sums, rounded to f32
+//   DotCodes(p, b, sum)       sum + the products of the word of s8 at p with each word b of u8
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/isa/microkernel.h"
+#include "kernels/isa/tile_gemm.h"
+
+namespace raggemm {
+namespace {
+
+template <class V, int kMr, int kNv>
+class RoundedTile {
+ public:
+  using Vec = typename V::Vec;
+  using F = typename V::Floats;
+  static constexpr int kWidth = V::kWidth, kNr = kNv * kWidth;
+
+  explicit RoundedTile(const MicrokernelArgs& args)
+      : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain)) {}
+
+  RAGGEMM_INLINE void Run() {
+    auto a = static_cast<const uint32_t*>(args_.a);
+    auto b = static_cast<const uint32_t*>(args_.b.data);
+    bool has_totals = args_.begin == Begin::kResume;
+    Prefetch prefetch = *args_.side.prefetch;
+    int64_t due = 0;
+    const int64_t words_in_all = (args_.k + 3) / 4;
+    int64_t before = stretches_.before;
+    for (int64_t k = 0, piece = 0; k < args_.k; ++piece) {
+      const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
+      Vec sums[kMr][kNv];
+      BeginPiece(piece, before != 0 && k == 0, sums);
+      for (int64_t word = 0; word < (steps + 3) / 4; ++word) {
+        PrefetchDue(prefetch, words_in_all, due);
+        decltype(V::LoadWords(b)) y[kNv];
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + v * kWidth));
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+          RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::DotCodes(a + i, y[v], sums[i][v]);
+        }
+        a += kMr;
+        b += kNr;
+      }
+      k += steps;
+      before += steps;
+      const bool is_last = k == args_.k;
+      if (before == stretches_.steps || (is_last && stretches_.ends)) {
+        EndStretch(piece, has_totals, is_last && args_.end != End::kKeepChain, sums);
+        has_totals = true;
+        before = 0;
+      } else {
+        KeepSums(has_totals, sums);
+      }
+    }
+    MoveOn(prefetch, args_.side.prefetch);
+  }
+
+ private:
+  int32_t* Unfinished() const { return reinterpret_cast<int32_t*>(totals_ + kMr * kNr); }
+
+  // Starts the sums of a piece. The elements of rhs in a panel are too large by their offsets and zero points, so sums
+  // start at minus the excess.
+  RAGGEMM_INLINE void BeginPiece(int64_t piece, bool resumes, Vec (&sums)[kMr][kNv]) {
+    SetZero<V>(sums);
+    if (resumes) {
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Load(Unfinished() + i * kNr + v * kWidth);
+      }
+    }
+    if (piece == 0 && !stretches_.starts && stretches_.before != 0) return;
+    const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      const Vec zeros = V::Load(stretches_.column_zeros + piece * stretches_.column_stride + v * kWidth);
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        sums[i][v] = V::Add(sums[i][v], V::Mul(zeros, V::Broadcast(row_sums + i)));
+      }
+    }
+  }
+
+  // Adds the scaled sums to the totals. The totals go to the result if the contraction ends.
+  RAGGEMM_INLINE void EndStretch(int64_t piece, bool has_totals, bool is_last, Vec (&sums)[kMr][kNv]) {
+    const float* const row_scales = stretches_.row_scales + piece * stretches_.row_stride;
+    const float* const column_scales = stretches_.column_scales + piece * stretches_.column_stride;
+    float* const to = is_last ? static_cast<float*>(args_.out.data) : totals_;
+    const int64_t stride = is_last ? args_.out.stride : kNr;
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      const typename F::Vec scales = F::Load(column_scales + v * kWidth);
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        const typename F::Vec before = has_totals ? F::Load(totals_ + i * kNr + v * kWidth) : F::Zero();
+        const typename F::Vec scale = F::Mul(F::Broadcast(row_scales + i), scales);
+        F::Store(to + i * stride + v * kWidth, F::Fma(scale, V::ToFloats(sums[i][v]), before));
+      }
+    }
+  }
+
+  RAGGEMM_INLINE void KeepSums(bool has_totals, Vec (&sums)[kMr][kNv]) {
+    StoreTile<V>(Unfinished(), kNr, sums, [](int32_t* to, Vec x) { V::Store(to, x); });
+    if (has_totals) return;
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) F::Store(totals_ + i * kNr + v * kWidth, F::Zero());
+    }
+  }
+
+  const MicrokernelArgs& args_;
+  const Stretches& stretches_;
+  float* const totals_;
+};
+
+template <class V, int kMr, int kNv>
+void RoundedTileKernel(const MicrokernelArgs& args) {
+  RoundedTile<V, kMr, kNv>(args).Run();
+}
+
+template <class F>
+int32_t RoundRowOf(const RoundArgs& args) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < args.count; ++i) {
+    const float x = __builtin_rintf(args.from[i] / args.scale);
+    const float code = x < -127 ? -127 : x > 127 ? 127 : x;
+    args.codes[i] = static_cast<int8_t>(code);
+    sum += args.codes[i];
+  }
+  return sum;
+}
+
+inline uint32_t LargestOfRow(int64_t count, const float* from) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, from[i]) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+
+// Packs words of rhs: element (kk, j) plus kOffset. E is int8_t or uint8_t.
+template <class E, int32_t kOffset, bool kTransposed>
+void PackCodes(const PackArgs& args) {
+  const auto* src = static_cast<const E*>(args.src);
+  for (int64_t kk = 0; kk < args.k_padded; kk += 4) {
+    uint32_t* const dst = static_cast<uint32_t*>(args.dst) + kk / 4 * args.dst_stride;
+    for (int64_t j = 0; j < args.width; ++j) {
+      uint32_t word = 0;
+      for (int64_t i = 0; i < 4 && kk + i < args.k; ++i) {
+        const int32_t code = src[kTransposed ? j * args.src_stride + kk + i : (kk + i) * args.src_stride + j];
+        word |= static_cast<uint32_t>(code + kOffset) << 8 * i;
+      }
+      dst[j] = word;
+    }
+  }
+}
+
+template <class V, int kNv, int kMr>
+constexpr void AddRoundedTiles(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    kernels.packed[kMr] = RoundedTileKernel<V, kMr, kNv>;
+    AddRoundedTiles<V, kNv, kMr - 1>(kernels);
+  }
+}
+
+template <class V, int kNv, int kRows, class E, int32_t kOffset>
+constexpr void AddRoundedFormat(KernelRow& row, DType dtype) {
+  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
+  AddRoundedTiles<V, kNv, kRows>(kernels);
+  kernels.rhs = {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>};
+  kernels.code_offset = kOffset;
+}
+
+// Packers add kS8Offset to elements of s8.
+inline constexpr int32_t kS8Offset = 128;
+
+// Returns the kernels of an instruction set. kRows x (kNv * V::kWidth) is the largest register tile.
+template <class V, int kRows, int kNv>
+constexpr KernelRow MakeRoundedRow() {
+  using F = typename V::Floats;
+  KernelRow row = {};
+  row.arithmetic = ArithmeticId::kRounded;
+  row.rows = kRows;
+  row.row_step = 1;
+  row.products_per_fma = 4;
+  row.cols = kNv * V::kWidth;
+  row.k_step = 4;
+  row.vector = V::kWidth;
+  row.lhs = row.rhs = {DType::kS8, 4};
+  row.adds_totals = true;
+  row.round_row = RoundRowOf<F>;
+  row.largest_of = LargestOfRow;
+  AddEpilogue<F, Float16>(row, DType::kF16);
+  AddEpilogue<F, BFloat16>(row, DType::kBF16);
+  AddEpilogue<F, float>(row, DType::kF32);
+  AddRoundedFormat<V, kNv, kRows, int8_t, kS8Offset>(row, DType::kS8);
+  AddRoundedFormat<V, kNv, kRows, uint8_t, 0>(row, DType::kU8);
+  return row;
+}
+
+}  // namespace
+}  // namespace raggemm

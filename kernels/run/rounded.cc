@@ -1,0 +1,147 @@
+#include "kernels/run/rounded.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/base/casts.h"
+#include "kernels/plan/quant_params.h"
+#include "kernels/run/dequantize.h"
+#include "kernels/target/isa.h"
+#include "kernels/target/target.h"
+#include "raggemm/element.h"
+
+namespace raggemm {
+namespace {
+
+// Steps of k that are quantized at once.
+constexpr int64_t kChunk = 512;
+
+}  // namespace
+
+int64_t PiecesOfKc(const TileContext& context) {
+  return context.call.products.rounds_lhs ? CeilDiv(context.kernels.kc, context.call.stretch) + 1 : 0;
+}
+
+RoundedRows::RoundedRows(const TileContext& context, const TileTask& task, const Scratch& scratch)
+    : context_(context), task_(task), scratch_(scratch), stride_(task.rows.AllHeights()) {
+  if (!is_used()) return;
+  stretches_.steps = context.call.stretch;
+  stretches_.row_stride = stride_;
+  stretches_.column_scales = scratch.column_scales;
+  stretches_.column_zeros = scratch.column_zeros;
+}
+
+int64_t RoundedRows::FirstPiece(const Block& block) const {
+  const int64_t kc_blocks_before = task_.blocks.k_inner ? block.kc_begin / context_.kernels.kc : 0;
+  return kc_blocks_before * PiecesOfKc(context_) * stride_;
+}
+
+const float* RoundedRows::ReadRow(const char* row, int64_t k, int64_t count, float* values) const {
+  const DType dtype = context_.call.lhs.dtype;
+  const char* from = row + k * SizeOf(dtype);
+  if (dtype == DType::kF32) return reinterpret_cast<const float*>(from);
+  KernelsOf(*context_.kernels.floats, dtype).widen({count, from, values});
+  return values;
+}
+
+float RoundedRows::ScaleOf(const char* row, int64_t k, int64_t count) const {
+  float values[kChunk + kMostVector];
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; i += kChunk) {
+    const int64_t part = std::min(kChunk, count - i);
+    largest = std::max(largest, context_.kernels.row->largest_of(part, ReadRow(row, k + i, part, values)));
+  }
+  const auto amax = absl::bit_cast<float>(largest);
+  return std::isfinite(amax) ? amax / 127 : std::numeric_limits<float>::quiet_NaN();
+}
+
+// Quantizes a row of a KC block. `codes` has the first word of the row, and words are code_step bytes apart.
+void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t code_step) const {
+  const int64_t block_steps = context_.call.lhs_block, stretch = context_.call.stretch, all = block.lhs.cols;
+  const char* const from =
+      ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
+  float& scale = scratch_.block_scales[row];
+  int64_t at = FirstPiece(block) + row;
+  const int64_t end = block.kc_begin + block.kc_steps;
+  for (int64_t k = block.kc_begin; k < end; at += stride_) {
+    if (k % block_steps == 0) scale = ScaleOf(from, k, std::min(block_steps, all - k));
+    const int64_t piece_end = std::min({end, (k / stretch + 1) * stretch, (k / block_steps + 1) * block_steps});
+    int32_t sum = 0;
+    for (int64_t part; k < piece_end; k += part) {
+      alignas(64) int8_t bytes[kChunk];
+      float values[kChunk + kMostVector];
+      part = std::min(kChunk, piece_end - k);
+      if (scale > 0) {
+        sum += context_.kernels.row->round_row({part, ReadRow(from, k, part, values), scale, bytes});
+      } else {
+        std::memset(bytes, 0, static_cast<size_t>(part));
+      }
+      char* to = codes + (k - block.kc_begin) / 4 * code_step;
+      for (int64_t i = 0; i < part; i += 4, to += code_step) {
+        std::memset(bytes + part, 0, static_cast<size_t>(std::max<int64_t>(0, i + 4 - part)));
+        std::memcpy(to, bytes + i, 4);
+      }
+    }
+    scratch_.piece_scales[at] = scale;
+    scratch_.piece_sums[at] = -sum;
+  }
+}
+
+void RoundedRows::Pack(const Block& block, char* packed_lhs) const {
+  // Quantization keeps denormals.
+  const FloatMode mode;
+  const int64_t row_bytes = PackedBytes(context_.kernels.row->lhs, context_.kernels.kc, 1);
+  for (int64_t tile = 0; tile < task_.rows.count; ++tile) {
+    const int64_t begin = task_.rows.Begin(tile), height = task_.rows.Height(tile);
+    for (int64_t i = 0; i < task_.rows.Rows(tile); ++i) {
+      PackRow(block, begin + i, packed_lhs + begin * row_bytes + i * 4, height * 4);
+    }
+  }
+}
+
+void RoundedRows::BindBlock(const Block& block) {
+  const int64_t stretch = context_.call.stretch;
+  stretches_.before = block.k % stretch;
+  stretches_.ends = block.last;
+  stretches_.starts = block.k == block.kc_begin;
+  const int64_t first = FirstPiece(block) + (block.k / stretch - block.kc_begin / stretch) * stride_;
+  row_scales_ = scratch_.piece_scales + first;
+  row_sums_ = scratch_.piece_sums + first;
+}
+
+void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col) {
+  const Operand& rhs = context_.call.rhs;
+  const bool is_doubled = rhs.dtype == DType::kF4E2M1FN;
+  const int32_t offset = KernelsOf(*context_.kernels.row, context_.kernels.rhs.type).code_offset;
+  const int64_t stretch = context_.call.stretch, end = block.k + block.steps;
+  stretches_.column_stride = RoundUp(panel.width, kMostVector);
+  float* scales = scratch_.column_scales;
+  int32_t* zeros = scratch_.column_zeros;
+  for (int64_t k = block.k; k < end; k = (k / stretch + 1) * stretch) {
+    StoredPosition at = PositionOf(rhs, block.rhs, k, task_.window.col + col);
+    at.down = rhs.is_trans;
+    if (rhs.scale.is_given()) {
+      ReadQuantParams(context_, rhs.scale, block.gemm, at, panel.cols, scales);
+    } else {
+      std::fill_n(scales, panel.cols, 1.0F);
+    }
+    if (is_doubled) {
+      for (int64_t j = 0; j < panel.cols; ++j) scales[j] *= 0.5F;
+    }
+    std::fill(scales + panel.cols, scales + panel.width, 0.0F);
+    if (rhs.zero.is_given()) {
+      float values[kMaxCols];
+      ReadQuantParams(context_, rhs.zero, block.gemm, at, panel.cols, values);
+      for (int64_t j = 0; j < panel.cols; ++j) zeros[j] = static_cast<int32_t>(values[j]) + offset;
+    } else {
+      std::fill_n(zeros, panel.cols, offset);
+    }
+    std::fill(zeros + panel.cols, zeros + panel.width, 0);
+    scales += stretches_.column_stride;
+    zeros += stretches_.column_stride;
+  }
+}
+
+}  // namespace raggemm

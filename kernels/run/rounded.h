@@ -1,0 +1,52 @@
+// Quantizes the rows of a tile of lhs (rounded rows, raggemm/grouped_gemm.h), and describes stretches to the kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/isa/microkernel.h"
+#include "kernels/plan/block.h"
+#include "kernels/plan/rhs_mode.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/run/scratch.h"
+
+namespace raggemm {
+
+class RoundedRows {
+ public:
+  RoundedRows(const TileContext& context, const TileTask& task, const Scratch& scratch);
+
+  bool is_used() const { return context_.call.products.rounds_lhs; }
+
+  // Quantizes the KC block that `block` begins, and stores words of codes in packed_lhs. Must be called for the KC
+  // blocks of a tile in the order of k.
+  void Pack(const Block& block, char* packed_lhs) const;
+
+  // Sets the arguments of kernels that are the same for all tiles of a block, of a panel, or of a register tile.
+  void BindBlock(const Block& block);
+  void BindPanel(const Block& block, const Panel& panel, int64_t col);
+  const Stretches* BindTile(int64_t row) {
+    stretches_.row_scales = row_scales_ + row;
+    stretches_.row_sums = row_sums_ + row;
+    return &stretches_;
+  }
+
+ private:
+  // Returns the first entry of a KC block in Scratch::piece_scales and piece_sums.
+  int64_t FirstPiece(const Block& block) const;
+  const float* ReadRow(const char* row, int64_t k, int64_t count, float* values) const;
+  float ScaleOf(const char* row, int64_t k, int64_t count) const;
+  void PackRow(const Block& block, int64_t row, char* codes, int64_t code_step) const;
+
+  const TileContext& context_;
+  const TileTask& task_;
+  const Scratch& scratch_;
+  const int64_t stride_;  // Rows of the tile, rounded up to whole register tiles.
+  Stretches stretches_{};
+  const float* row_scales_ = nullptr;
+  const int32_t* row_sums_ = nullptr;
+};
+
+// Returns the largest number of pieces in a KC block.
+int64_t PiecesOfKc(const TileContext& context);
+
+}  // namespace raggemm
