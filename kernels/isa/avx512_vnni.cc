@@ -1,5 +1,6 @@
 // Kernels for AVX-512 VNNI: VPDPBUSD adds four products of bytes to each sum.
 #include "kernels/isa/avx512_words.h"
+#include "kernels/isa/rounded_gemm.h"
 
 namespace raggemm {
 namespace {
@@ -28,9 +29,23 @@ struct Avx512Vnni : Avx512Quads<E> {
   }
 };
 
+struct Avx512Codes : Avx512S32 {
+  using Floats = Avx512F32;
+
+  static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
+  template <int kMr>
+  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+      asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b[word]), "m"(p[word * kMr]));
+    }
+    return sum;
+  }
+};
+
 }  // namespace
 
-extern const KernelRow kAvx512VnniKernels[1];
-constinit const KernelRow kAvx512VnniKernels[] = {MakeByteRow<Avx512Vnni>(DType::kS8)};
+extern const KernelRow kAvx512VnniKernels[2];
+constinit const KernelRow kAvx512VnniKernels[] = {MakeByteRow<Avx512Vnni>(DType::kS8),
+                                                  MakeRoundedRow<Avx512Codes, 12, 2>()};
 
 }  // namespace raggemm

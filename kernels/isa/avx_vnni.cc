@@ -1,5 +1,7 @@
 // Kernels for AVX-VNNI: VPDPBUSD adds four products of bytes to each sum, without AVX-512.
+#include "kernels/isa/avx2_f32.h"
 #include "kernels/isa/avx2_s32.h"
+#include "kernels/isa/rounded_gemm.h"
 
 namespace raggemm {
 namespace {
@@ -34,9 +36,22 @@ struct AvxVnni : Avx2S32 {
   static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 };
 
+struct AvxVnniCodes : Avx2S32 {
+  using Floats = Avx2F32;
+
+  static __m256 ToFloats(Vec x) { return _mm256_cvtepi32_ps(x); }
+  template <int kMr>
+  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+      asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(b[word]), "x"(BroadcastWord(p + word * kMr)));
+    }
+    return sum;
+  }
+};
+
 }  // namespace
 
-extern const KernelRow kAvxVnniKernels[1];
-constinit const KernelRow kAvxVnniKernels[] = {MakeByteRow<AvxVnni>(DType::kS8)};
+extern const KernelRow kAvxVnniKernels[2];
+constinit const KernelRow kAvxVnniKernels[] = {MakeByteRow<AvxVnni>(DType::kS8), MakeRoundedRow<AvxVnniCodes, 4, 2>()};
 
 }  // namespace raggemm

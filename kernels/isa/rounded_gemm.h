@@ -8,7 +8,8 @@
 //
 //   Floats                    traits of f32 with the same width
 //   ToFloats(Vec)             s32 sums, rounded to f32
-//   DotCodes(p, b, sum)       sum + the products of the word of s8 at p with each word b of u8
+//   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
+//                             b[0], b[1] and so on
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,10 @@
 
 namespace raggemm {
 namespace {
+
+// Words that a kernel multiplies at once, and their steps of k. Panels have whole groups. Stretches have, too, because
+// their blocks are multiples of 16 steps.
+inline constexpr int kGroupWords = 4, kGroupSteps = 4 * kGroupWords;
 
 template <class V, int kMr, int kNv>
 class RoundedTile {
@@ -35,21 +40,17 @@ class RoundedTile {
     bool has_totals = args_.begin == Begin::kResume;
     Prefetch prefetch = *args_.side.prefetch;
     int64_t due = 0;
-    const int64_t words_in_all = (args_.k + 3) / 4;
+    const int64_t groups_in_all = (args_.k + kGroupSteps - 1) / kGroupSteps;
     int64_t before = stretches_.before;
     for (int64_t k = 0, piece = 0; k < args_.k; ++piece) {
       const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
       Vec sums[kMr][kNv];
       BeginPiece(piece, before != 0 && k == 0, sums);
-      for (int64_t word = 0; word < (steps + 3) / 4; ++word) {
-        PrefetchDue(prefetch, words_in_all, due);
-        decltype(V::LoadWords(b)) y[kNv];
-        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + v * kWidth));
-        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-          RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::DotCodes(a + i, y[v], sums[i][v]);
-        }
-        a += kMr;
-        b += kNr;
+      for (int64_t group = 0; group < (steps + kGroupSteps - 1) / kGroupSteps; ++group) {
+        PrefetchDue(prefetch, groups_in_all, due);
+        AddGroup(a, b, sums);
+        a += kGroupWords * kMr;
+        b += kGroupWords * kNr;
       }
       k += steps;
       before += steps;
@@ -67,6 +68,16 @@ class RoundedTile {
 
  private:
   int32_t* Unfinished() const { return reinterpret_cast<int32_t*>(totals_ + kMr * kNr); }
+
+  RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      typename V::Words y[kGroupWords];
+      RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+        y[word] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
+      }
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::template DotGroup<kMr>(a + i, y, sums[i][v]);
+    }
+  }
 
   // Starts the sums of a piece. The elements of rhs in a panel are too large by their offsets and zero points, so sums
   // start at minus the excess.
@@ -188,7 +199,7 @@ constexpr KernelRow MakeRoundedRow() {
   row.row_step = 1;
   row.products_per_fma = 4;
   row.cols = kNv * V::kWidth;
-  row.k_step = 4;
+  row.k_step = kGroupSteps;
   row.vector = V::kWidth;
   row.lhs = row.rhs = {DType::kS8, 4};
   row.adds_totals = true;

@@ -9,13 +9,14 @@ namespace {
 
 struct ScalarCodes : ScalarTraits<int32_t> {
   using Floats = ScalarTraits<float>;
-  static uint32_t LoadWords(const uint32_t* p) { return *p; }
-  static uint32_t Pinned(uint32_t x) { return x; }
-  static int32_t Pinned(int32_t x) { return x; }
+  using Words = uint32_t;
+  static Words LoadWords(const uint32_t* p) { return *p; }
+  static Words Pinned(Words x) { return x; }
   static float ToFloats(int32_t x) { return static_cast<float>(x); }
-  static int32_t DotCodes(const uint32_t* p, uint32_t b, int32_t sum) {
-    for (int byte = 0; byte < 4; ++byte) {
-      sum += static_cast<int8_t>(*p >> 8 * byte) * static_cast<int32_t>(b >> 8 * byte & 0xff);
+  template <int kMr>
+  static int32_t DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], int32_t sum) {
+    for (int i = 0; i < kGroupSteps; ++i) {
+      sum += static_cast<int8_t>(p[i / 4 * kMr] >> i % 4 * 8) * static_cast<int32_t>(b[i / 4] >> i % 4 * 8 & 0xff);
     }
     return sum;
   }

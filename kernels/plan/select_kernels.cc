@@ -60,16 +60,17 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
 }
 
 // Returns the steps of k in a KC block of rounded rows. Few stretches end within a KC block.
-int64_t KcOfStretches(int64_t stretch, bool dequantizes) {
-  if (stretch <= kKc) return kKc / stretch * stretch;
-  return dequantizes ? kKc : std::min(stretch, kByteKc);
+int64_t KcOfStretches(const KernelRow& kernels, int64_t stretch, bool dequantizes) {
+  const int64_t steps = RoundUp(stretch, kernels.k_step);
+  if (steps <= kKc) return kKc / steps * steps;
+  return dequantizes ? kKc : std::min(steps, kByteKc);
 }
 
 void ChooseAccess(const Checked& call, KernelChoice& kernels) {
   if (call.products.rounds_lhs) {
     kernels.lhs.type = call.lhs.dtype;
     kernels.rhs = AccessTo(call.rhs, false, kernels);
-    kernels.kc = KcOfStretches(call.stretch, kernels.rhs.dequantize != nullptr);
+    kernels.kc = KcOfStretches(*kernels.row, call.stretch, kernels.rhs.dequantize != nullptr);
     return;
   }
   kernels.lhs = AccessTo(call.lhs, true, kernels);

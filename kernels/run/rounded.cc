@@ -78,11 +78,11 @@ void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t 
       } else {
         std::memset(bytes, 0, static_cast<size_t>(part));
       }
+      // Zeros fill up the last steps of the contraction.
+      const int64_t padded = RoundUp(part, context_.kernels.row->k_step);
+      std::memset(bytes + part, 0, static_cast<size_t>(padded - part));
       char* to = codes + (k - block.kc_begin) / 4 * code_step;
-      for (int64_t i = 0; i < part; i += 4, to += code_step) {
-        std::memset(bytes + part, 0, static_cast<size_t>(std::max<int64_t>(0, i + 4 - part)));
-        std::memcpy(to, bytes + i, 4);
-      }
+      for (int64_t i = 0; i < padded; i += 4, to += code_step) std::memcpy(to, bytes + i, 4);
     }
     scratch_.piece_scales[at] = scale;
     scratch_.piece_sums[at] = -sum;

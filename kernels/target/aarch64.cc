@@ -12,7 +12,7 @@ extern const KernelRow kNeonBf16Kernels[1];
 extern const KernelRow kNeonDotprodKernels[1];
 extern const KernelRow kNeonI8mmKernels[1];
 extern const KernelRow kNeonKernels[5];
-extern const KernelRow kScalarKernels[6];
+extern const KernelRow kScalarKernels[7];
 extern const Dequantizers kNeonDequantizers;
 extern const Dequantizers kScalarDequantizers;
 

@@ -35,6 +35,20 @@ float Probe(const KernelRow& kernels) {
   args.begin = Begin::kZero;
   args.end = End::kStore;
   args.side.prefetch = &nothing;
+  // One stretch for kernels of rounded rows. All scales and zero points are 0.
+  const auto* zeros = reinterpret_cast<const float*>(memory.get());
+  const auto* integers = reinterpret_cast<const int32_t*>(memory.get());
+  const Stretches stretches = {.steps = kKc,
+                               .before = 0,
+                               .ends = true,
+                               .starts = true,
+                               .row_scales = zeros,
+                               .row_sums = integers,
+                               .row_stride = 0,
+                               .column_scales = zeros,
+                               .column_zeros = integers,
+                               .column_stride = 0};
+  args.stretches = &stretches;
   const MatrixUnitScope unit(kernels);
   Microkernel* const tallest = KernelsOf(kernels, ArithmeticOf(kernels).product).packed[kernels.rows];
   double best = 1;

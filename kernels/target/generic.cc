@@ -5,7 +5,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kScalarKernels[6];
+extern const KernelRow kScalarKernels[7];
 extern const Dequantizers kScalarDequantizers;
 
 std::string HostCpuBrand() { return ""; }

@@ -12,11 +12,11 @@ namespace raggemm {
 
 extern const KernelRow kAmxKernels[2];  // First row: bf16. Second row: bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
-extern const KernelRow kAvx512VnniKernels[1];
+extern const KernelRow kAvx512VnniKernels[2];
 extern const KernelRow kAvx512Kernels[5];
-extern const KernelRow kAvxVnniKernels[1];
-extern const KernelRow kAvx2Kernels[5];
-extern const KernelRow kScalarKernels[6];
+extern const KernelRow kAvxVnniKernels[2];
+extern const KernelRow kAvx2Kernels[6];
+extern const KernelRow kScalarKernels[7];
 extern const Dequantizers kAvx512Dequantizers;
 extern const Dequantizers kAvx2Dequantizers;
 extern const Dequantizers kScalarDequantizers;
@@ -42,8 +42,8 @@ std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) 
 
 absl::Span<const IsaRow> IsaRows() {
   static const IsaRow rows[] = {
-      {kAmx, "amx", MissingForAmx, absl::MakeSpan(kAmxKernels).first(LacksTilesOfBytes() ? 1 : 2), kAvx512},
-      {kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16, kAvx512Bf16Kernels, kAvx512},
+      {kAmx, "amx", MissingForAmx, absl::MakeSpan(kAmxKernels).first(LacksTilesOfBytes() ? 1 : 2), kAvx512Vnni},
+      {kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16, kAvx512Bf16Kernels, kAvx512Vnni},
       {kAvx512Vnni, "avx512_vnni", MissingForAvx512Vnni, kAvx512VnniKernels, kAvx512},
       {kAvx512, "avx512", MissingForAvx512, kAvx512Kernels, kAvx2, &kAvx512Dequantizers},
       {kAvxVnni, "avx_vnni", MissingForAvxVnni, kAvxVnniKernels, kAvx2},

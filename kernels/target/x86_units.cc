@@ -19,7 +19,7 @@ bool HasFeatureOfLeaf7(int bit) {
 // Returns what this machine lacks for VBMI, or null. The kernels of AVX512_BF16 and AMX look up bytes with VBMI. Of all
 // CPUs with AVX512_BF16 or AMX, only Cooper Lake lacks it.
 const char* MissingForAvx512Vbmi() {
-  const char* missing = MissingForAvx512();
+  const char* missing = MissingForAvx512Vnni();
   return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
 }
 
