@@ -127,21 +127,24 @@ def test_rounded_rows_have_the_bits_of_the_rule(dtype, packed, block):
 
 
 def test_gradients_of_rounded_rows_are_straight_through():
-    """With relu and no bias, the gradient depends on the rounding only through the signs of the first product."""
-    case, ct = Case(None, biases=False), np.random.default_rng(3).normal(size=(TOKENS, HIDDEN)).astype(np.float32)
-    case.given |= {name: raggemm.quantize(case.given[name], "int8") for name in ("w_up", "w_down")}
-    case.given["x"][8] = 0
-    case.given["x"] = np.abs(case.given["x"])  # With positive weights, no product is near 0.
-    case.given["w_up"] = QuantizedTensor(np.abs(case.given["w_up"].data), case.given["w_up"].scale)
+    """Only the first product is computed again with rounded rows. The mask of relu shows it."""
+    random = np.random.default_rng(3)
+    up, down = (raggemm.quantize(random.normal(size=shape), "int8") for shape in ((1, 64, 96), (1, 96, 64)))
+    x, row_weights, ct = (random.normal(size=shape).astype(np.float32) for shape in ((40, 64), 40, (40, 64)))
 
-    def gradients(**options):
-        def loss(x, scale):
-            down = QuantizedTensor(case.given["w_down"].data, scale)
-            return (case({"x": x, "w_down": down}, activation="relu", **options) * ct).sum()
+    def loss(x, row_weights):
+        rows = np.arange(40), row_weights, np.array([40])
+        return (moe_mlp(x, *rows, up, down, activation="relu", lhs_quantize="int8", lhs_block=None) * ct).sum()
 
-        return jax.jit(jax.grad(loss))(case.given["x"], case.given["w_down"].scale)
-
-    np.testing.assert_array_equal(gradients(lhs_quantize="int8"), gradients())
+    dx, d_weights = jax.jit(jax.grad(loss, (0, 1)))(x, row_weights)
+    wide_up, wide_down = (np.asarray(raggemm.dequantize(w), np.float64)[0] for w in (up, down))
+    u = oracle.rounded_product(x, np.asarray(up.data)[0], np.asarray(up.scale)[0], block=None)
+    assert ((u > 0) != (x @ wide_up > 0)).any()
+    da = ct @ wide_down.T
+    want = ((u > 0) * row_weights[:, None] * da) @ wide_up.T
+    np.testing.assert_allclose(dx, want, rtol=0, atol=1e-5 * np.abs(want).max())
+    want = (np.maximum(u, 0) * da).sum(1)
+    np.testing.assert_allclose(d_weights, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 def test_nan_stays_with_its_token():

@@ -202,7 +202,7 @@ CODE_ERRORS = [
     ({"lhs_quantize": "int8", "scale": 12}, ValueError, "rhs.scale: has blocks of 8 elements along K, must be of"),
     ({"lhs_quantize": "int8", "scale": 2}, ValueError, "lhs_block is 32, must divide the 48 elements of a block"),
     ({"lhs_quantize": "int8", "rows": 2**16 + 32, "lhs_block": None}, ValueError,
-     "lhs_block is None: 65568 products share the scales of lhs and rhs, must be at most 65536"),
+     "lhs_block: 65568 elements along K share a scale of lhs and a scale of rhs, must be at most 65536"),
     ({"lhs_quantize": "int8", "columns": 3}, ValueError, "rhs: the last axis of float4_e2m1fn .* is 3, must be even"),
 ]  # fmt: skip
 

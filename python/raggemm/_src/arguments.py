@@ -175,7 +175,8 @@ def check_code_blocks(name: str, params: checks.QuantParams, axis: int, k: int, 
     """
     if jax.export.is_symbolic_dim(k) or k == 0:
         return
-    stretch = min(lhs_block or k, k)
+    lhs_block = 0 if lhs_block >= k else lhs_block
+    stretch = lhs_block or k
     for field, values in (("scale", params.scale), ("zero_point", params.zero)):
         if values is None or values.ndim < 2 or values.shape[axis] == 1:
             continue
@@ -189,10 +190,10 @@ def check_code_blocks(name: str, params: checks.QuantParams, axis: int, k: int, 
                 f"lhs_block is {lhs_block}, must divide the {size} elements of a block of {name}.{field}, or be a "
                 "multiple of them"
             )
-        stretch = min(stretch, size) if field == "scale" else stretch
+        stretch = min(stretch, size)
     if stretch > _MAX_STRETCH:
         raise ValueError(
-            f"lhs_block is {lhs_block or None}: {stretch} products share the scales of lhs and {name}, must be at most "
+            f"lhs_block: {stretch} elements along K share a scale of lhs and a scale of {name}, must be at most "
             f"{_MAX_STRETCH}"
         )
 
