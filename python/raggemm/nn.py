@@ -29,8 +29,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from raggemm._src import checks, versions
+from raggemm._src import arguments, checks, versions
 from raggemm._src.mlp import MLP_FLOATS, moe_mlp
 from raggemm._src.routing import route, sort_by_expert
 from raggemm._src.tensors import PackedWeights, QuantizedTensor
@@ -107,7 +108,9 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 def _check_matrix(params: dict[str, Any], name: str, width: int, options: dict[str, Any]) -> tuple[int, int]:
     """Checks that params[name] has extent `width` along H. Returns its number of groups and its extent along I."""
     w, side = _grouped_matrix(params, name), "down" if name.endswith("down") else "up"
-    data, _, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
+    data, quant_params, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
+    if options["lhs_quantize"] is not None:
+        arguments.check_code_dtype(f"params[{name!r}]", data.dtype, quant_params is not None, "lhs_quantize")
     shape = data.shape if packed is None else w.shape
     has_no_group_axis = name in _SHARED and packed is None
     is_last = (side == "down") != (packed is None and options[f"transpose_{side}"])
@@ -203,6 +206,8 @@ def apply(
     merged: str | None = None,
     transpose_up: bool = False,
     transpose_down: bool = False,
+    lhs_quantize: Any = None,
+    lhs_block: int | None = arguments.DEFAULT_LHS_BLOCK,
     **routing: Any,
 ) -> Output:
     """Computes for each token the weighted sum of its experts' results, plus a shared expert's result.
@@ -221,12 +226,15 @@ def apply(
       activation, merged, transpose_up, transpose_down: see moe_mlp. They also apply to the shared expert. transpose_up
         and transpose_down do not apply to PackedWeights.
       weight_on: see moe_mlp.
+      lhs_quantize, lhs_block: see moe_mlp. They also apply to the shared expert: its matrices must be quantized, too.
       routing: keyword arguments of route, except expert_bias.
     """
     x = checks.as_float_array("x", x, MLP_FLOATS)
     options: dict[str, Any] = {"activation": activation, "merged": merged}
     options["transpose_up"] = checks.check_bool("transpose_up", transpose_up)
     options["transpose_down"] = checks.check_bool("transpose_down", transpose_down)
+    arguments.check_lhs_quantize(lhs_quantize, lhs_block, (np.dtype(np.int8),))
+    options |= {"lhs_quantize": lhs_quantize, "lhs_block": lhs_block}
     _check_names(params, routing)
     _check_arrays(params, x.shape, options)
     tokens = versions.replicate_explicit_axes(x).reshape(-1, x.shape[-1])

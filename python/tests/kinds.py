@@ -146,8 +146,8 @@ def _dense_columns(arrays):
     return jnp.einsum("gm,km,mn->gkn", membership(arrays["sizes"], ROWS, x.dtype), x, w)
 
 
-def _uniform(arrays):
-    return grouped_gemm(arrays["x"], arrays["w"], contracting_dims=((2,), (1,)))
+def _uniform(arrays, **options):
+    return grouped_gemm(arrays["x"], arrays["w"], contracting_dims=((2,), (1,)), **options)
 
 
 def _dense_uniform(arrays):
@@ -181,6 +181,13 @@ def _other_modes():
         kind("uniform", *uniform, random(*m_shape), _weights(jnp.int8, (G, 2, N))),
         kind("uniform: groups", *uniform, rows(m_shape, (G,)), group_scales),
         kind("uniform: both", *uniform, rows(m_shape, (1, 2, 1)), _weights(jnp.uint4, (G, 1, N), True)),
+        kind(
+            "uniform: rounded rows",
+            lambda arrays: _uniform(arrays, lhs_quantize=jnp.int8),
+            _rounded(_dense_uniform),
+            random(*m_shape),
+            _weights(jnp.int8, (G, 2, N)),
+        ),
         kind("uniform: blocks", *uniform, rows(m_shape, (G, 1, 2), jnp.uint8, True), _weights(jnp.int8, (G, 2, N))),
     ]
 
@@ -218,7 +225,15 @@ def _activation(name, gate):
     )
 
 
-def _mlp(name, gate="separate", transposed=(False, False), to_weights=lambda name, w: w, slots=None, **options):
+def _mlp(
+    name,
+    gate="separate",
+    transposed=(False, False),
+    to_weights=lambda name, w: w,
+    slots=None,
+    relative=2e-5,
+    **options,
+):
     case = moe_mlps.Case(gate, transposed)
     given = {name: to_weights(name, w) if name[:2] == "w_" else np.nan_to_num(w) for name, w in case.given.items()}
     arrays = given | {"row_tokens": moe_mlps.ROW_TOKENS, "group_sizes": moe_mlps.SIZES}
@@ -232,15 +247,41 @@ def _mlp(name, gate="separate", transposed=(False, False), to_weights=lambda nam
         wide, more = {n: values(x) for n, x in arrays.items() if n in given}, {}
         if "weight_on" in options:
             more = {"on_input": True}
+        if "lhs_quantize" in options:
+            more = {"multiply": _multiply_rounded}
         return case.oracle(wide, xp=jnp, activation=options.get("activation", "silu"), **more)
 
     tokens = np.random.default_rng(9).integers(0, 8, moe_mlps.ROWS, np.int32)
     rows = {moe_mlps.ROWS: "rows", moe_mlps.TOKENS: "tokens"}
-    return Kind(name, run, dense, arrays, _reversed(arrays, row_tokens=tokens), rows, "w_up", exact=False)
+    other = _reversed(arrays, row_tokens=tokens)
+    return Kind(name, run, dense, arrays, other, rows, "w_up", exact=False, relative=relative)
 
 
 def _quantized(name, w):
     return jax.tree.map(np.asarray, quantize(w, "int8" if name == "w_down" else "int4", axes=1))
+
+
+def round_rows(x):
+    """Quantizes rows [...,K] to int8, one scale per block of 32, and dequantizes them."""
+    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)
+    scale = jnp.abs(blocks).max(-1, keepdims=True) / 127
+    return (jnp.rint(blocks / jnp.where(scale == 0, 1, scale)) * scale).reshape(x.shape)
+
+
+def _multiply_rounded(rows, w):
+    """Multiplies rounded rows by w. The derivatives are those of rows that are not rounded."""
+    wide = rows @ w
+    return wide + jax.lax.stop_gradient(round_rows(rows) @ w - wide)
+
+
+def _rounded(dense):
+    """Returns dense, with the value for rounded rows, and the derivatives for rows that are not rounded."""
+
+    def run(arrays):
+        wide, rounded = dense(arrays), dense(arrays | {"x": round_rows(values(arrays["x"]))})
+        return wide + jax.lax.stop_gradient(rounded - wide)
+
+    return run
 
 
 def added(groups):
@@ -271,6 +312,13 @@ KINDS = [
     _ragged_rows(
         "both: one row", _weights(jnp.int8, (G,)), _small(tensor(jnp.int8, (ROWS, K), (1, 2), zero=True)), BOTH
     ),
+    _ragged_rows(
+        "rounded rows",
+        _weights(jnp.uint4, (G, 2, N), zero=True),
+        run=lambda arrays, **options: _forward(arrays, lhs_quantize=jnp.int8, **options),
+        dense=_rounded(_dense_forward),
+        **added(G),
+    ),
     _ragged_rows("packed", _packed(random(G, K, N, seed=1))),
     _ragged_rows("packed scales", _packed(_weights(jnp.int8, (G, 2, N)))),
     *_other_modes(),
@@ -288,6 +336,7 @@ KINDS = [
     _mlp("moe_mlp: no gate", None, activation="gelu_tanh", save="activations"),
     _mlp("moe_mlp: weights on the input", slots=np.arange(moe_mlps.ROWS)[::-1].copy(), weight_on="input"),
     _mlp("moe_mlp: quantized", to_weights=_quantized),
+    _mlp("moe_mlp: rounded rows", to_weights=_quantized, relative=1e-5, lhs_quantize="int8"),
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
@@ -295,7 +344,8 @@ KINDS = [
 # grouped_gemm.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
-    "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
+    "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp", "rounded rows",
+    "moe_mlp: rounded rows",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Computes moe_mlp in float64 by its definition. With xp=jax.numpy instead of NumPy, it can be differentiated."""
 
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -38,10 +39,10 @@ def largest(xp, name, gate, up):
     return up if gate is None else gate * (up + (name == "swiglu_oai"))
 
 
-def _gate_and_up(xp, values, h, g, merged, transposed):
+def _gate_and_up(xp, values, h, g, merged, transposed, multiply):
     def product(name):
         w = values[f"w_{name}"][g]
-        y = h @ (w.T if transposed else w)
+        y = multiply(h, w.T if transposed else w)
         return y + values[f"b_{name}"][g] if f"b_{name}" in values else y
 
     up = product("up")
@@ -64,6 +65,7 @@ def mlp(
     activate=activated,
     rounded=lambda a: a,
     on_input=False,
+    multiply=operator.matmul,
 ):
     """Computes the result of moe_mlp.
 
@@ -74,6 +76,7 @@ def mlp(
       activate: function with the arguments of activated().
       rounded: function that rounds the result of the activation.
       on_input: True if row_weights multiply the tokens.
+      multiply: function that multiplies rows by a matrix.
     """
     x, out, start = values["x"], 0.0, 0
     for group, size in enumerate(np.asarray(sizes).tolist()):
@@ -84,9 +87,9 @@ def mlp(
         tokens = np.asarray(row_tokens)[rows]
         weights = values["row_weights"][rows][:, None] if "row_weights" in values else 1.0
         h = x[tokens] * weights if on_input else x[tokens]
-        gate, up = _gate_and_up(xp, values, h, g, merged, transposed[0])
+        gate, up = _gate_and_up(xp, values, h, g, merged, transposed[0], multiply)
         down = values["w_down"][g]
-        d = rounded(activate(xp, activation, gate, up)) @ (down.T if transposed[1] else down)
+        d = multiply(rounded(activate(xp, activation, gate, up)), down.T if transposed[1] else down)
         if "b_down" in values:
             d = d + values["b_down"][g]
         d = d if on_input else d * weights

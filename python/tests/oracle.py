@@ -1,5 +1,7 @@
 """Computes grouped_gemm in float64, and the tolerance of each result. Follows the documentation, not the code.
 
+Rows that a call quantizes (lhs_quantize) have a rule of every bit, which rounded_product follows.
+
 A group's matrix is an array of positions in the flattened `data` of the operand.
 """
 
@@ -186,3 +188,65 @@ def grouped_gemm(
             want[out] = value
             bound[out] = tolerance(left.shape[1], magnitude, value, compute, dtype, alpha_g)
     return Expected(want.reshape(shape), bound.reshape(shape))
+
+
+# Rows that a call quantizes to int8.
+
+
+def quantize_rows(x, block):
+    """Quantizes rows of float32 [M,K]. Returns codes, int64 [M,K], and scales, float32 [M,blocks].
+
+    block: number of elements that share a scale, or None for the whole row. The last block of a row may be shorter.
+    """
+    x = np.asarray(x).astype(np.float32)
+    starts = np.arange(0, x.shape[1], block or max(x.shape[1], 1))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        largest = np.maximum.reduceat(np.abs(x), starts, axis=1) if x.size else np.zeros((len(x), len(starts)))
+        scales = np.where(np.isfinite(largest), largest.astype(np.float32) / np.float32(127), np.float32(np.nan))
+        each = np.repeat(scales, np.diff([*starts, x.shape[1]]), axis=1)
+        quotients = np.clip(np.rint(x / each), -127, 127)
+    return np.where(np.isfinite(quotients), quotients, 0).astype(np.int64), scales
+
+
+def _fma(a, b, c):
+    """Returns a * b + c for float32, rounded once."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        product, c = np.float64(a) * np.float64(b), np.float64(c)  # The product of two float32 is exact.
+        total = product + c
+        virtual = total - product
+        error = (product - (total - virtual)) + (c - virtual)
+        # If the sum in float64 is not exact, its last bit is made odd. Then rounding to float32 gives the same as
+        # rounding the exact sum.
+        bits = total.view(np.int64)
+        away = (error > 0) == (total > 0)
+        odd = np.where((error != 0) & np.isfinite(error) & (bits % 2 == 0), bits + np.where(away, 1, -1), bits)
+        return odd.view(np.float64).astype(np.float32)
+
+
+def rounded_product(x, w, scale=None, zero_point=None, block=32):
+    """Computes rows x [M,K], quantized in blocks, times a matrix w [K,N] of integers or float4_e2m1fn: float32 [M,N].
+
+    scale, zero_point: None, or arrays with two axes that divide those of w.
+    """
+    codes, row_scales = quantize_rows(x, block)
+    k, n = w.shape
+    doubled = w.dtype == ml_dtypes.float4_e2m1fn
+    elements = (np.float32(w) * 2).astype(np.int64) if doubled else w.astype(np.int64)
+    scale = np.ones((1, 1), np.float32) if scale is None else np.float64(scale).astype(np.float32)
+    scale = scale * np.float32(0.5 if doubled else 1)
+    if zero_point is not None:
+        elements = elements - _repeat_blocks(zero_point.astype(np.int64), w.shape)
+    block, rows = block or max(k, 1), k // len(scale)
+    total = np.zeros((len(x), n), np.float32)
+    starts = sorted({*range(0, k, block), *range(0, k, max(rows, 1))})
+    for start, end in zip(starts, [*starts[1:], k], strict=True):
+        sums = (codes[:, start:end] @ elements[start:end]).astype(np.float32)
+        columns = np.broadcast_to(np.repeat(scale[start // rows], n // scale.shape[1]), (n,))
+        total = _fma(row_scales[:, start // block, None] * columns, sums, total)
+    return total
+
+
+def _repeat_blocks(values, shape):
+    for axis, extent in enumerate(shape):
+        values = values.repeat(extent // values.shape[axis], axis)
+    return values

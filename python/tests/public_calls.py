@@ -138,6 +138,7 @@ SHARED = {
     "shared_up": random(8, 4), "shared_gate": random(8, 4), "shared_down": random(4, 8),
     "shared_router": random(8, 1), "router_bias": random(6), "expert_bias": random(6), "b_down": random(6, 8),
 }  # fmt: skip
+CODED = {n: jax.tree.map(np.asarray, raggemm.quantize(x, "int8")) if n[0] == "w" else x for n, x in LAYER.items()}
 DEEPSEEK = {"score": "sigmoid", "num_groups": 3, "group_top_k": 2, "scaling_factor": 2.5}
 
 
@@ -224,10 +225,15 @@ MORE: dict[str, list[Any]] = {
     "raggemm.enable_partitioning": [on_host(raggemm.enable_partitioning, enabled=False)],
     "raggemm.enable_ragged_dot_override": [on_host(raggemm.enable_ragged_dot_override, enabled=False)],
     "raggemm.fake_quantize": [{"x": WEIGHTS, "dtype": "int8", "bound": 1.0}],
-    "raggemm.gmm": [PROBLEM | {"lhs_quantize": "int8"}, SHARD | {"existing_out": ONTO}, program("existing_out")],
+    "raggemm.gmm": [
+        PROBLEM | {"lhs_quantize": "int8"},
+        PROBLEM | {"rhs": QUANTIZED, "lhs_quantize": "int8"},
+        SHARD | {"existing_out": ONTO},
+        program("existing_out"),
+    ],
     "raggemm.grouped_gemm": kinds(
         "all that", "a shard", "scales", "zeros", "groups", "powers", "rows", "both", "transposed", "columns",
-        "uniform", "row_index", "silu", "gelu", "integers",
+        "uniform", "row_index", "silu", "gelu", "integers", "rounded",
     ),
     "raggemm.grouped_gemm_saveable": [
         Call(jax.checkpoint(raggemm.gmm, policy=raggemm.grouped_gemm_saveable), PROBLEM),
@@ -243,7 +249,12 @@ MORE: dict[str, list[Any]] = {
         {"x": WEIGHTS, "dtype": "int4", "axes": (0, 1), "zero_point": True},
         {"x": WEIGHTS, "dtype": "float8_e4m3fn", "bound": 2.0},
     ],
-    "raggemm.ragged_dot": [SHARD, PROBLEM | {"lhs_quantize": "float8_e4m3fn"}, program("ragged_dot")],
+    "raggemm.ragged_dot": [
+        SHARD,
+        PROBLEM | {"lhs_quantize": "float8_e4m3fn"},
+        PROBLEM | {"rhs": QUANTIZED, "lhs_quantize": "int8", "lhs_block": None},
+        program("ragged_dot"),
+    ],
     "raggemm.route": [
         {"logits": SCORES, "top_k": 2, "pre_softmax": True, "renormalize": True, "scaling_factor": 2},
         {"logits": SCORES, "top_k": 2, "expert_bias": random(6)} | DEEPSEEK,
@@ -258,6 +269,7 @@ MORE: dict[str, list[Any]] = {
     "raggemm.nn.apply": [
         {"params": LAYER, "x": random(2, 3, 8, dtype=ml_dtypes.bfloat16), "top_k": 2},
         {"params": LAYER | SHARED, "x": random(6, 8), "top_k": 2, "weight_on": "input"} | DEEPSEEK,
+        {"params": CODED, "x": random(6, 8), "top_k": 2, "lhs_quantize": "int8"},
     ],
     "raggemm.expert_parallel.mlp": [experts(expert_parallel.on_one_device, 1)],
     "raggemm.expert_parallel.by_all_gather": [experts(expert_parallel.by_all_gather, 2, "expert")],
@@ -278,6 +290,7 @@ MORE: dict[str, list[Any]] = {
     ],
     "raggemm.compat.maxtext.gmm": [
         program("maxtext"),
+        PROBLEM | {"lhs_quantize_dtype": "int8", "rhs_quantize_dtype": "int4"},
         PROBLEM | {"partial_sum": ONTO},
         PROBLEM | {"rhs": QUANTIZED},
         PROBLEM | {"use_qwix_quantization": True, "qwix_rule": types.SimpleNamespace(

@@ -1,7 +1,11 @@
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import quantized_modes as q
+import raggemm
 from quantized_modes import SIZES, G, M, N, experts, near
 from raggemm.compat import sglang
 
@@ -42,3 +46,16 @@ def test_quantized_activations_with_a_bias():
     bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.GROUP_OF_ROW]
     want, magnitude = q.product("M", dense, values)
     near(out, want + bias, magnitude + np.abs(bias))
+
+
+def test_rows_of_int8_are_quantized_inside_the_call():
+    data, scale, _ = experts("int4", 2)
+    rhs = raggemm.QuantizedTensor(data, scale[:, :, 0])
+    want = raggemm.gmm(LHS, rhs, SIZES, lhs_quantize=jnp.int8, lhs_block=None)
+    call = functools.partial(sglang.gmm, rhs_scale=scale, activation_quantized_dtype=jnp.int8)
+    np.testing.assert_array_equal(call(LHS, data, SIZES), want)
+    gradient = jax.grad(lambda lhs: call(lhs, data, SIZES).sum())(LHS)
+    assert not gradient.any()
+    # Blocks of 8 elements along k are too short, so lhs is quantized before the call.
+    data, scale, values = experts("int4", 8)
+    near(call(LHS, data, SIZES, rhs_scale=scale), *q.product("M", LHS, values), 2e-2)

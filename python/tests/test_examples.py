@@ -1,3 +1,4 @@
+import argparse
 import dataclasses
 import functools
 import json
@@ -11,7 +12,7 @@ import pytest
 import tiny_checkpoints
 from checkpoint import config, model
 from checkpoint.files import Checkpoint, CheckpointError
-from checkpoint.weights import Loader
+from checkpoint.weights import Loader, parse_rows
 from raggemm_demo import __main__ as demo
 from raggemm_demo import contenders, formats, layers
 
@@ -69,11 +70,14 @@ def test_moe_lm(monkeypatch, capsys):
 # Tests of tiny checkpoints. `./dev test --checkpoints` compares their results with mlx-lm.
 
 
-def logits_of(folder, parts=(12,)):
-    """Returns the logits of 12 tokens. parts: tokens in each call, which uses the cache of earlier calls."""
+def logits_of(folder, parts=(12,), rows=()):
+    """Returns the logits of 12 tokens.
+
+    parts: tokens in each call, which uses the cache of earlier calls. rows: see Loader.
+    """
     files = Checkpoint(folder)
     model_config = config.parse_config(files.config)
-    loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1))
+    loader = Loader(files, model_config, jnp.dtype(jnp.float32), "as-stored", (0, 1), rows)
     weights = loader.embedding_and_head() | {"layers": [loader.layer(i) for i in range(len(model_config.windows))]}
     states = jax.jit(functools.partial(model.states, model_config, model.local_experts(model_config)))
     tokens = np.random.default_rng(0).integers(0, 96, 12)
@@ -98,6 +102,24 @@ def test_quantized_checkpoints_match_dequantized_ones(tmp_path, name):
     want = logits_of(tmp_path / "dense")
     for parts in ((12,), (5, *[1] * 7)):
         np.testing.assert_allclose(logits_of(tmp_path / "stored", parts), want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("text", ["int8", "int8:64", "int8:row"])
+def test_rounded_rows_of_checkpoints(tmp_path, text):
+    """The logits differ from those of unrounded rows, but by little."""
+    for name in ("qwen3-moe, GPTQ", "gpt-oss, MXFP4"):
+        write_checkpoint(tmp_path / name, name)
+        want, got = (logits_of(tmp_path / name / "stored", rows=rows) for rows in ((), parse_rows(text)))
+        assert 1e-4 < np.abs(got - want).max() / np.abs(want).max() < 0.1
+    write_checkpoint(tmp_path, "olmoe")
+    with pytest.raises(CheckpointError, match="--rows: experts are float32, must be integers or float4_e2m1fn"):
+        logits_of(tmp_path / "stored", rows=parse_rows(text))
+
+
+@pytest.mark.parametrize("text", ["", "int4", "int8:", "int8:0", "int8:48", "int8:-32", "int8:all"])
+def test_wrong_rows_of_checkpoints(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="must be int8, int8:N with a multiple N of 32, or int8:row"):
+        parse_rows(text)
 
 
 def test_wrong_checkpoints_are_errors(tmp_path):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import moe_oracle
 import numpy as np
+import oracle
 import pytest
 import raggemm
 from arrays import integers
@@ -105,6 +106,47 @@ def test_empty_extents(empty):
     np.testing.assert_array_equal(np.asarray(got).view(np.uint32), want.view(np.uint32))
 
 
+@pytest.mark.parametrize("block", [32, None])
+@pytest.mark.parametrize(("dtype", "packed"), [(np.float32, False), (jnp.bfloat16, True)])
+def test_rounded_rows_have_the_bits_of_the_rule(dtype, packed, block):
+    """Each token has one row, without a weight. So the result is the second product."""
+    random, sizes = np.random.default_rng(3), np.array([4, 0, 5])
+    up = raggemm.quantize(random.normal(size=(3, 64, 96)), "int4", block=(1, 32), scale_dtype=BF16)
+    down = raggemm.quantize(random.normal(size=(3, 96, 64)), jnp.float4_e2m1fn, block=(1, 16))
+    x = random.normal(size=(9, 64)).astype(dtype)
+    want, start = [], 0
+    for g, size in enumerate(sizes.tolist()):
+        rows, start = x[start : start + size], start + size
+        a = oracle.rounded_product(rows, *(np.asarray(v)[g] for v in (up.data, up.scale)), block=block)
+        a = np.maximum(a, 0).astype(dtype)
+        want.append(oracle.rounded_product(a, *(np.asarray(v)[g] for v in (down.data, down.scale)), block=block))
+    weights = (raggemm.prepack(w) if packed else w for w in (up, down))
+    options = {"activation": "relu", "preferred_element_type": np.float32}
+    got = moe_mlp(x, np.arange(9), None, sizes, *weights, **options, lhs_quantize="int8", lhs_block=block)
+    np.testing.assert_array_equal(got, np.concatenate(want))
+
+
+def test_gradients_of_rounded_rows_are_straight_through():
+    """Only the first product is computed again with rounded rows. The mask of relu shows it."""
+    random = np.random.default_rng(3)
+    up, down = (raggemm.quantize(random.normal(size=shape), "int8") for shape in ((1, 64, 96), (1, 96, 64)))
+    x, row_weights, ct = (random.normal(size=shape).astype(np.float32) for shape in ((40, 64), 40, (40, 64)))
+
+    def loss(x, row_weights):
+        rows = np.arange(40), row_weights, np.array([40])
+        return (moe_mlp(x, *rows, up, down, activation="relu", lhs_quantize="int8", lhs_block=None) * ct).sum()
+
+    dx, d_weights = jax.jit(jax.grad(loss, (0, 1)))(x, row_weights)
+    wide_up, wide_down = (np.asarray(raggemm.dequantize(w), np.float64)[0] for w in (up, down))
+    u = oracle.rounded_product(x, np.asarray(up.data)[0], np.asarray(up.scale)[0], block=None)
+    assert ((u > 0) != (x @ wide_up > 0)).any()
+    da = ct @ wide_down.T
+    want = ((u > 0) * row_weights[:, None] * da) @ wide_up.T
+    np.testing.assert_allclose(dx, want, rtol=0, atol=1e-5 * np.abs(want).max())
+    want = (np.maximum(u, 0) * da).sum(1)
+    np.testing.assert_allclose(d_weights, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 def test_nan_stays_with_its_token():
     case = Case()
     case.given["x"] = case.given["x"].copy()
@@ -182,6 +224,14 @@ TRACING = [
     ({"row_slots": WEIGHTS}, TypeError, "row_slots: dtype is float32, must be int32, int64 or uint32"),
     ({"save": "none"}, ValueError, "save is 'none', must be one of 'inputs', 'activations'"),
     ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32, must be float16"),
+    ({"lhs_quantize": "uint8"}, TypeError, "lhs_quantize: dtype is uint8, must be int8"),
+    ({"lhs_block": 64}, ValueError, "lhs_block is 64, but lhs_quantize is not given"),
+    ({"lhs_quantize": "int8"}, TypeError, "w_up: is an array of float32, must be a QuantizedTensor or PackedWeights"),
+    ({"lhs_quantize": "int8", "w_up": INT8}, TypeError, "w_down: is an array of float32, must be a QuantizedTensor"),
+    ({"lhs_quantize": "int8", "w_up": INT8, "w_down": QuantizedTensor(DOWN.astype(jnp.float8_e5m2))}, TypeError,
+     "w_down: is a QuantizedTensor of float8_e5m2, must be"),
+    ({"lhs_quantize": "int8", "w_up": QuantizedTensor(INT8.data, np.ones((2, 2, 1), np.float32))}, ValueError,
+     "w_up.scale: has blocks of 2 elements along K, must be of a multiple of 16"),
 ]  # fmt: skip
 
 

@@ -291,6 +291,13 @@ def test_errors(params, x, change, options, message):
         nn.apply(params, x, 2, **options)
 
 
+def test_rounded_rows_need_quantized_matrices():
+    for params in (PARAMS, {n: raggemm.quantize(x, "int8") if n[0] == "w" else x for n, x in shared_arrays().items()}):
+        name = "w_up" if params is PARAMS else "shared_up"
+        with pytest.raises(TypeError, match=rf"^params\['{name}'\]: is an array of float32, must be a QuantizedTensor"):
+            nn.apply(params, NN_X if params is PARAMS else X, 2, lhs_quantize="int8")
+
+
 def test_wrong_types_and_numbers():
     with pytest.raises(TypeError, match=r"^x: dtype is int32"):
         nn.apply(PARAMS, NN_X.astype(np.int32), 2)

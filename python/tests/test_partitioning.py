@@ -103,18 +103,33 @@ def test_programs_of_different_calls_differ():
     disk.
     """
 
-    def program(activation, options):
+    def program(activation, options, weights=None, rounding=None):
         def f(x, w):
             rows = GroupedTensor(x, first_dims=SIZES)
-            return grouped_gemm(rows, w, contracting_dims=((1,), (1,)), activation=activation)
+            return grouped_gemm(rows, w, contracting_dims=((1,), (1,)), activation=activation, **rounding or {})
 
         with raggemm.options(**options):
-            text = jax.jit(f).lower(LHS, put(RHS, along(2))).as_text()
+            text = jax.jit(f).lower(LHS, put(RHS, along(2)) if weights is None else weights).as_text()
         assert "CustomSPMDPartitioning" in text
         return re.sub(r'backend_config = "\d+"', "", text)
 
-    calls = (("gelu", {}), ("quick_gelu", {}), ("gelu", {"threads": 1}))
+    calls: tuple[tuple, ...] = (("gelu", {}), ("quick_gelu", {}), ("gelu", {"threads": 1}))
+    codes = raggemm.quantize(RHS, jnp.int8)
+    codes = raggemm.QuantizedTensor(put(codes.data, along(2)), codes.scale)
+    options = ({}, {"lhs_quantize": "int8"}, {"lhs_quantize": "int8", "lhs_block": None})
+    calls += tuple(("gelu", {}, codes, x) for x in options)
     assert len({program(*call) for call in calls}) == len(calls)
+
+
+@pytest.mark.parametrize(("block", "collectives"), [(32, {"all-reduce"}), (64, {"all-gather"}), (None, {"all-gather"})])
+def test_rounded_rows_are_divided_between_blocks(block, collectives):
+    """Four devices divide four blocks of 32 elements along K, but neither two blocks of 64 nor a whole row."""
+    weights = raggemm.quantize(random(G, 128, N), jnp.int8)
+    f = functools.partial(gmm, lhs_quantize=jnp.int8, lhs_block=block)
+    sharded = raggemm.QuantizedTensor(put(weights.data, along(1)), weights.scale)
+    program = jax.jit(f).lower(random(M, 128), sharded, SIZES).compile()
+    assert collectives_of(program) == collectives
+    close(program(random(M, 128), sharded, SIZES), f(random(M, 128), weights, SIZES))
 
 
 @pytest.mark.parametrize("names", [("c", "beta"), ("bias",), ("c", "bias", "alpha", "beta")], ids="-".join)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import quantized_formats
 import quantized_modes as q
+import raggemm
 from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -149,6 +150,14 @@ def test_gradient_of_partial_sum_is_the_cotangent():
         return (maxtext.gmm(LHS, RHS, SIZES, partial_sum=partial_sum, **rule) * CT).sum()
 
     np.testing.assert_array_equal(jax.jit(jax.grad(loss))(jnp.zeros((M, N), jnp.float32)), CT)
+
+
+def test_gmm_quantizes_whole_rows_inside_the_call():
+    codes = raggemm.quantize(RHS, "int4", axes=(0, 1))
+    want = raggemm.gmm(LHS, codes, SIZES, lhs_quantize="int8", lhs_block=None)
+    np.testing.assert_array_equal(run(lhs_quantize_dtype="int8", rhs_quantize_dtype="int4")[0], want)
+    others = Rule(act_qtype="int8", weight_qtype="int4", act_calibration_method="absmax,1")
+    assert (run(use_qwix_quantization=True, qwix_rule=others)[0] != want).any()
 
 
 def test_tgmm_quantizes():

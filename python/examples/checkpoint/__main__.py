@@ -29,7 +29,7 @@ from checkpoint.config import Config, parse_config
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.random_files import SHAPES, RandomFiles
 from checkpoint.report import report, stored_bytes
-from checkpoint.weights import FORMATS, Loader
+from checkpoint.weights import FORMATS, Loader, parse_rows
 
 Tree = Any
 
@@ -87,6 +87,13 @@ def _arguments() -> argparse.Namespace:
         "--weights", choices=FORMATS, default="as-stored", help="format of the experts' weights (default as-stored)"
     )
     parser.add_argument(
+        "--rows",
+        type=parse_rows,
+        default=(),
+        metavar="int8[:N]|int8:row",
+        help="quantize the rows that quantized experts multiply, in blocks of N elements (default 32) or whole rows",
+    )
+    parser.add_argument(
         "--processes", type=int, default=1, help="number of processes that share the experts (default 1)"
     )
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
@@ -139,7 +146,8 @@ def main() -> None:
         sys.exit(processes.run_all(options.processes))
     dtype, (prompt, text) = jnp.dtype(options.dtype), _parse_prompt(options, config)
     mesh = processes.join(options.process, options.processes, options.port) if options.processes > 1 else None
-    weights = load(Loader(files, config, dtype, options.weights, (options.process or 0, options.processes)))
+    share = options.process or 0, options.processes
+    weights = load(Loader(files, config, dtype, options.weights, share, options.rows))
     if mesh:
         step, weights = processes.shard_step(config, mesh, weights)
     else:

@@ -1,5 +1,6 @@
 """Loads the weights of a checkpoint layer by layer."""
 
+import argparse
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ class Files(Protocol):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("up", "down", "gate", "b_up", "b_down"),
-    meta_fields=("merged", "activation"),
+    meta_fields=("merged", "activation", "rows"),
 )
 @dataclasses.dataclass(frozen=True)
 class Mlp:
@@ -37,10 +38,29 @@ class Mlp:
     b_down: Tree = None
     merged: str | None = None
     activation: str = "silu"
+    rows: tuple[tuple[str, Any], ...] = ()  # arguments of moe_mlp that quantize the rows of tokens
 
     def options(self) -> dict[str, Any]:
         own = {"w_gate": self.gate, "b_up": self.b_up, "b_down": self.b_down, "merged": self.merged}
-        return own | {"activation": self.activation, "preferred_element_type": jnp.float32}
+        return own | {"activation": self.activation, "preferred_element_type": jnp.float32} | dict(self.rows)
+
+    def with_rounded_rows(self, rows: tuple[tuple[str, Any], ...]) -> "Mlp":
+        """Returns the MLP with `rows` as arguments of moe_mlp, if all its matrices are of CODES."""
+        matrices = [w for w in (self.up, self.down, self.gate) if w is not None]
+        return dataclasses.replace(self, rows=rows) if all(w.dtype in CODES for w in matrices) else self
+
+
+def parse_rows(text: str) -> tuple[tuple[str, Any], ...]:
+    """Returns Mlp.rows for the value of --rows, such as "int8:64"."""
+    dtype, _, block = text.partition(":")
+    size = None if block == "row" else int(block or 32) if block.isdecimal() or not block else 0
+    if dtype != "int8" or text.endswith(":") or size == 0 or (size or 0) % 32:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be int8, int8:N with a multiple N of 32, or int8:row")
+    return ("lhs_quantize", dtype), ("lhs_block", size)
+
+
+# Dtypes of weights that moe_mlp takes with lhs_quantize.
+CODES = tuple(map(jnp.dtype, (jnp.int8, jnp.uint8, jnp.int4, jnp.uint4, jnp.int2, jnp.float4_e2m1fn)))
 
 
 def _quantizer(dtype: Any, **options: Any) -> Callable[[jax.Array], Tree]:
@@ -73,6 +93,7 @@ class Loader:
     dtype: Any  # dtype of float matrices
     weights: str = "as-stored"  # key of FORMATS for the matrices of experts
     share: tuple[int, int] = (0, 1)  # (i, n): loads part i of n equal parts of the experts; i starts at 0
+    rows: tuple[tuple[str, Any], ...] = ()  # Mlp.rows of MLPs with quantized weights
 
     def vector(self, name: str, *shape: int) -> jax.Array:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
@@ -127,7 +148,7 @@ class Loader:
         for side, name in zip(("gate", "up", "down"), names, strict=True):
             shape = (width, hidden) if side == "down" else (hidden, width)
             sides[side] = self.load_weights([f"{prefix}.{name}" for prefix in prefixes], *shape, weights)
-        return Mlp(**sides)
+        return Mlp(**sides).with_rounded_rows(self.rows)
 
     def local_experts(self) -> slice:
         part, parts = self.share
@@ -152,7 +173,8 @@ class Loader:
             return _pack(raggemm.mxfp4_from_blocks(blocks, read(f"{name}_scales", (n, k // 32), "U8"))), bias
 
         (up, b_up), (down, b_down) = side("gate_up_proj", 2 * c.hidden, c.width), side("down_proj", c.width, c.hidden)
-        return Mlp(up, down, None, b_up, b_down, merged="interleaved", activation="swiglu_oai")
+        experts = Mlp(up, down, None, b_up, b_down, merged="interleaved", activation="swiglu_oai")
+        return experts.with_rounded_rows(self.rows)
 
     def latent_attention(self, at: str) -> dict[str, Tree]:
         c, latent = self.config, self.config.latent
@@ -196,11 +218,18 @@ class Loader:
         prefixes = [f"{at}.experts.{e}" for e in range(c.experts)[self.local_experts()]]
         return out | {"experts": self.mlp(prefixes, c.hidden, self.weights)}
 
+    def _check_rows(self, experts: Mlp) -> None:
+        if self.rows and not experts.rows:
+            raise CheckpointError(f"--rows: experts are {experts.up.dtype}, must be integers or float4_e2m1fn")
+
     def layer(self, i: int) -> dict[str, Tree]:
         c, at = self.config, f"model.layers.{i}"
         attention = self.latent_attention if c.latent else self.grouped_attention
         mlp = f"{at}.{'block_sparse_moe' if c.family == 'mixtral' else 'mlp'}"
-        return self.feed_forward(mlp, i in c.dense_layers) | {
+        out = self.feed_forward(mlp, i in c.dense_layers)
+        if "experts" in out:
+            self._check_rows(out["experts"])
+        return out | {
             "attention": attention(f"{at}.self_attn"),
             "input_norm": self.vector(f"{at}.input_layernorm.weight", c.width),
             "post_norm": self.vector(f"{at}.post_attention_layernorm.weight", c.width),

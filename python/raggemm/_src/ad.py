@@ -6,6 +6,9 @@ The product is linear in each operand, and its derivatives are grouped GEMMs, to
 
 d lhs is the tangent of lhs, and ct lhs its cotangent. Both rules bind grouped_gemm again, so derivatives of every order
 exist.
+
+If the call quantizes the rows of lhs (Call.lhs_block), the result is rounded, but the derivatives are those of the
+product of the unrounded rows.
 """
 
 import dataclasses
@@ -241,6 +244,7 @@ def _jvp(primals, tangents, *, call: Call):
         return _activated_jvp(primals, tangents, call)
     args, dots = call.unflatten(primals), call.unflatten(tangents)
     out = grouped_gemm_p.bind(*primals, call=call)
+    call = call.without_rounded_rows()
     product = args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET, OperandRole.QUANT_PARAM, OperandRole.ROW_INDEX)
     terms = []
     if not isinstance(dots.lhs, ad.Zero):
@@ -289,7 +293,7 @@ def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> j
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
-    check = dataclasses.replace(call, rhs=Storage(), dtype=lhs.dtype, precision="", overwrites_c=False)
+    check = dataclasses.replace(call, rhs=Storage(), dtype=lhs.dtype, precision="", overwrites_c=False, lhs_block=None)
     return bind(check, args.select(OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX)._replace(lhs=lhs, rhs=rhs))
 
 

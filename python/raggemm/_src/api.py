@@ -9,8 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import checks
-from raggemm._src.arguments import default_precision, existing_out_options
-from raggemm._src.dtypes import FLOATS, QUANTIZED
+from raggemm._src.arguments import (
+    DEFAULT_LHS_BLOCK,
+    check_lhs_quantize,
+    default_precision,
+    existing_out_options,
+    is_code_matrix,
+)
+from raggemm._src.dtypes import FLOATS
 from raggemm._src.grouped_gemm import compute_product
 from raggemm._src.operands import EQUAL_COUNTS, ArgNames, make_operands
 from raggemm._src.quantization import quantize
@@ -119,6 +125,7 @@ def gmm(
     interpret: bool = False,
     *,
     lhs_quantize: Any = None,
+    lhs_block: int | None = DEFAULT_LHS_BLOCK,
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
@@ -136,27 +143,37 @@ def gmm(
         than group_sizes (else ValueError). In megablox the default is 0.
       existing_out: [m, n] of preferred_element_type (else ValueError). Its rows in processed groups are not read.
       transpose_rhs: see rhs.
-      lhs_quantize: dtype to which lhs is quantized first, with one scale per row (see quantize). The gradient of lhs
-        ignores the quantization (straight-through). Second derivatives treat the quantized elements as constants. Must
-        not be given with existing_out.
+      lhs_quantize: dtype to which lhs is quantized. Derivatives ignore the rounding (straight-through).
+        - int8, if rhs is a QuantizedTensor or PackedWeights of integers or float4_e2m1fn: the call quantizes the rows,
+          and multiplies codes by codes. The scale of a block is the maximum of abs(x) / 127, and a code is x / scale,
+          rounded to nearest even. A row with NaN or infinity gives NaN. lhs must not be float64 (else TypeError).
+          docs/numerics.md has the rule of every bit.
+        - int8 with any other rhs, or another dtype: quantize is applied to lhs before the call. Second derivatives
+          treat the quantized elements as constants. Must not be given with existing_out.
+      lhs_block: number of elements of a row that share a scale if lhs_quantize is int8: a multiple of 32, or None for
+        the whole row. If rhs has several scales or zero points along k, their blocks must be of a multiple of 16
+        elements, and divide lhs_block or be a multiple of it (else ValueError). All other dtypes have one scale per
+        row.
 
     Returns:
       [m, n].
     """
     del tiling, interpret
-    if lhs_quantize is not None:
+    dtype, block = check_lhs_quantize(lhs_quantize, lhs_block)
+    if dtype is not None and (block is None or not is_code_matrix(rhs)):
         if existing_out is not None:
-            raise ValueError("existing_out: must not be given with lhs_quantize")
+            raise ValueError(f"existing_out: must not be given with lhs_quantize of {dtype} and this rhs")
 
         def multiply(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return gmm(lhs, rhs, group_sizes, preferred_element_type, (), group_offset, None, transpose_rhs)
 
-        return _call_quantized(multiply, lhs, rhs, group_sizes, lhs_quantize)
+        return _call_quantized(multiply, lhs, rhs, group_sizes, dtype, block)
     return compute_product(
         _ARG_NAMES,
         *make_operands(lhs, rhs, group_sizes, (1, 2 if checks.check_bool("transpose_rhs", transpose_rhs) else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
+        lhs_block=block,
         **existing_out_options(existing_out, preferred_element_type, beta=0),
     )
 
@@ -212,12 +229,21 @@ def _promote_floats(a: Any, b: Any) -> Any:
     return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
-def _call_quantized(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
-    lhs, dtype = checks.as_float_array("lhs", lhs), checks.as_dtype("lhs_quantize", dtype, QUANTIZED)
+def _call_quantized(
+    call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any, block: int | None
+) -> jax.Array:
+    """Quantizes lhs before the call. block: elements of a row that share a scale. 0 or None means the whole row."""
+    lhs = checks.as_float_array("lhs", lhs)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # raises an error
+    if block and lhs.shape[1] % block:
+        raise ValueError(
+            f"lhs_block is {block}, must divide {lhs.shape[1]}, the columns of lhs, or be None: lhs_quantize takes "
+            "other blocks only if rhs has integers or float4_e2m1fn"
+        )
     sizes = checks.as_integer_array("group_sizes", group_sizes)
-    return straight_through(call, (quantize(lhs, dtype, axes=1), rhs), (lhs, None), sizes)
+    quantized = quantize(lhs, dtype, block=(1, block)) if block else quantize(lhs, dtype, axes=1)
+    return straight_through(call, (quantized, rhs), (lhs, None), sizes)
 
 
 @jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset")
@@ -231,6 +257,7 @@ def ragged_dot(
     out_sharding: Any = None,
     *,
     lhs_quantize: Any = None,
+    lhs_block: int | None = DEFAULT_LHS_BLOCK,
 ) -> jax.Array:
     """Computes lhs[rows of group g] x rhs[g] for each group, as jax.lax.ragged_dot.
 
@@ -249,12 +276,13 @@ def ragged_dot(
         count. If both are QuantizedTensors, the default is float32.
       group_offset: see gmm.
       out_sharding: sharding of the result, on a mesh with explicit axes.
-      lhs_quantize: as in gmm. It does not change the dtype of the result.
+      lhs_quantize, lhs_block: as in gmm. They do not change the dtype of the result.
 
     Returns:
       [m, n].
     """
-    if lhs_quantize is not None:
+    quantized, block = check_lhs_quantize(lhs_quantize, lhs_block)
+    if quantized is not None and (block is None or not is_code_matrix(rhs)):
         lhs, others = checks.as_float_array("lhs", lhs), checks.split_weights("rhs", rhs)[0].dtype
         dtype = lhs.dtype if others not in FLOATS else _promote_floats(lhs.dtype, others)
         dtype = dtype if preferred_element_type is None else preferred_element_type
@@ -262,7 +290,7 @@ def ragged_dot(
         def dot(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return ragged_dot(lhs, rhs, group_sizes, precision, dtype, group_offset, out_sharding)
 
-        return _call_quantized(dot, lhs, rhs, group_sizes, lhs_quantize)
+        return _call_quantized(dot, lhs, rhs, group_sizes, quantized, block)
     rows, weights = make_operands(lhs, rhs, group_sizes, (1, 1), error=TypeError)
     assert rows.first_dims is not None
     groups, sizes = weights.data.shape[0], rows.first_dims.shape[0]
@@ -275,4 +303,5 @@ def ragged_dot(
     if dtype is None and rows.quant_params is None and weights.quant_params is None:
         dtype = _promote_floats(rows.data.dtype, weights.data.dtype)
     options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": default_precision(precision)}
+    options["lhs_block"] = block
     return checks.reshard(compute_product(_ARG_NAMES, rows, weights, **options), out_sharding)

@@ -1,6 +1,7 @@
 """Checks all arguments of a product except lhs and rhs."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +12,9 @@ from jax import lax
 from raggemm._src import checks
 from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
 from raggemm._src.call import PACKED, STRIDED, Mode
-from raggemm._src.dtypes import FLOATS, addend_dtypes, compute_dtype, format_dtypes
+from raggemm._src.dtypes import CODES, E2M1, FLOATS, QUANTIZED, addend_dtypes, compute_dtype, format_dtypes
 from raggemm._src.operands import EQUAL_COUNTS, ArgNames, Operand, check_dtypes, check_layout, check_quantized_dtypes
+from raggemm._src.tensors import PackedWeights, QuantizedTensor
 
 
 class Options(NamedTuple):
@@ -29,6 +31,7 @@ class Options(NamedTuple):
     activation: str | None = None
     gate: Any = None
     row_index: Any = None
+    lhs_block: int | None = None  # the field of Call, as check_lhs_quantize returns it
 
 
 def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
@@ -112,6 +115,125 @@ def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> di
             values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)
         given[f"{side}_{slot}"] = values
     return given
+
+
+DEFAULT_LHS_BLOCK = 32
+_MAX_STRETCH = 2**16  # largest number of products that are summed in int32 before scales multiply the sum
+_ROWS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
+
+
+def check_lhs_quantize(
+    lhs_quantize: Any, lhs_block: Any, allowed: Iterable[np.dtype] = QUANTIZED
+) -> tuple[np.dtype | None, int | None]:
+    """Checks the arguments lhs_quantize and lhs_block.
+
+    Returns:
+      (dtype or None, number of elements of a row that share a scale). The number is 0 for whole rows, and None if the
+      dtype is not int8.
+    """
+    block = None if lhs_block is None else checks.check_integer("lhs_block", lhs_block)
+    if lhs_quantize is None:
+        if block != DEFAULT_LHS_BLOCK:
+            raise ValueError(f"lhs_block is {block}, but lhs_quantize is not given")
+        return None, None
+    dtype = checks.as_dtype("lhs_quantize", lhs_quantize, allowed)
+    if dtype != np.int8:
+        if block not in (None, DEFAULT_LHS_BLOCK):
+            raise ValueError(f"lhs_block is {block}, must be None with lhs_quantize of {dtype}: blocks are for int8")
+        return dtype, None
+    if block is not None and (block % 32 or not 0 < block <= np.iinfo(np.int32).max):
+        raise ValueError(f"lhs_block is {block}, must be a multiple of 32, or None for whole rows")
+    return dtype, block or 0
+
+
+def is_code_matrix(x: Any) -> bool:
+    """Returns True if x is a QuantizedTensor or PackedWeights of elements that int8 codes of rows are multiplied by."""
+    if isinstance(x, PackedWeights):
+        return bool(x.quantized) and getattr(x.data, "dtype", None) in CODES
+    data = getattr(x, "data" if isinstance(x, QuantizedTensor) else "qvalue", None)
+    return checks.is_quantized(x) and getattr(data, "dtype", None) in CODES
+
+
+def check_code_dtype(name: str, dtype: np.dtype, is_quantized: bool, option: str) -> None:
+    """Checks the dtype of a matrix that int8 codes of rows are multiplied by. option: the argument that asks for it."""
+    if not is_quantized or dtype not in CODES:
+        kind = "a QuantizedTensor" if is_quantized else "an array"
+        wanted = f"a QuantizedTensor or PackedWeights of {format_dtypes(CODES)}"
+        raise TypeError(f"{name}: is {kind} of {dtype}, must be {wanted} with {option}=int8")
+
+
+def check_code_columns(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Checks that rows of float4_e2m1fn fill whole bytes. Wider types for them exist, but are no integer codes."""
+    if dtype == E2M1 and shape[-1] % 2:
+        raise ValueError(f"{name}: the last axis of {dtype} {shape} is {shape[-1]}, must be even with lhs_quantize")
+
+
+def check_code_blocks(name: str, params: checks.QuantParams, axis: int, k: int, lhs_block: int) -> None:
+    """Checks that blocks of a matrix along K fit the blocks of lhs.
+
+    axis: index of K in scales and zero points with a value per block. lhs_block: as in Call.
+    """
+    if jax.export.is_symbolic_dim(k) or k == 0:
+        return
+    lhs_block = 0 if lhs_block >= k else lhs_block
+    stretch = lhs_block or k
+    for field, values in (("scale", params.scale), ("zero_point", params.zero)):
+        if values is None or values.ndim < 2 or values.shape[axis] == 1:
+            continue
+        size = k // values.shape[axis]
+        if size % 16:
+            raise ValueError(
+                f"{name}.{field}: has blocks of {size} elements along K, must be of a multiple of 16 with lhs_quantize"
+            )
+        if lhs_block and size % lhs_block and lhs_block % size:
+            raise ValueError(
+                f"lhs_block is {lhs_block}, must divide the {size} elements of a block of {name}.{field}, or be a "
+                "multiple of them"
+            )
+        stretch = min(stretch, size)
+    if stretch > _MAX_STRETCH:
+        raise ValueError(
+            f"lhs_block: {stretch} elements along K share a scale of lhs and a scale of {name}, must be at most "
+            f"{_MAX_STRETCH}"
+        )
+
+
+def takes_rounded_rows(lhs: jax.Array, dtype: np.dtype, rhs: Any, k_axis: int, out: Any) -> bool:
+    """Returns True if a product can quantize whole rows of lhs to `dtype` inside the call.
+
+    For front ends that otherwise quantize lhs before the call. rhs: a checked matrix [G,K,N] or [G,N,K]. out: dtype of
+    the result.
+    """
+    if dtype != np.int8 or lhs.dtype not in _ROWS or out is None:
+        return False
+    data, params, columns = checks.split_weights("rhs", rhs)
+    if params is None or data.dtype not in CODES or checks.as_dtype("preferred_element_type", out) not in _ROWS:
+        return False
+    try:
+        check_code_columns("rhs", data.shape, data.dtype)
+        check_code_blocks("rhs", params, k_axis, data.shape[k_axis if columns is None else 2], 0)
+    except ValueError:
+        return False
+    return True
+
+
+def check_rounded_rows(names: ArgNames, mode: Mode, lhs: Operand, rhs: Operand, out: np.dtype, lhs_block: int) -> None:
+    """Checks the operands of a product that quantizes the rows of lhs inside the call."""
+    option = names.lhs_quantize
+    if mode not in (Mode.RAGGED_M, Mode.UNIFORM):
+        raise ValueError(f"{option} is for ragged M and uniform")
+    if lhs.quant_params is not None:
+        raise TypeError(f"{lhs.name}: is quantized already, must be an array of floats with {option}")
+    checks.check_dtype(f"{lhs.name}: with {option}", lhs.data.dtype, _ROWS)
+    if lhs.contracts_first:
+        raise ValueError(f"{lhs.name}: contracting_dims are {lhs.axes}, must be the last axes with {option}")
+    check_code_dtype(rhs.name, rhs.data.dtype, rhs.quant_params is not None, option)
+    check_code_columns(rhs.name, rhs.data.shape, rhs.data.dtype)
+    checks.check_dtype(f"preferred_element_type: with {option}", out, _ROWS)
+    assert rhs.quant_params is not None
+    if len(rhs.axes) == 1:
+        k = lhs.contracted_shape[0] if len(lhs.axes) == 1 else math.prod(lhs.contracted_shape)
+        check_code_blocks(rhs.name, rhs.quant_params, rhs.axes[0], k, lhs_block)
 
 
 def check_group_offset(x: Any, mode: Mode) -> jax.Array | None:

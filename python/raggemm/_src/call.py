@@ -130,6 +130,7 @@ class Call:
     activation: str = ""  # attribute of the custom call; "": none
     out_extent: int | None = None  # ragged K: number of groups in out; all ragged: length of out
     overwrites_c: bool = False  # True if beta is the constant 0
+    lhs_block: int | None = None  # attribute of the custom call; 0: whole rows; None: lhs is not quantized in the call
     # Argument names for the custom call's error messages.
     dims_names: tuple[str, ...] = ()  # names of the dims arrays; (): default names
     c_name: str = "c"
@@ -146,8 +147,8 @@ class Call:
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
 
-    def attributes(self) -> dict[str, str | bool]:
-        attributes: dict[str, str | bool] = {}
+    def attributes(self) -> dict[str, str | bool | int]:
+        attributes: dict[str, str | bool | int] = {}
         for name, storage in self.storages.items():
             if storage.trans:
                 attributes[f"{name}_is_trans"] = True
@@ -159,6 +160,8 @@ class Call:
             attributes["precision"] = self.precision
         if self.activation:
             attributes["activation"] = self.activation
+        if self.lhs_block is not None:
+            attributes["lhs_block"] = self.lhs_block
         return attributes
 
     def names_attribute(self) -> str:
@@ -180,6 +183,10 @@ class Call:
         if self.overwrites_c:
             parts.append("beta=0")
         return f"{self.mode.name}({' '.join(parts)} -> {np.dtype(self.dtype)})"
+
+    def without_rounded_rows(self) -> "Call":
+        """Returns the call whose lhs is not quantized. Derivatives are those of this call."""
+        return self if self.lhs_block is None else dataclasses.replace(self, lhs_block=None)
 
     @property
     def mode(self) -> Mode:

@@ -21,6 +21,8 @@ def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
 # Dtypes of matrices (FLOATS) and of quantized elements (QUANTIZED), each with the dtype of its sums.
 FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
+E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
+CODES = (*INTEGER_ELEMENTS, E2M1)  # elements that are integers, or integers after doubling
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
 MATRICES = FLOATS | BYTES
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from raggemm._src import arguments, checks, versions
 from raggemm._src.call import COLUMN_BLOCKS, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage
@@ -129,8 +130,11 @@ def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: 
         "row_index": index,
     }
     activation = (given.activation or "").upper()
+    if given.lhs_block is not None:
+        arguments.check_rounded_rows(arg_names, mode, lhs, rhs, dtype, given.lhs_block)
     call = Call(
         *(left, right, out, dtype, precision, activation, out_extent),
+        lhs_block=given.lhs_block,
         dims_names=(*lhs.dims, *rhs.dims),
         c_name=arg_names.c,
         row_index_name=arg_names.row_index,
@@ -175,6 +179,8 @@ def grouped_gemm(
     activation: str | None = None,
     gate: Any = None,
     row_index: Any = None,
+    lhs_quantize: Any = None,
+    lhs_block: int | None = arguments.DEFAULT_LHS_BLOCK,
 ) -> jax.Array:
     """Computes a grouped GEMM. The axes with group sizes determine its mode.
 
@@ -223,6 +229,10 @@ def grouped_gemm(
       row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of out uses row
         row_index[m] of lhs. lhs may have any number of rows. first_dims count the M rows of out. An index out of range
         is an error at run time. Indices of rows in no processed group are ignored.
+      lhs_quantize: None, or int8: the call quantizes the rows of lhs, as gmm describes. For ragged M and uniform, if
+        lhs is float16, bfloat16 or float32 and contracts its last axes, and rhs is a QuantizedTensor or PackedWeights
+        of integers or float4_e2m1fn.
+      lhs_block: see gmm.
 
     Returns:
       out, with the group axis if there is one, then the free axes of lhs, then the free axes of rhs.
@@ -230,6 +240,7 @@ def grouped_gemm(
     The gradient of c is beta times the cotangent of out in processed groups, and the cotangent of out elsewhere.
     """
     arg_names = ArgNames()
+    _, block = arguments.check_lhs_quantize(lhs_quantize, lhs_block, (np.dtype(np.int8),))
     return compute_product(
         arg_names,
         *parse_operands(arg_names, lhs, rhs, contracting_dims),
@@ -246,6 +257,7 @@ def grouped_gemm(
         activation=activation,
         gate=gate,
         row_index=row_index,
+        lhs_block=block,
     )
 
 

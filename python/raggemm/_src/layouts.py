@@ -13,8 +13,7 @@ from jax import lax
 
 from raggemm._src import checks
 from raggemm._src.call import from_column_blocks, to_column_blocks
-from raggemm._src.dtypes import FLOATS, SCALES
-from raggemm._src.quantization import E2M1, E8M0
+from raggemm._src.dtypes import E2M1, E8M0, FLOATS, SCALES
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
 # Columns of a block of PackedWeights. prepack chooses the widest block that adds at most _PADDING * N columns of zeros.

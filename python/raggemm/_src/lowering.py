@@ -17,7 +17,7 @@ from raggemm._src import library, options, sharding, versions
 from raggemm._src.call import Arguments, Call, OperandRole, OptionalOperand, custom_call_shape
 from raggemm._src.dtypes import FLOATS, compute_dtype
 from raggemm._src.mlp_primitive import BackwardCall, backward_p, mlp_p, tangent_p
-from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall
+from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall, is_given
 from raggemm._src.primitive import grouped_gemm_p
 
 
@@ -121,7 +121,7 @@ def _mlp_custom_call(
 ) -> Any:
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
-    given = {name: value for name, value in attributes.items() if value}
+    given = {name: value for name, value in attributes.items() if is_given(value)}
     # Without tokens, a row that names a token is an error. A side effect keeps XLA from dropping the call.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(library.call_name(target)):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._src import checks, library, versions
+from raggemm._src import arguments, checks, library, versions
 from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
 from raggemm._src.call import COLUMN_BLOCKS
 from raggemm._src.dtypes import FLOATS
@@ -121,6 +121,17 @@ def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[st
     return {f"{name[2:]}_layout": COLUMN_BLOCKS if in_blocks[name] else "" for name in transposes}
 
 
+def _check_codes(args: dict[str, Any], matrices: dict[str, Any], transposes: dict[str, bool], lhs_block: int) -> None:
+    """Checks that all weights are codes that rows of int8 codes can be multiplied by."""
+    for name, w in matrices.items():
+        part = name[2:]
+        arguments.check_code_dtype(name, w.dtype, w.dtype not in FLOATS, "lhs_quantize")
+        arguments.check_code_columns(name, w.shape, w.dtype)
+        axis = 2 if transposes["w_down" if part == "down" else "w_up"] else 1
+        params = checks.QuantParams(args.get(f"{part}_scale"), args.get(f"{part}_zero"))
+        arguments.check_code_blocks(name, params, axis, w.shape[axis], lhs_block)
+
+
 @functools.partial(jax.jit, static_argnames="call", inline=versions.INLINE)
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     args = {name: versions.replicate_explicit_axes(x) for name, x in args.items()}
@@ -155,6 +166,8 @@ def moe_mlp(
     save: str = "inputs",
     weight_on: str = "output",
     row_slots: Any = None,
+    lhs_quantize: Any = None,
+    lhs_block: int | None = arguments.DEFAULT_LHS_BLOCK,
 ) -> jax.Array:
     """Computes the MLP of a mixture-of-experts layer in one call, from the gather to the weighted sum of experts.
 
@@ -200,6 +213,10 @@ def moe_mlp(
         float32 and rounded once to x's type, and d[r] is added without a weight.
       row_slots: [M], int32, int64 or uint32, for example from sort_by_expert. A token's rows are added in the order of
         these numbers, and rows with equal numbers in ascending order.
+      lhs_quantize: None, or int8: the call quantizes each row of x, and each row of a, to int8 before it multiplies
+        them by weights, as raggemm.gmm describes. All weights must be QuantizedTensors or PackedWeights of integers or
+        float4_e2m1fn (else TypeError). Derivatives ignore the rounding (straight-through).
+      lhs_block: see raggemm.gmm.
 
     Returns:
       [T,H].
@@ -240,7 +257,10 @@ def moe_mlp(
     args |= weights
     transposes = {"w_up": transpose_up, "w_down": transpose_down}
     layouts = _check_layouts(weights, transposes)
+    _, lhs_block = arguments.check_lhs_quantize(lhs_quantize, lhs_block, (np.dtype(np.int8),))
     columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transposes, layouts)
+    if lhs_block is not None:
+        _check_codes(weights, matrices, transposes, lhs_block)
     args |= _check_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
     args |= _check_group_offset(args, group_offset)
     dtype = checks.result_dtype(preferred_element_type, args["x"].dtype, MLP_FLOATS)
@@ -258,5 +278,6 @@ def moe_mlp(
         saves_products=save == "activations",
         weight_on="INPUT" if weight_on == "input" and row_weights is not None else "",
         operands=tuple(name for name in _OPTIONAL if name in args),
+        lhs_block=lhs_block,
     )
     return _moe_mlp(args, call=call)

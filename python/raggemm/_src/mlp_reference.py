@@ -36,6 +36,11 @@ def widen_partial_bytes(args: Args) -> Args:
     return args | wide
 
 
+def is_given(attribute: str | bool | int) -> bool:
+    """Returns True unless the value of an attribute is "" or False, which are left out. A number may be 0."""
+    return attribute is not False and attribute != ""
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class MlpCall:
     """The static parameter of mlp_p."""
@@ -51,6 +56,7 @@ class MlpCall:
     weight_on: str  # "INPUT": row_weights multiply rows of x. "": they multiply the experts' results.
     operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
     returns_products: bool = False  # True if the call also returns up and gate.
+    lhs_block: int | None = None  # like lhs_block of Call, for the rows of x and of activations
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,10 +74,11 @@ class MlpCall:
     def flatten(self, args: Args) -> list[Any]:
         return [args[name] for name in self.names]
 
-    def attributes(self) -> dict[str, str | bool]:
+    def attributes(self) -> dict[str, str | bool | int]:
         same = ("activation", "merged", "up_is_trans", "down_is_trans", "up_layout", "down_layout", "weight_on")
         attributes = {name: getattr(self, name) for name in same}
-        return attributes | {"operands": ",".join(self.operands), "results": ",".join(self.saved_products)}
+        attributes |= {"operands": ",".join(self.operands), "results": ",".join(self.saved_products)}
+        return attributes if self.lhs_block is None else attributes | {"lhs_block": self.lhs_block}
 
     def intermediate_size(self, args: Args) -> int:
         return args["w_down"].shape[2 if self.down_layout or self.down_is_trans else 1]
@@ -102,7 +109,7 @@ class MlpCall:
         return [result(x.shape, self.dtype), *(result((rows, block_columns), np.float32) for _ in self.saved_products)]
 
     def __repr__(self) -> str:
-        attributes = " ".join(f"{name}={value}" for name, value in self.attributes().items() if value)
+        attributes = " ".join(f"{name}={value}" for name, value in self.attributes().items() if is_given(value))
         return f"MLP({attributes} -> {np.dtype(self.dtype)})"
 
 
@@ -123,11 +130,16 @@ def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
 
 
 def multiply_weight(
-    args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True
+    args: dict[str, Any],
+    weight: str,
+    rows: jax.Array,
+    is_trans: bool,
+    has_bias: bool = True,
+    lhs_block: int | None = None,
 ) -> jax.Array:
     """Multiplies each row by the matrix of its group, and adds the bias if given: float32 [M,columns].
 
-    weight: suffix of the names of matrix and bias, such as "up" for w_up and b_up.
+    weight: suffix of the names of matrix and bias, such as "up" for w_up and b_up. lhs_block: see Call.
     """
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
@@ -138,6 +150,7 @@ def multiply_weight(
         bias=args.get(f"b_{weight}") if has_bias else None,
         group_offset=args.get("group_offset"),
         preferred_element_type=jnp.float32,
+        lhs_block=lhs_block,
     )
 
 
@@ -146,8 +159,11 @@ def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array)
 
     Rounds the rows to the dtype of x separately for each product. So JAX adds the gradients of the rows in float32.
     """
-    weights = ("up", "gate") if "w_gate" in args else ("up",)
-    return tuple(multiply_weight(args, weight, rows.astype(args["x"].dtype), call.up_is_trans) for weight in weights)
+    weights, dtype = ("up", "gate") if "w_gate" in args else ("up",), args["x"].dtype
+    return tuple(
+        multiply_weight(args, weight, rows.astype(dtype), call.up_is_trans, lhs_block=call.lhs_block)
+        for weight in weights
+    )
 
 
 def split_gate_and_up(
@@ -192,7 +208,7 @@ def reference_impl(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]
         weights = jnp.ones_like(weights) + wrong
     down = args["w_down"].dtype
     a = apply_activation(call.activation, *split_gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
-    rows = multiply_weight(args, "down", a, call.down_is_trans)
+    rows = multiply_weight(args, "down", a, call.down_is_trans, lhs_block=call.lhs_block)
     return sum_token_rows(rows, weights, token, x.shape[0], call.dtype, args.get("row_slots")), *first
 
 

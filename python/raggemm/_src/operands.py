@@ -25,6 +25,7 @@ class ArgNames(NamedTuple):
     c: str = "c"
     bias: str = "bias"
     row_index: str = "row_index"
+    lhs_quantize: str = "lhs_quantize"
 
 
 # End of the error message for different numbers of matrices and group sizes.

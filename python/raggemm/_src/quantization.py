@@ -17,11 +17,9 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks, versions
-from raggemm._src.dtypes import FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, format_dtypes
+from raggemm._src.dtypes import E2M1, E8M0, FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, format_dtypes
 from raggemm._src.grouped_gemm import mask_grouped_rows
 from raggemm._src.tensors import QuantizedTensor
-
-E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
 
 
 def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ A mesh axis divides only one of these axes: the first possible one in _PRIORITY.
 
 - axes that groups divide, the groups of a ragged call, axes of PACKED matrices, columns of PackedWeights
 - axes that the devices do not divide evenly, or only inside a block or a byte
+- the contracted axis of a call that quantizes whole rows of lhs
 - summed axes of calls with c or bias, which must be added once, or with an activation, which needs the whole sum
 
 Scales and zero points are divided like their matrix.
@@ -118,6 +119,9 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
             parts[axis] = math.gcd(parts.get(axis, 0), extent)
     for axes, x in zip((lhs, rhs), operands, strict=False):
         parts[axes[-1]] = math.gcd(parts.get(axes[-1], 0), x.shape[-1] // elements_per_byte(x.dtype))
+    if call.lhs_block is not None:
+        k, block = operands[0].shape[lhs.index("k")], call.lhs_block
+        parts["k"] = math.gcd(parts.get("k", 0), k // block) if block and k % block == 0 else 1
     whole |= {axis for axis, count in parts.items() if count == 1}
 
     def divisible(axes, shape):

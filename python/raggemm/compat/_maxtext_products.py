@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import checks, versions
-from raggemm._src.arguments import existing_out_options
+from raggemm._src.arguments import existing_out_options, takes_rounded_rows
 from raggemm._src.dtypes import QUANTIZED, format_dtypes
 from raggemm._src.grouped_gemm import compute_product
 from raggemm._src.operands import ArgNames, make_operands
@@ -118,8 +118,10 @@ class Options(NamedTuple):
     gather_axes: tuple[tuple[str, int], ...] = ()  # pairs (mesh axis, axis of rhs), to gather a quantized rhs
 
 
-def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
-    arguments = {"preferred_element_type": options.dtype, "group_offset": offset}
+def _product(
+    lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options, lhs_block: int | None = None
+) -> jax.Array:
+    arguments = {"preferred_element_type": options.dtype, "group_offset": offset, "lhs_block": lhs_block}
     arguments |= existing_out_options(c, options.dtype, int(options.c_name == "partial_sum"), options.c_name)
     names = ArgNames(sizes="group_sizes", c=options.c_name)
     return compute_product(names, *make_operands(lhs, rhs, sizes, (1, 2 if options.transpose_rhs else 1)), **arguments)
@@ -189,6 +191,12 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
     def scale_axes(shared: tuple[int, ...], rank: int) -> tuple[int, ...]:
         return tuple(range(rank)) if rule.disable_channelwise_axes else shared
 
+    def rounds_rows(lhs, right) -> bool:
+        if rule.act_qtype is None or checks.is_quantized(lhs) or rule.disable_channelwise_axes:
+            return False
+        is_absmax = _parse_calibration(rule.act_calibration_method) == ("absmax", None)
+        return is_absmax and takes_rounded_rows(lhs, rule.act_qtype, right, k_axis, options.dtype)
+
     def forward(lhs, rhs, sizes, offset, c):
         left = quantize_operand("lhs", lhs, rule.act_qtype, rule.act_calibration_method, scale_axes((1,), 2))
         right_axes = scale_axes((0, k_axis), 3)
@@ -196,7 +204,8 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
         for name, axis in options.gather_axes:
             data = jax.lax.all_gather(right.data, name, axis=axis, tiled=True)
             right = QuantizedTensor(data, right.scale, right.zero_point)
-        return _product(left, right, sizes, offset, c, options), (left, right, sizes, offset)
+        rows, block = (lhs, 0) if rounds_rows(lhs, right) else (left, None)
+        return _product(rows, right, sizes, offset, c, options, block), (left, right, sizes, offset)
 
     def backward(residuals, dout):
         left, right, sizes, offset = residuals

@@ -17,6 +17,9 @@ first-order and reverse-mode only. Deliberate differences:
 - group_offset, existing_out and partial_sum always take effect.
 - raggemm.quantize quantizes operands. The scale of int8 is absmax / 127; in MaxText it is absmax / 127.5. An asymmetric
   range is a ValueError, because MaxText's gradients ignore the zero point.
+- gmm quantizes lhs inside the call, as raggemm.gmm does with lhs_block=None, if its codes are int8 with one scale per
+  row by "absmax", and rhs has integers or float4_e2m1fn. The gradients use the codes of raggemm.quantize, of which a
+  few differ by one.
 - lhs is quantized by row, also with use_gmm_v2. With use_gmm_v2, MaxText quantizes lhs in the kernel, by tile.
 - The cotangent of a QArray is that of MaxText: for float elements the gradient, rounded to their type; for integers
   none; and for the scales zeros. Operands that tgmm quantizes have no derivative.

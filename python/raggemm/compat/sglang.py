@@ -11,7 +11,9 @@ existing_out. activation_quantized_dtype quantizes lhs. Deliberate differences:
 - m need not be a multiple of a tile.
 - rhs_bias is added unscaled. With activation_quantized_dtype, sglang-jax multiplies rhs_bias and the rows of
   existing_out by the scales of lhs.
-- raggemm.quantize quantizes lhs, which then has no derivative. Other derivatives exist, including those of the scales.
+- lhs is quantized inside the call if its codes are int8 and rhs has integers or float4_e2m1fn, as raggemm.gmm does with
+  lhs_block=None. Otherwise raggemm.quantize quantizes it. A quantized lhs has no derivative. Other derivatives exist,
+  including those of the scales, which ignore the rounding of lhs if it is quantized inside the call.
 - Sums are float32 or float64, for any acc_dtype.
 """
 
@@ -21,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import checks
-from raggemm._src.arguments import existing_out_options
+from raggemm._src.arguments import existing_out_options, takes_rounded_rows
 from raggemm._src.dtypes import QUANTIZED
 from raggemm._src.grouped_gemm import compute_product
 from raggemm._src.operands import ArgNames, make_operands
@@ -69,10 +71,14 @@ def gmm(
     del tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info
     if rhs_scale is not None:
         rhs = attach_scale(rhs, rhs_scale, transposed=False)
+    options: dict[str, Any] = {"preferred_element_type": preferred_element_type}
     if activation_quantized_dtype is not None:
         dtype = checks.as_dtype("activation_quantized_dtype", activation_quantized_dtype, QUANTIZED)
-        lhs = quantize(checks.as_float_array("lhs", lhs), dtype, axes=-1)
-    options = {"preferred_element_type": preferred_element_type}
+        lhs = checks.as_float_array("lhs", lhs)
+        if takes_rounded_rows(lhs, dtype, rhs, 1, preferred_element_type):
+            lhs, options["lhs_block"] = jax.lax.stop_gradient(lhs), 0
+        else:
+            lhs = quantize(lhs, dtype, axes=-1)
     options["group_offset"] = resolve_group_offset(group_offset, rhs, group_sizes)
     if rhs_bias is not None:
         options["bias"] = squeeze_bias(rhs_bias)
