@@ -12,7 +12,7 @@ template <DType kDtype>
 struct Avx512Code;
 template <>
 struct Avx512Code<DType::kS8> {
-  static constexpr int32_t kOffset = kS8Offset;
+  static constexpr int32_t kOffset = 128;
   static __m512i Decode(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
 };
 template <>
@@ -67,7 +67,7 @@ RAGGEMM_INLINE inline void RowsFrom(const uint8_t* p, int64_t stride, int64_t co
 // y[3] have the columns from 32 on in the same order.
 template <DType kDtype>
 struct Avx512Nibbles : Avx512Code<kDtype> {
-  static constexpr int kColumns = 64, kMostRows = 4;
+  static constexpr int kColumns = 64;
   static int64_t Bytes(int64_t columns) { return columns / 2; }
 
   RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[4]) {
@@ -103,7 +103,7 @@ struct Avx512Nibbles : Avx512Code<kDtype> {
 // Decodes 64 columns of bytes. Each 128-bit lane l of y[v] has four columns from 16 * l + 4 * v on.
 template <DType kDtype>
 struct Avx512Bytes : Avx512Code<kDtype> {
-  static constexpr int kColumns = 64, kMostRows = 4;
+  static constexpr int kColumns = 64;
   static int64_t Bytes(int64_t columns) { return columns; }
 
   RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[4]) {
@@ -128,17 +128,6 @@ struct Avx512Bytes : Avx512Code<kDtype> {
     x[3] = _mm512_shuffle_f32x4(t[1], t[3], 0xdd);
   }
   RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) { Arrange(x); }
-};
-
-template <class D>
-struct Avx512Arranged : D {
-  using D::Arrange;
-  RAGGEMM_INLINE static void Arrange(__m512i (&x)[4]) {
-    __m512 floats[4];
-    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) floats[i] = _mm512_castsi512_ps(x[i]);
-    D::Arrange(floats);
-    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = _mm512_castps_si512(floats[i]);
-  }
 };
 
 // Traits for PackTransposedWords (word_gemm.h).
@@ -228,7 +217,7 @@ constexpr void AddAvx512Codes(KernelRow& row) {
   AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset,
                                 {kRowsPacker, PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>});
   using D = std::conditional_t<kBits == 8, Avx512Bytes<kDtype>, Avx512Nibbles<kDtype>>;
-  AddRoundedGemvs<V, Avx512Arranged<D>>(row.formats[static_cast<int>(kDtype)]);
+  AddRoundedGemvs<V, D>(row.formats[static_cast<int>(kDtype)]);
 }
 
 template <class V, int kRows>

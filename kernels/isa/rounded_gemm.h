@@ -1,5 +1,5 @@
 // Register tiles of rounded rows (raggemm/grouped_gemm.h). lhs has words of four s8 codes of successive steps of k, and
-// packed panels of rhs have words of four u8: elements plus an offset. A kernel sums each stretch in s32, and adds the
+// packed panels of rhs have words of four bytes: elements plus an offset. A kernel sums each stretch in s32, and adds the
 // scaled sum to the total. Sums of an unfinished stretch wait behind the totals for the next block:
 //
 //     MicrokernelArgs::chain    totals f32 [mr][nr]    sums s32 [mr][nr]
@@ -7,6 +7,8 @@
 // The traits V are those of tile_gemm.h for s32, those of word_gemm.h for words, and these:
 //
 //   Floats                    traits of f32 with the same width
+//   kByteOffset               128 if panels have words of u8, 0 if they have words of s8. Packers add it to s8, and add
+//                             kByteOffset - 128 to u8.
 //   ToFloats(Vec)             s32 sums, rounded to f32
 //   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
 //                             b[0], b[1] and so on
@@ -193,9 +195,6 @@ constexpr void AddRoundedFormat(KernelRow& row, DType dtype, int32_t offset, Pac
   kernels.code_offset = offset;
 }
 
-// Packers add kS8Offset to elements of s8.
-inline constexpr int32_t kS8Offset = 128;
-
 // Returns the kernels of an instruction set. kRows x (kNv * V::kWidth) is the largest register tile.
 template <class V, int kRows, int kNv>
 constexpr KernelRow MakeRoundedRow() {
@@ -215,9 +214,10 @@ constexpr KernelRow MakeRoundedRow() {
   AddEpilogue<F, Float16>(row, DType::kF16);
   AddEpilogue<F, BFloat16>(row, DType::kBF16);
   AddEpilogue<F, float>(row, DType::kF32);
-  AddRoundedFormat<V, kNv, kRows>(row, DType::kS8, kS8Offset,
-                                  {PackCodes<int8_t, kS8Offset, false>, PackCodes<int8_t, kS8Offset, true>});
-  AddRoundedFormat<V, kNv, kRows>(row, DType::kU8, 0, {PackCodes<uint8_t, 0, false>, PackCodes<uint8_t, 0, true>});
+  constexpr int32_t kS8 = V::kByteOffset, kU8 = V::kByteOffset - 128;
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kS8, kS8, {PackCodes<int8_t, kS8, false>, PackCodes<int8_t, kS8, true>});
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kU8, kU8,
+                                  {PackCodes<uint8_t, kU8, false>, PackCodes<uint8_t, kU8, true>});
   return row;
 }
 
