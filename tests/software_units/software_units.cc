@@ -233,7 +233,7 @@ constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Lanes>()};
 extern const KernelRow kAmxKernels[2];
 constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>()};
 
-extern const KernelRow kScalarKernels[6];
+extern const KernelRow kScalarKernels[7];
 extern const Dequantizers kScalarDequantizers;
 
 absl::Span<const IsaRow> IsaRows() {
