@@ -288,7 +288,8 @@ struct DotArgs {
 using Dot = float(const DotArgs&);
 
 // Arguments of the quantization of a part of a row: codes[i] = from[i] / scale, rounded to the nearest integer, ties to
-// even, and limited to [-127, 127]. `scale` is neither 0 nor a NaN. Returns the sum of the codes.
+// even, and limited to [-127, 127]. `scale` is neither 0 nor a NaN. Returns the sum of the codes. Writes up to a vector
+// more.
 struct RoundArgs {
   int64_t count;
   const float* from;

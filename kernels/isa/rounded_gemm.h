@@ -141,15 +141,31 @@ void RoundedTileKernel(const MicrokernelArgs& args) {
   RoundedTile<V, kMr, kNv>(args).Run();
 }
 
+// Adding kToInteger to a number of at most 2^22 rounds it to an integer, which is then in the low bits.
 template <class F>
 int32_t RoundRowOf(const RoundArgs& args) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < args.count; ++i) {
-    const float x = __builtin_rintf(args.from[i] / args.scale);
-    const float code = x < -127 ? -127 : x > 127 ? 127 : x;
-    args.codes[i] = static_cast<int8_t>(code);
-    sum += args.codes[i];
+  using Floats = typename Codes<F>::Floats;
+  using Integers = typename Codes<F>::Signed;
+  typedef int8_t Bytes __attribute__((vector_size(F::kWidth)));
+  constexpr float kToInteger = 0x1.8p23F;
+  Integers sums = {};
+  for (int64_t i = 0; i < args.count; i += F::kWidth) {
+    Floats x = {};
+    if (args.count - i >= F::kWidth) {
+      __builtin_memcpy(&x, args.from + i, sizeof(x));
+    } else {
+      for (int64_t j = 0; j < args.count - i; ++j) x[j] = args.from[i + j];
+    }
+    x /= args.scale;
+    x = x < -127.0F ? Floats{} - 127.0F : x;
+    x = x > 127.0F ? Floats{} + 127.0F : x;
+    const Integers codes = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
+    sums += codes;
+    const Bytes bytes = __builtin_convertvector(codes, Bytes);
+    __builtin_memcpy(args.codes + i, &bytes, sizeof(bytes));
   }
+  int32_t sum = 0;
+  for (int i = 0; i < F::kWidth; ++i) sum += sums[i];
   return sum;
 }
 

@@ -71,7 +71,7 @@ void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t 
     const int64_t piece_end = std::min({end, (k / stretch + 1) * stretch, (k / block_steps + 1) * block_steps});
     int32_t sum = 0;
     for (int64_t part; k < piece_end; k += part) {
-      alignas(64) int8_t bytes[kChunk];
+      alignas(64) int8_t bytes[kChunk + kMostVector];
       float values[kChunk + kMostVector];
       part = std::min(kChunk, piece_end - k);
       if (scale > 0) {
