@@ -52,6 +52,6 @@ struct Avx512Codes : Avx512S32 {
 
 extern const KernelRow kAvx512VnniKernels[2];
 constinit const KernelRow kAvx512VnniKernels[] = {MakeByteRow<Avx512Vnni>(DType::kS8),
-                                                  MakeAvx512RoundedRow<Avx512Codes, 12>()};
+                                                  MakeAvx512RoundedRow<Avx512Codes, 6>()};
 
 }  // namespace raggemm

@@ -33,13 +33,17 @@ class RoundedTile {
   using F = typename V::Floats;
   static constexpr int kWidth = V::kWidth, kNr = kNv * kWidth;
 
-  explicit RoundedTile(const MicrokernelArgs& args)
-      : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain)) {}
+  explicit RoundedTile(const MicrokernelArgs& args) : args_(args), stretches_(*args.stretches) {}
 
-  RAGGEMM_INLINE void Run() {
+  RAGGEMM_INLINE void Run() const {
     auto a = static_cast<const uint32_t*>(args_.a);
     auto b = static_cast<const uint32_t*>(args_.b.data);
-    bool has_totals = args_.begin == Begin::kResume;
+    auto* const chain = static_cast<float*>(args_.chain);
+    auto* const unfinished = static_cast<int32_t*>(args_.chain) + kMr * kNr;
+    Total totals[kMr][kNv];
+    ForEachSum([&](int i, int v) {
+      totals[i][v] = args_.begin == Begin::kResume ? F::Load(chain + i * kNr + v * kWidth) : F::Zero();
+    });
     Prefetch prefetch = *args_.side.prefetch;
     int64_t due = 0;
     const int64_t groups_in_all = (args_.k + kGroupSteps - 1) / kGroupSteps;
@@ -47,7 +51,9 @@ class RoundedTile {
     for (int64_t k = 0, piece = 0; k < args_.k; ++piece) {
       const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
       Vec sums[kMr][kNv];
-      BeginPiece(piece, before != 0 && k == 0, sums);
+      SetZero<V>(sums);
+      if (before != 0) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(unfinished + i * kNr + v * kWidth); });
+      if (before == 0 || stretches_.starts) AddCorrections(piece, sums);
       for (int64_t group = 0; group < (steps + kGroupSteps - 1) / kGroupSteps; ++group) {
         PrefetchDue(prefetch, groups_in_all, due);
         AddGroup(a, b, sums);
@@ -56,20 +62,27 @@ class RoundedTile {
       }
       k += steps;
       before += steps;
-      const bool is_last = k == args_.k;
-      if (before == stretches_.steps || (is_last && stretches_.ends)) {
-        EndStretch(piece, has_totals, is_last && args_.end != End::kKeepChain, sums);
-        has_totals = true;
+      if (before == stretches_.steps || (k == args_.k && stretches_.ends)) {
+        AddScaled(piece, sums, totals);
         before = 0;
       } else {
-        KeepSums(has_totals, sums);
+        ForEachSum([&](int i, int v) { V::Store(unfinished + i * kNr + v * kWidth, sums[i][v]); });
       }
     }
     MoveOn(prefetch, args_.side.prefetch);
+    const bool keeps = args_.end == End::kKeepChain;
+    float* const to = keeps ? chain : static_cast<float*>(args_.out.data);
+    const int64_t stride = keeps ? kNr : args_.out.stride;
+    ForEachSum([&](int i, int v) { F::Store(to + i * stride + v * kWidth, totals[i][v]); });
   }
 
  private:
-  int32_t* Unfinished() const { return reinterpret_cast<int32_t*>(totals_ + kMr * kNr); }
+  using Total = typename F::Vec;
+
+  template <class Function>
+  RAGGEMM_INLINE static void ForEachSum(Function f) {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) f(i, v); }
+  }
 
   RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -81,16 +94,8 @@ class RoundedTile {
     }
   }
 
-  // Starts the sums of a piece. The elements of rhs in a panel are too large by their offsets and zero points, so sums
-  // start at minus the excess.
-  RAGGEMM_INLINE void BeginPiece(int64_t piece, bool resumes, Vec (&sums)[kMr][kNv]) {
-    SetZero<V>(sums);
-    if (resumes) {
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Load(Unfinished() + i * kNr + v * kWidth);
-      }
-    }
-    if (piece == 0 && !stretches_.starts && stretches_.before != 0) return;
+  // Corrects the sums of a piece. Elements of rhs in a panel are too large by their offsets and zero points.
+  RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -107,33 +112,20 @@ class RoundedTile {
     }
   }
 
-  // Adds the scaled sums to the totals. The totals go to the result if the contraction ends.
-  RAGGEMM_INLINE void EndStretch(int64_t piece, bool has_totals, bool is_last, Vec (&sums)[kMr][kNv]) {
+  RAGGEMM_INLINE void AddScaled(int64_t piece, const Vec (&sums)[kMr][kNv], Total (&totals)[kMr][kNv]) const {
     const float* const row_scales = stretches_.row_scales + piece * stretches_.row_stride;
     const float* const column_scales = stretches_.column_scales + piece * stretches_.column_stride;
-    float* const to = is_last ? static_cast<float*>(args_.out.data) : totals_;
-    const int64_t stride = is_last ? args_.out.stride : kNr;
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      const typename F::Vec scales = F::Load(column_scales + v * kWidth);
+      const Total scales = F::Load(column_scales + v * kWidth);
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        const typename F::Vec before = has_totals ? F::Load(totals_ + i * kNr + v * kWidth) : F::Zero();
-        const typename F::Vec scale = F::Mul(F::Broadcast(row_scales + i), scales);
-        F::Store(to + i * stride + v * kWidth, F::Fma(scale, V::ToFloats(sums[i][v]), before));
+        const Total scale = F::Mul(F::Broadcast(row_scales + i), scales);
+        totals[i][v] = F::Fma(scale, V::ToFloats(sums[i][v]), totals[i][v]);
       }
-    }
-  }
-
-  RAGGEMM_INLINE void KeepSums(bool has_totals, Vec (&sums)[kMr][kNv]) {
-    StoreTile<V>(Unfinished(), kNr, sums, [](int32_t* to, Vec x) { V::Store(to, x); });
-    if (has_totals) return;
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) F::Store(totals_ + i * kNr + v * kWidth, F::Zero());
     }
   }
 
   const MicrokernelArgs& args_;
   const Stretches& stretches_;
-  float* const totals_;
 };
 
 template <class V, int kMr, int kNv>
