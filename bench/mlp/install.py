@@ -57,7 +57,8 @@ def install(peers: pathlib.Path, name: str) -> str:
     """Installs one of SOURCES or "torch" into a folder of `peers`. Returns the reason if this fails, else ""."""
     folder, log = peers / name, peers / f"{name}.log"
     install_into = functools.partial(_build, source=SOURCES[name]) if name in SOURCES else _install_torch
-    want = repr(SOURCES[name]) + repr(OPTIONS) if name in SOURCES else REQUIREMENTS.read_text()
+    pinned = [line for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
+    want = repr((SOURCES[name], OPTIONS) if name in SOURCES else pinned)
     complete = folder / ".complete"
     if complete.exists() and complete.read_text() == want:
         return ""

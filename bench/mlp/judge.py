@@ -59,6 +59,7 @@ class Worker:
         # glibc asks for huge pages for each large allocation.
         environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "OMP_NUM_THREADS": str(threads)}
         command = [str(python), str(pathlib.Path(__file__).with_name("worker.py")), name, str(peers), model, form]
+        command.append(str(threads))
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 command,
@@ -67,7 +68,6 @@ class Worker:
                 stderr=log,
                 text=True,
                 env=os.environ | environment,
-                preexec_fn=lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads]),
             )
         self.built = self._read(SECONDS_TO_BUILD)
 

@@ -1,4 +1,4 @@
-"""Runs one system in a process of its own: worker.py SYSTEM PEERS MODEL FORMAT.
+"""Runs one system in a process of its own: worker.py SYSTEM PEERS MODEL FORMAT THREADS.
 
 Each line of stdin is a request, and each line of stdout an answer, in JSON. The first answer comes when the weights are
 in memory.
@@ -12,6 +12,7 @@ import functools
 import importlib
 import itertools
 import json
+import os
 import pathlib
 import sys
 import time
@@ -82,7 +83,9 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
-        worker = Worker(*sys.argv[1:])
+        # All libraries have as many threads as cores.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[5])])
+        worker = Worker(*sys.argv[1:5])
     except Exception as error:
         return write({"error": describe(error)})
     write({"about": worker.about, "huge_pages": huge_pages()})
