@@ -46,7 +46,8 @@ SYSTEMS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
 # Largest distance from the expected results over their length. Rows that are rounded to int8 are about 1 % off.
 TOLERANCE = {"exact": 0.01, "32": 0.03, "row": 0.05}
 SECONDS_TO_BUILD, SECONDS_TO_ANSWER = 900, 300
-LEAST_HUGE_PAGES = 0.9
+# Limits for warnings. A thread that waits for a core means that other programs run.
+LEAST_HUGE_PAGES, MOST_WAITED = 0.9, 0.05
 
 
 class Worker:
@@ -128,6 +129,8 @@ def measure(workers: list[Worker], layer: Layer, rows: str, tokens: int, options
             answer = workers[at].ask(rows=rows, tokens=tokens, seconds=options.seconds)
             cells[at] |= {"error": answer["error"]} if "error" in answer else {}
             turns[workers[at].name].append(answer.get("ms", []))
+            cells[at]["waited"] = max(answer.get("waited", 0), cells[at].get("waited", 0))
+            cells[at]["huge_pages"] = min(answer.get("huge_pages", 1), cells[at].get("huge_pages", 1))
     ours = [statistics.median(ms) for ms in turns.get("raggemm", []) if ms]
     for cell in cells:
         medians = [statistics.median(ms) for ms in turns[cell["system"]] if ms]
@@ -149,8 +152,6 @@ def judge(model: str, form: str, reasons: dict[str, str], options: argparse.Name
                 workers.append(Worker(name, options.peers, model, form, options.threads))
                 built = workers[-1].built
                 about.append(f"{name}, {model}, {form}: {built.get('error') or built['about']}")
-                if built.get("huge_pages", 1) < LEAST_HUGE_PAGES:
-                    about[-1] += f". WARNING: only {built['huge_pages']:.0%} of its memory is on huge pages"
         for rows in TOLERANCE:
             able = [worker for worker in workers if rows in SYSTEMS[worker.name][1][form]]
             for tokens in options.tokens if able else ():
@@ -187,6 +188,18 @@ def table(cells: list[Cell], exact: bool) -> str:
             text += f" | {cell['ms']:>9.3f} {error:>8} {ratio:>6}"
     title = "Exact rows: each system multiplies rows of bfloat16" if exact else "Rounded rows: rows are rounded to int8"
     return f"{title}\n\n{text if lines else 'nothing measured'}\n"
+
+
+def warnings(cells: list[Cell]) -> list[str]:
+    """Returns a warning for each system with other pages, and one for all times on a busy machine."""
+    found, timed = [], [cell for cell in cells if "ms" in cell]
+    for name in SYSTEMS:
+        least = min((cell["huge_pages"] for cell in timed if cell["system"] == name), default=1)
+        if least < LEAST_HUGE_PAGES:
+            found.append(f"WARNING: {name} has only {least:.0%} of its memory on huge pages")
+    if busy := sum(cell["waited"] > MOST_WAITED for cell in timed):
+        found.append(f"WARNING: other programs used the cores during {busy} of {len(timed)} measurements")
+    return found
 
 
 def cpu_name() -> str:
@@ -251,11 +264,11 @@ def main(arguments: list[str]) -> int:
     failures = [", ".join(str(cell[key]) for key in keys) + f": {cell['error']}" for cell in cells if "error" in cell]
     machine = {"cpu": cpu_name(), "threads": options.threads, "rounds": options.rounds, "seconds": options.seconds}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    report = {"machine": machine, "systems": about, "failures": failures, "cells": cells}
+    report = {"machine": machine, "systems": about, "failures": failures, "warnings": warnings(cells), "cells": cells}
     options.json.write_text(json.dumps(report, indent=1) + "\n")
     print(f"{machine['cpu']}, {options.threads} threads, huge pages, cold weights\n")
     print(table(cells, True), table(cells, False), sep="\n")
-    print("\n".join([*about, "", *failures, f"report: {options.json}"]))
+    print("\n".join([*about, "", *failures, *warnings(cells), f"report: {options.json}"]))
     return any(cell["system"] == "raggemm" and "error" in cell for cell in cells)
 
 

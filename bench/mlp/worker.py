@@ -4,7 +4,8 @@ Each line of stdin is a request, and each line of stdout an answer, in JSON. The
 in memory.
 
     {"rows": R, "tokens": T, "seconds": 0}    {"out": checked rows of the first call}
-    {"rows": R, "tokens": T, "seconds": S}    {"ms": milliseconds of each call}
+    {"rows": R, "tokens": T, "seconds": S}    {"ms": milliseconds of each call, "waited": share of the time that threads
+                                              waited for a core, "huge_pages": share of the memory}
     any request                               {"error": why it failed}
 """
 
@@ -37,6 +38,12 @@ def huge_pages() -> float:
     return sizes["AnonHugePages:"] / max(1, sizes["Anonymous:"])
 
 
+def waited() -> float:
+    """Returns the milliseconds that this process' threads were ready to run, but waited for a core."""
+    files = pathlib.Path("/proc/self/task").glob("*/schedstat")
+    return sum(1e-6 * int(file.read_text().split()[1]) for file in files)
+
+
 class Worker:
     def __init__(self, system: str, peers: str, model: str, form: str):
         self._layer = Layer(model, form)
@@ -61,15 +68,18 @@ class Worker:
             call = self._system.prepare(rows, self._layer.rows(tokens), self._layer.calls(tokens)[0])
             out = self._system.to_numpy(call())
             return {"out": out[self._layer.checked_rows(tokens)].astype(np.float64).tolist()}
-        calls, times = self._calls(rows, tokens), []
+        calls = self._calls(rows, tokens)
+        times: list[float] = []
         next(calls)()  # Wakes the threads.
-        until = time.perf_counter() + seconds
+        begin, ready = time.perf_counter(), waited()
+        until = begin + seconds
         while time.perf_counter() < until or len(times) < 3:
             call = next(calls)
             start = time.perf_counter()
             call()
             times.append(1e3 * (time.perf_counter() - start))
-        return {"ms": times}
+        share = (waited() - ready) / (1e3 * (time.perf_counter() - begin))
+        return {"ms": times, "waited": share, "huge_pages": huge_pages()}
 
 
 def describe(error: Exception) -> str:
@@ -88,7 +98,7 @@ def main() -> None:
         worker = Worker(*sys.argv[1:5])
     except Exception as error:
         return write({"error": describe(error)})
-    write({"about": worker.about, "huge_pages": huge_pages()})
+    write({"about": worker.about})
     for line in sys.stdin:
         try:
             write(worker.answer(**json.loads(line)))

@@ -25,6 +25,12 @@ def test_a_format_is_as_exact_as_its_bits_allow(form, most):
     assert most / 3 < judge.distance(layer.dequantize(q, form), w) < most
 
 
+def test_mxfp4_rounds_ties_to_even_codes():
+    ties = np.zeros((1, 32), np.float32)
+    ties[0, :9] = 6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, -5
+    assert layer.dequantize(layer.quantize(ties, "mxfp4"), "mxfp4")[0, :9].tolist() == [6, 0, 1, 1, 2, 2, 4, 4, -4]
+
+
 @pytest.mark.parametrize("form", layer.FORMATS)
 def test_raggemm_gets_the_values_that_results_are_expected_for(form):
     q = layer.Quantized(*(part[None] for part in _weights(form)[1]))
@@ -78,7 +84,9 @@ class _Worker:
 
     def ask(self, rows, tokens, seconds):
         self._log.append((self.name, seconds))
-        return {"ms": [self._ms, self._ms, 9.0]} if seconds else {"out": self._out}
+        if not seconds:
+            return {"out": self._out}
+        return {"ms": [self._ms, self._ms, 9.0], "waited": 0.3 * (self._ms == 3), "huge_pages": self._ms / 3}
 
 
 def test_systems_take_turns_and_wrong_ones_are_not_timed():
@@ -90,6 +98,8 @@ def test_systems_take_turns_and_wrong_ones_are_not_timed():
     assert [name for name, seconds in log if seconds] == ["raggemm", "sglang", "sglang", "raggemm"]
     assert cells[1]["ms"] == 3.0 and cells[1]["ratio"] == 1.5 and cells[1]["distance"] == pytest.approx(0.02)
     assert "ms" not in cells[2] and cells[2]["error"] == "WRONG: 2 off"
+    pages, busy = judge.warnings(cells)
+    assert "raggemm has only 67%" in pages and "1 of 2 measurements" in busy
 
 
 def test_tables_keep_exact_and_rounded_rows_apart():
