@@ -304,9 +304,9 @@ struct Avx2LaneSteps {
   static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1, kGemvSteps = kScaleSteps, kVectors = kNv;
 
   Avx2LaneSteps(const MicrokernelArgs& args, int64_t k, int64_t column)
-      : a(static_cast<const float*>(args.a) + k * kMr),
-        b((CodePointer<kIndex>(args.b.data) + (k * args.b.stride + column)).at),
-        row_bytes(args.b.stride * kQuantized[kIndex].bits / 8) {
+      : a_(static_cast<const float*>(args.a) + k * kMr),
+        b_((CodePointer<kIndex>(args.b.data) + (k * args.b.stride + column)).at),
+        row_bytes_(args.b.stride * kQuantized[kIndex].bits / 8) {
     if constexpr (kScaling != LaneScaling::kNone) {
       uint8_t ones[8 * kNv];
       const uint8_t* codes = ones;
@@ -316,27 +316,27 @@ struct Avx2LaneSteps {
         __builtin_memset(ones, 127, sizeof(ones));
       }
       Lanes::ArrangeBytes(codes, [&](int v, __m256i words) RAGGEMM_INLINE {
-        scales.Set(v, reinterpret_cast<typename Codes<V>::Words>(words));
+        scales_.Set(v, reinterpret_cast<typename Codes<V>::Words>(words));
       });
     }
   }
 
   RAGGEMM_INLINE void Begin(Tile& sums) const requires(kScaling == LaneScaling::kSums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales.Inverse(v));
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales_.Inverse(v));
     }
   }
   RAGGEMM_INLINE void End(Tile& sums) const requires(kScaling == LaneScaling::kSums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales.Scale(v));
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales_.Scale(v));
     }
   }
 
   RAGGEMM_INLINE void Next(Tile& sums) {
     if constexpr (kGroup == 2) Add(1, sums);
     Add(0, sums);
-    a += kGroup * kMr;
-    b += kGroup * row_bytes;
+    a_ += kGroup * kMr;
+    b_ += kGroup * row_bytes_;
   }
   RAGGEMM_INLINE void Last(Tile& sums, int64_t /*steps*/) {
     AddZero<V>(sums);
@@ -365,15 +365,16 @@ struct Avx2LaneSteps {
                                     std::conditional_t<kScaling == LaneScaling::kSums, SumScales, ScalePairs<V, kNv>>>;
 
   RAGGEMM_INLINE void Add(int step, Tile& sums) {
-    Lanes::Decode(b + step * row_bytes, [&](auto columns) RAGGEMM_INLINE {
+    Lanes::Decode(b_ + step * row_bytes_, [&](auto columns) RAGGEMM_INLINE {
       constexpr const int(&kAt)[2] = decltype(columns)::kIndices;
       Vec y[2];
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
         y[j] = columns.values[j];
-        if constexpr (kScaling == LaneScaling::kElements) y[j] = scales.Scaled(y[j], kAt[j]);
+        if constexpr (kScaling == LaneScaling::kElements) y[j] = scales_.Scaled(y[j], kAt[j]);
         y[j] = V::Pinned(y[j]);
       }
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) AddProducts(a + step * kMr + i, y, sums[i][kAt[0]], sums[i][kAt[1]]);
+      const float* const x = a_ + step * kMr;
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) AddProducts(x + i, y, sums[i][kAt[0]], sums[i][kAt[1]]);
     });
   }
   // Adds the products of *x and y to two sums. With two or three rows, one asm statement loads x and multiplies.
@@ -397,10 +398,10 @@ struct Avx2LaneSteps {
     }
   }
 
-  const float* a;
-  const uint8_t* b;
-  int64_t row_bytes;
-  [[no_unique_address]] Scales scales;
+  const float* a_;
+  const uint8_t* b_;
+  int64_t row_bytes_;
+  [[no_unique_address]] Scales scales_;
 };
 
 // Returns true if scaled sums (LaneScaling::kSums) have the same bits as scaled elements. Scales are powers of two, so
