@@ -34,7 +34,6 @@ struct Avx512Codes : Avx512S32 {
   static constexpr int kMostSums = 24;
   static constexpr int32_t kByteOffset = 128;
 
-  static __m512 FloatBits(Vec x) { return _mm512_castsi512_ps(x); }
   static Vec Bits(__m512 x) { return _mm512_castps_si512(x); }
   static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
   RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
@@ -52,6 +51,6 @@ struct Avx512Codes : Avx512S32 {
 
 extern const KernelRow kAvx512VnniKernels[2];
 constinit const KernelRow kAvx512VnniKernels[] = {MakeByteRow<Avx512Vnni>(DType::kS8),
-                                                  MakeAvx512RoundedRow<Avx512Codes, 12>()};
+                                                  MakeAvx512RoundedRow<Avx512Codes, 6>()};
 
 }  // namespace raggemm

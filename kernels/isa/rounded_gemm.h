@@ -33,13 +33,17 @@ class RoundedTile {
   using F = typename V::Floats;
   static constexpr int kWidth = V::kWidth, kNr = kNv * kWidth;
 
-  explicit RoundedTile(const MicrokernelArgs& args)
-      : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain)) {}
+  explicit RoundedTile(const MicrokernelArgs& args) : args_(args), stretches_(*args.stretches) {}
 
-  RAGGEMM_INLINE void Run() {
+  RAGGEMM_INLINE void Run() const {
     auto a = static_cast<const uint32_t*>(args_.a);
     auto b = static_cast<const uint32_t*>(args_.b.data);
-    bool has_totals = args_.begin == Begin::kResume;
+    auto* const chain = static_cast<float*>(args_.chain);
+    auto* const unfinished = static_cast<int32_t*>(args_.chain) + kMr * kNr;
+    Total totals[kMr][kNv];
+    ForEachSum([&](int i, int v) {
+      totals[i][v] = args_.begin == Begin::kResume ? F::Load(chain + i * kNr + v * kWidth) : F::Zero();
+    });
     Prefetch prefetch = *args_.side.prefetch;
     int64_t due = 0;
     const int64_t groups_in_all = (args_.k + kGroupSteps - 1) / kGroupSteps;
@@ -47,7 +51,9 @@ class RoundedTile {
     for (int64_t k = 0, piece = 0; k < args_.k; ++piece) {
       const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
       Vec sums[kMr][kNv];
-      BeginPiece(piece, before != 0 && k == 0, sums);
+      SetZero<V>(sums);
+      if (before != 0) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(unfinished + i * kNr + v * kWidth); });
+      if (before == 0 || stretches_.starts) AddCorrections(piece, sums);
       for (int64_t group = 0; group < (steps + kGroupSteps - 1) / kGroupSteps; ++group) {
         PrefetchDue(prefetch, groups_in_all, due);
         AddGroup(a, b, sums);
@@ -56,20 +62,27 @@ class RoundedTile {
       }
       k += steps;
       before += steps;
-      const bool is_last = k == args_.k;
-      if (before == stretches_.steps || (is_last && stretches_.ends)) {
-        EndStretch(piece, has_totals, is_last && args_.end != End::kKeepChain, sums);
-        has_totals = true;
+      if (before == stretches_.steps || (k == args_.k && stretches_.ends)) {
+        AddScaled(piece, sums, totals);
         before = 0;
       } else {
-        KeepSums(has_totals, sums);
+        ForEachSum([&](int i, int v) { V::Store(unfinished + i * kNr + v * kWidth, sums[i][v]); });
       }
     }
     MoveOn(prefetch, args_.side.prefetch);
+    const bool keeps = args_.end == End::kKeepChain;
+    float* const to = keeps ? chain : static_cast<float*>(args_.out.data);
+    const int64_t stride = keeps ? kNr : args_.out.stride;
+    ForEachSum([&](int i, int v) { F::Store(to + i * stride + v * kWidth, totals[i][v]); });
   }
 
  private:
-  int32_t* Unfinished() const { return reinterpret_cast<int32_t*>(totals_ + kMr * kNr); }
+  using Total = typename F::Vec;
+
+  template <class Function>
+  RAGGEMM_INLINE static void ForEachSum(Function f) {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) f(i, v); }
+  }
 
   RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -81,16 +94,8 @@ class RoundedTile {
     }
   }
 
-  // Starts the sums of a piece. The elements of rhs in a panel are too large by their offsets and zero points, so sums
-  // start at minus the excess.
-  RAGGEMM_INLINE void BeginPiece(int64_t piece, bool resumes, Vec (&sums)[kMr][kNv]) {
-    SetZero<V>(sums);
-    if (resumes) {
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Load(Unfinished() + i * kNr + v * kWidth);
-      }
-    }
-    if (piece == 0 && !stretches_.starts && stretches_.before != 0) return;
+  // Corrects the sums of a piece. Elements of rhs in a panel are too large by their offsets and zero points.
+  RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -107,33 +112,20 @@ class RoundedTile {
     }
   }
 
-  // Adds the scaled sums to the totals. The totals go to the result if the contraction ends.
-  RAGGEMM_INLINE void EndStretch(int64_t piece, bool has_totals, bool is_last, Vec (&sums)[kMr][kNv]) {
+  RAGGEMM_INLINE void AddScaled(int64_t piece, const Vec (&sums)[kMr][kNv], Total (&totals)[kMr][kNv]) const {
     const float* const row_scales = stretches_.row_scales + piece * stretches_.row_stride;
     const float* const column_scales = stretches_.column_scales + piece * stretches_.column_stride;
-    float* const to = is_last ? static_cast<float*>(args_.out.data) : totals_;
-    const int64_t stride = is_last ? args_.out.stride : kNr;
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      const typename F::Vec scales = F::Load(column_scales + v * kWidth);
+      const Total scales = F::Load(column_scales + v * kWidth);
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        const typename F::Vec before = has_totals ? F::Load(totals_ + i * kNr + v * kWidth) : F::Zero();
-        const typename F::Vec scale = F::Mul(F::Broadcast(row_scales + i), scales);
-        F::Store(to + i * stride + v * kWidth, F::Fma(scale, V::ToFloats(sums[i][v]), before));
+        const Total scale = F::Mul(F::Broadcast(row_scales + i), scales);
+        totals[i][v] = F::Fma(scale, V::ToFloats(sums[i][v]), totals[i][v]);
       }
-    }
-  }
-
-  RAGGEMM_INLINE void KeepSums(bool has_totals, Vec (&sums)[kMr][kNv]) {
-    StoreTile<V>(Unfinished(), kNr, sums, [](int32_t* to, Vec x) { V::Store(to, x); });
-    if (has_totals) return;
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) F::Store(totals_ + i * kNr + v * kWidth, F::Zero());
     }
   }
 
   const MicrokernelArgs& args_;
   const Stretches& stretches_;
-  float* const totals_;
 };
 
 template <class V, int kMr, int kNv>
@@ -141,41 +133,88 @@ void RoundedTileKernel(const MicrokernelArgs& args) {
   RoundedTile<V, kMr, kNv>(args).Run();
 }
 
+// Reduces a vector of 32-bit integers by halves.
+template <int kWidth, class Vector, class Function>
+RAGGEMM_INLINE inline int32_t Reduce(const Vector& x, Function f) {
+  typedef int32_t Half __attribute__((vector_size(4 * (kWidth > 1 ? kWidth / 2 : 1))));
+  if constexpr (kWidth == 1) {
+    return x[0];
+  } else {
+    Half low, high;
+    __builtin_memcpy(&low, &x, sizeof(low));
+    __builtin_memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof(low), sizeof(high));
+    return Reduce<kWidth / 2>(f(low, high), f);
+  }
+}
+
+// Loads up to a vector of floats, and fills up with zeros.
+template <class F>
+RAGGEMM_INLINE inline typename Codes<F>::Floats LoadFloats(const float* from, int64_t left) {
+  typename Codes<F>::Floats x = {};
+  if (left >= F::kWidth) {
+    __builtin_memcpy(&x, from, sizeof(x));
+  } else {
+    for (int64_t i = 0; i < left; ++i) x[i] = from[i];
+  }
+  return x;
+}
+
+template <class F>
+RAGGEMM_INLINE inline uint32_t LargestOfPart(int64_t count, const float* from) {
+  using Integers = typename Codes<F>::Signed;
+  const auto larger = [](auto a, auto b) RAGGEMM_INLINE { return a > b ? a : b; };
+  Integers largest = {};
+  for (int64_t i = 0; i < count; i += F::kWidth) {
+    largest = larger(largest, reinterpret_cast<Integers>(LoadFloats<F>(from + i, count - i)) & 0x7fffffff);
+  }
+  return static_cast<uint32_t>(Reduce<F::kWidth>(largest, larger));
+}
+template <class F>
+uint32_t LargestOfRow(int64_t count, const float* from) {
+  return LargestOfPart<F>(count, from);
+}
+
 // Adding kToInteger to a number of at most 2^22 rounds it to an integer, which is then in the low bits.
 template <class F>
-int32_t RoundRowOf(const RoundArgs& args) {
+RAGGEMM_INLINE inline int32_t RoundSteps(int64_t count, const float* from, float scale, int8_t* codes) {
   using Floats = typename Codes<F>::Floats;
   using Integers = typename Codes<F>::Signed;
   typedef int8_t Bytes __attribute__((vector_size(F::kWidth)));
   constexpr float kToInteger = 0x1.8p23F;
   Integers sums = {};
-  for (int64_t i = 0; i < args.count; i += F::kWidth) {
-    Floats x = {};
-    if (args.count - i >= F::kWidth) {
-      __builtin_memcpy(&x, args.from + i, sizeof(x));
-    } else {
-      for (int64_t j = 0; j < args.count - i; ++j) x[j] = args.from[i + j];
-    }
-    x /= args.scale;
+  for (int64_t i = 0; i < count; i += F::kWidth) {
+    Floats x = LoadFloats<F>(from + i, count - i) / scale;
     x = x < -127.0F ? Floats{} - 127.0F : x;
     x = x > 127.0F ? Floats{} + 127.0F : x;
-    const Integers codes = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
-    sums += codes;
-    const Bytes bytes = __builtin_convertvector(codes, Bytes);
-    __builtin_memcpy(args.codes + i, &bytes, sizeof(bytes));
+    const Integers rounded = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
+    sums -= rounded;
+    const Bytes bytes = __builtin_convertvector(rounded, Bytes);
+    __builtin_memcpy(codes + i, &bytes, sizeof(bytes));
   }
-  int32_t sum = 0;
-  for (int i = 0; i < F::kWidth; ++i) sum += sums[i];
-  return sum;
+  return Reduce<F::kWidth>(sums, [](auto a, auto b) RAGGEMM_INLINE { return a + b; });
+}
+template <class F>
+int32_t RoundPartOf(int64_t count, const float* from, float scale, int8_t* codes) {
+  if (scale > 0) return RoundSteps<F>(count, from, scale, codes);
+  for (int64_t i = 0; i < count; ++i) codes[i] = 0;
+  return 0;
 }
 
-inline uint32_t LargestOfRow(int64_t count, const float* from) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, from[i]) & 0x7fffffff;
-    largest = bits > largest ? bits : largest;
+template <class F>
+void RoundRowOf(const RoundArgs& args) {
+  float* scales = args.scales;
+  int32_t* sums = args.sums;
+  for (int64_t i = 0; i < args.count; i += args.block) {
+    const int64_t end = args.count - i < args.block ? args.count : i + args.block;
+    const uint32_t largest = LargestOfPart<F>(end - i, args.from + i);
+    const bool is_finite = largest < 0x7f800000;
+    const float scale = is_finite ? __builtin_bit_cast(float, largest) / 127 : __builtin_nanf("");
+    for (int64_t k = i; k < end; k += args.piece, scales += args.stride, sums += args.stride) {
+      const int64_t count = end - k < args.piece ? end - k : args.piece;
+      *scales = scale;
+      *sums = RoundPartOf<F>(count, args.from + k, scale, args.codes + k);
+    }
   }
-  return largest;
 }
 
 // Packs words of rhs: element (kk, j) plus kOffset. E is int8_t or uint8_t.
@@ -226,7 +265,8 @@ constexpr KernelRow MakeRoundedRow() {
   row.lhs = row.rhs = {DType::kS8, 4};
   row.adds_totals = true;
   row.round_row = RoundRowOf<F>;
-  row.largest_of = LargestOfRow;
+  row.round_part = RoundPartOf<F>;
+  row.largest_of = LargestOfRow<F>;
   AddEpilogue<F, Float16>(row, DType::kF16);
   AddEpilogue<F, BFloat16>(row, DType::kBF16);
   AddEpilogue<F, float>(row, DType::kF32);

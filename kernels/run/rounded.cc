@@ -15,8 +15,8 @@
 namespace raggemm {
 namespace {
 
-// Steps of k that are quantized at once.
-constexpr int64_t kChunk = 512;
+// Steps of k that are quantized at once: the longest KC block.
+constexpr int64_t kChunk = kByteKc;
 
 }  // namespace
 
@@ -58,36 +58,53 @@ float RoundedRows::ScaleOf(const char* row, int64_t k, int64_t count) const {
   return std::isfinite(amax) ? amax / 127 : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Quantizes a row of a KC block. `codes` has the first word of the row, and words are code_step bytes apart.
-void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t code_step) const {
+// Quantizes a row of a KC block in which blocks of lhs neither begin nor end, except the first and last ones.
+void RoundedRows::RoundParts(const Block& block, const char* row_elements, int64_t row, int8_t* codes) const {
   const int64_t block_steps = context_.call.lhs_block, stretch = context_.call.stretch, all = block.lhs.cols;
-  const char* const from =
-      ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
+  const int64_t end = block.kc_begin + block.kc_steps;
   float& scale = scratch_.block_scales[row];
   int64_t at = FirstPiece(block) + row;
-  const int64_t end = block.kc_begin + block.kc_steps;
   for (int64_t k = block.kc_begin; k < end; at += stride_) {
-    if (k % block_steps == 0) scale = ScaleOf(from, k, std::min(block_steps, all - k));
-    const int64_t piece_end = std::min({end, (k / stretch + 1) * stretch, (k / block_steps + 1) * block_steps});
+    if (k % block_steps == 0) scale = ScaleOf(row_elements, k, std::min(block_steps, all - k));
+    const int64_t piece_end = std::min(end, (k / stretch + 1) * stretch);
     int32_t sum = 0;
     for (int64_t part; k < piece_end; k += part) {
-      alignas(64) int8_t bytes[kChunk + kMostVector];
       float values[kChunk + kMostVector];
       part = std::min(kChunk, piece_end - k);
-      if (scale > 0) {
-        sum += context_.kernels.row->round_row({part, ReadRow(from, k, part, values), scale, bytes});
-      } else {
-        std::memset(bytes, 0, static_cast<size_t>(part));
-      }
-      // Zeros fill up the last steps of the contraction.
-      const int64_t padded = RoundUp(part, context_.kernels.row->k_step);
-      std::memset(bytes + part, 0, static_cast<size_t>(padded - part));
-      char* to = codes + (k - block.kc_begin) / 4 * code_step;
-      for (int64_t i = 0; i < padded; i += 4, to += code_step) std::memcpy(to, bytes + i, 4);
+      sum += context_.kernels.row->round_part(part, ReadRow(row_elements, k, part, values), scale,
+                                              codes + (k - block.kc_begin));
     }
     scratch_.piece_scales[at] = scale;
-    scratch_.piece_sums[at] = -sum;
+    scratch_.piece_sums[at] = sum;
   }
+}
+
+// Quantizes a row of a KC block. `to` is the first word of the row, and words are word_step bytes apart.
+void RoundedRows::PackRow(const Block& block, int64_t row, char* to, int64_t word_step) const {
+  const char* const elements =
+      ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
+  alignas(64) int8_t codes[kChunk + kMostVector];
+  float values[kChunk + kMostVector];
+  const int64_t block_steps = context_.call.lhs_block, steps = block.kc_steps;
+  const bool is_whole =
+      block.kc_begin % block_steps == 0 && (steps % block_steps == 0 || block.kc_begin + steps == block.lhs.cols);
+  if (is_whole) {
+    const int64_t at = FirstPiece(block) + row;
+    context_.kernels.row->round_row({.count = steps,
+                                     .from = ReadRow(elements, block.kc_begin, steps, values),
+                                     .block = block_steps,
+                                     .piece = context_.call.stretch,
+                                     .codes = codes,
+                                     .scales = scratch_.piece_scales + at,
+                                     .sums = scratch_.piece_sums + at,
+                                     .stride = stride_});
+  } else {
+    RoundParts(block, elements, row, codes);
+  }
+  // Zeros fill up the last steps of the contraction.
+  const int64_t padded = RoundUp(steps, context_.kernels.row->k_step);
+  std::memset(codes + steps, 0, static_cast<size_t>(padded - steps));
+  for (int64_t i = 0; i < padded; i += 4, to += word_step) std::memcpy(to, codes + i, 4);
 }
 
 void RoundedRows::Pack(const Block& block, char* packed_lhs) const {
