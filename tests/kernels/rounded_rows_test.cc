@@ -379,6 +379,15 @@ TEST(BadRoundedRows, HaveABlockThatDoesNotFitTheBlocksOfRhs) {
   }
 }
 
+TEST(BadRoundedRows, HaveScalesAndZeroPointsWithBlocksThatDoNotFit) {
+  for (int64_t block : {0, 96}) {
+    ProblemSpec spec = Rounded(block, DType::kF32, DType::kS4, 4, 8, 96);
+    SetBlocks(spec.rhs_scale, 32, false);
+    SetBlocks(spec.rhs_zero, 48, false);
+    ExpectError(spec, {"rhs_scale", "32", "rhs_zero", "48"});
+  }
+}
+
 TEST(BadRoundedRows, HaveBlocksOfRhsThatAreNoMultiplesOf16) {
   for (int64_t block : {0, 32}) {
     for (int64_t steps : {1, 8, 24}) {
