@@ -16,10 +16,10 @@
 // GFLOP/s for one row and rhs of 256x2048 in L2, on one core of Zen 4. "In order" is FmaSteps.
 //
 //     format      in order    this file    alternative
-//     int4        28          52           48: integers in the fraction of a large float, which is then subtracted
+//     int4        27          51           48: integers in the fraction of a large float, which is then subtracted
 //     MXFP4       19          46           37: scales multiply elements
-//     int8        30          57           48: VPMADDUBSW and VPMADDWD widen bytes out of order
-//     f8e4m3fn    21          31
+//     int8        30          56           48: VPMADDUBSW and VPMADDWD widen bytes out of order
+//     f8e4m3fn    21          32
 //     f8e5m2                  43
 #pragma once
 
@@ -128,8 +128,8 @@ struct Avx2NibbleLanes {
     }
   }
 
-  // Calls give(v, words) for each vector v of sums. The words are those of the bytes p[0] to p[8 * kNv - 1], one byte for
-  // each column, in the order of the sums.
+  // Calls give(v, words) for each vector v of sums. The bytes p[0] to p[8 * kNv - 1] belong to columns. Each word is
+  // the byte of the column that the same element of v has.
   template <class Give>
   RAGGEMM_INLINE static void ArrangeBytes(const uint8_t* p, Give give) {
     const __m256i x = LoadBytes32(p), byte = _mm256_set1_epi32(255);
@@ -383,9 +383,9 @@ struct Avx2LaneSteps {
   //
   //                              int4    MXFP4    int8
   //     2 rows, statement        67      59       69
-  //     2 rows, intrinsics       60      61       73
-  //     3 rows, statement        70      61       83
-  //     3 rows, intrinsics       56      52       56
+  //     2 rows, intrinsics       61      62       73
+  //     3 rows, statement        69      62       82
+  //     3 rows, intrinsics       50      47       65
   RAGGEMM_INLINE static void AddProducts(const float* x, const Vec (&y)[2], Vec& first, Vec& second) {
     if constexpr (kMr > 1) {
       Vec broadcast;
@@ -427,7 +427,7 @@ inline bool CanScaleSums(const MicrokernelArgs& args, int64_t values) {
       most_scale = codes[i] > most_scale ? codes[i] : most_scale;
     }
   }
-  // The elements of rhs are multiples of 0.5 and less than 8, and a chain has at most 256 steps. Without scales, products
+  // The elements of rhs are multiples of 0.5 and less than 8. A chain has at most 256 steps. Without scales, products
   // are multiples of 2^last, and sums are less than 2^top.
   constexpr int kLeastExponent = -126, kTop = 128;
   const int digits = (any & 0xffff) == 0 ? 7 : 23;
@@ -439,8 +439,8 @@ inline bool CanScaleSums(const MicrokernelArgs& args, int64_t values) {
 }
 
 // The inner loop for one row. Two units of 32 columns give enough independent sums to hide the latency of an fma. The
-// last columns may be one unit. One row with one unit instead of two, in GFLOP/s (rhs of 256x2048 in L2, one core of
-// Zen 4): int4 42 instead of 52, int8 48 instead of 57, f8e4m3fn 27 instead of 31.
+// last columns may be one unit. One row with one unit instead of two, in GFLOP/s as at the
+// top of this file: int4 42 instead of 51, MXFP4 32 instead of 36 (with scaled elements), f8e4m3fn 27 instead of 31.
 template <class V, int kIndex, ArithmeticId kId, LaneScaling kScaling>
 struct Avx2OneRowSteps : Avx2LaneSteps<V, kIndex, 1, 8, kId, kScaling> {
   using Narrow = Avx2LaneSteps<V, kIndex, 1, 4, kId, kScaling>;
