@@ -7,7 +7,8 @@
 namespace raggemm {
 namespace {
 
-// The elements of a format as u8: the element of an integer format plus kOffset. f4e2m1fn counts twice.
+// The elements of a format as u8: the element plus kOffset, all times kFactor. DecodeHigh decodes the high four bits of
+// each byte. It multiplies integers by 16 in addition, which saves a shift.
 template <DType kDtype>
 struct Avx512Code;
 template <>
@@ -24,15 +25,19 @@ struct Avx512Code<DType::kU8> {
 template <>
 struct Avx512Code<DType::kS4> {
   static constexpr int32_t kOffset = 8;
+  static constexpr int kAndXor = 0x6a;  // Truth table of (a & b) ^ c.
   static __m512i Decode(__m512i x) {
-    constexpr int kAndXor = 0x6a;  // Truth table of (a & b) ^ c.
     return _mm512_ternarylogic_epi32(x, _mm512_set1_epi8(15), _mm512_set1_epi8(8), kAndXor);
+  }
+  static __m512i DecodeHigh(__m512i x) {
+    return _mm512_ternarylogic_epi32(x, _mm512_set1_epi8(-16), _mm512_set1_epi8(-128), kAndXor);
   }
 };
 template <>
 struct Avx512Code<DType::kU4> {
   static constexpr int32_t kOffset = 0;
   static __m512i Decode(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+  static __m512i DecodeHigh(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi8(-16)); }
 };
 template <>
 struct Avx512Code<DType::kF4E2M1FN> {
@@ -41,15 +46,65 @@ struct Avx512Code<DType::kF4E2M1FN> {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), _mm512_and_si512(x, _mm512_set1_epi8(15)));
   }
+  static __m512i DecodeHigh(__m512i x) { return Decode(_mm512_srli_epi16(x, 4)); }
+};
+
+// 4-bit codes. The words y[v] of odd v come from DecodeHigh.
+template <DType kDtype>
+struct Avx512Nibble : Avx512Code<kDtype> {
+  static constexpr int kFactor = kDtype == DType::kF4E2M1FN ? 2 : 1;
+  static __m512i Sum(int v, __m512i sum) {
+    return v % 2 == 0 || kDtype == DType::kF4E2M1FN ? sum : _mm512_srai_epi32(sum, 4);
+  }
 };
 
 inline __m256i LoadHalf(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline __m512 LoadHalves(const float* low, const float* high) {
-  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(low)), _mm256_loadu_ps(high), 1);
-}
 inline __m512i LoadHalves(const uint8_t* low, const uint8_t* high) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(LoadHalf(low)), LoadHalf(high), 1);
 }
+
+// Stored values of columns as floats: those of 16 columns, or of 8 columns from each of two columns on.
+template <DType kType>
+class Avx512Stored {
+ public:
+  explicit Avx512Stored(const void* p) : at_(static_cast<const char*>(p)) {}
+  __m512 Load(int column) const {
+    if constexpr (kType == DType::kF32) {
+      return _mm512_loadu_ps(at_ + 4 * column);
+    } else if constexpr (kType == DType::kF8E8M0FNU) {
+      return Widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at_ + column)));
+    } else {
+      return Widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at_ + 2 * column)));
+    }
+  }
+  __m512 LoadHalves(int low, int high) const {
+    if constexpr (kType == DType::kF32) {
+      const __m256 x = _mm256_loadu_ps(Floats(low)), y = _mm256_loadu_ps(Floats(high));
+      return _mm512_insertf32x8(_mm512_castps256_ps512(x), y, 1);
+    } else if constexpr (kType == DType::kF8E8M0FNU) {
+      return Widen(_mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at_ + low)),
+                                      _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at_ + high))));
+    } else {
+      return Widen(_mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(at_ + 2 * high),
+                                       reinterpret_cast<const __m128i*>(at_ + 2 * low)));
+    }
+  }
+
+ private:
+  const float* Floats(int column) const { return reinterpret_cast<const float*>(at_) + column; }
+  static __m512 Widen(__m256i x) {
+    if constexpr (kType == DType::kF16) return _mm512_cvtph_ps(x);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  }
+  // The exponent 0 stands for a denormal, and 255 for NaN.
+  static __m512 Widen(__m128i x) {
+    const __m512i exponents = _mm512_cvtepu8_epi32(x), denormal = _mm512_set1_epi32(0x400000);
+    const __m512i bits = _mm512_max_epu32(_mm512_slli_epi32(exponents, 23), denormal);
+    const __mmask16 is_nan = _mm512_cmpeq_epi32_mask(exponents, _mm512_set1_epi32(255));
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, is_nan, bits, denormal));
+  }
+  const char* at_;
+};
 
 // Transposes 32 bytes of four rows. Words of x[0] have bytes 0 to 15 of the rows, words of x[1] bytes 16 to 31.
 RAGGEMM_INLINE inline void TransposeBytes(const uint8_t* const (&rows)[4], __m512i (&x)[2]) {
@@ -94,7 +149,7 @@ RAGGEMM_INLINE inline void RowsFrom(const uint8_t* p, int64_t stride, int64_t co
 // Decodes 64 columns of 4-bit codes (rounded_gemv.h). y[0] has the even columns up to 30, y[1] the odd ones. y[2] and
 // y[3] have the columns from 32 on in the same order.
 template <DType kDtype>
-struct Avx512Nibbles : Avx512Code<kDtype> {
+struct Avx512Nibbles : Avx512Nibble<kDtype> {
   static constexpr int kColumns = 64;
   static int64_t Bytes(int64_t columns) { return columns / 2; }
 
@@ -105,12 +160,16 @@ struct Avx512Nibbles : Avx512Code<kDtype> {
     TransposeBytes(rows, x);
     RAGGEMM_UNROLL for (int i = 0; i < 2; ++i) {
       y[2 * i] = Avx512Code<kDtype>::Decode(x[i]);
-      y[2 * i + 1] = Avx512Code<kDtype>::Decode(_mm512_srli_epi16(x[i], 4));
+      y[2 * i + 1] = Avx512Code<kDtype>::DecodeHigh(x[i]);
     }
   }
-  RAGGEMM_INLINE static void LoadArranged(const float* p, __m512 (&x)[4]) {
+  template <DType kType>
+  using Stored = Avx512Stored<kType>;
+  static void LoadArranged(const float* p, __m512 (&x)[4]) { LoadArranged(Stored<DType::kF32>(p), x); }
+  template <class Source>
+  RAGGEMM_INLINE static void LoadArranged(Source from, __m512 (&x)[4]) {
     RAGGEMM_UNROLL for (int i = 0; i < 4; i += 2) {
-      EvenAndOdd(_mm512_loadu_ps(p + 16 * i), _mm512_loadu_ps(p + 16 * i + 16), x[i], x[i + 1]);
+      EvenAndOdd(from.Load(16 * i), from.Load(16 * i + 16), x[i], x[i + 1]);
     }
   }
   RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) {
@@ -121,7 +180,7 @@ struct Avx512Nibbles : Avx512Code<kDtype> {
 // Decodes 128 columns of 4-bit codes for one or two rows of lhs, with fewer shuffles. Lane l of y[2 * v + h] has the
 // columns 32 * l + 8 * v + h, and every second one from there on.
 template <DType kDtype>
-struct Avx512WideNibbles : Avx512Code<kDtype> {
+struct Avx512WideNibbles : Avx512Nibble<kDtype> {
   static constexpr int kColumns = 128;
   static int64_t Bytes(int64_t columns) { return columns / 2; }
 
@@ -132,12 +191,16 @@ struct Avx512WideNibbles : Avx512Code<kDtype> {
     TransposeInLanes(rows, x);
     RAGGEMM_UNROLL for (int v = 0; v < 4; ++v) {
       y[2 * v] = Avx512Code<kDtype>::Decode(x[v]);
-      y[2 * v + 1] = Avx512Code<kDtype>::Decode(_mm512_srli_epi16(x[v], 4));
+      y[2 * v + 1] = Avx512Code<kDtype>::DecodeHigh(x[v]);
     }
   }
-  RAGGEMM_INLINE static void LoadArranged(const float* p, __m512 (&x)[8]) {
+  template <DType kType>
+  using Stored = Avx512Stored<kType>;
+  static void LoadArranged(const float* p, __m512 (&x)[8]) { LoadArranged(Stored<DType::kF32>(p), x); }
+  template <class Source>
+  RAGGEMM_INLINE static void LoadArranged(Source from, __m512 (&x)[8]) {
     RAGGEMM_UNROLL for (int v = 0; v < 4; ++v) {
-      const __m512 low = LoadHalves(p + 8 * v, p + 32 + 8 * v), high = LoadHalves(p + 64 + 8 * v, p + 96 + 8 * v);
+      const __m512 low = from.LoadHalves(8 * v, 32 + 8 * v), high = from.LoadHalves(64 + 8 * v, 96 + 8 * v);
       EvenAndOdd(low, high, x[2 * v], x[2 * v + 1]);
     }
   }
@@ -166,8 +229,13 @@ struct Avx512Bytes : Avx512Code<kDtype> {
     TransposeInLanes(rows, y);
     RAGGEMM_UNROLL for (__m512i& words : y) words = Avx512Code<kDtype>::Decode(words);
   }
-  RAGGEMM_INLINE static void LoadArranged(const float* p, __m512 (&x)[4]) {
-    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = _mm512_loadu_ps(p + 16 * i);
+  template <DType kType>
+  using Stored = Avx512Stored<kType>;
+  static constexpr int kFactor = 1;
+  static void LoadArranged(const float* p, __m512 (&x)[4]) { LoadArranged(Stored<DType::kF32>(p), x); }
+  template <class Source>
+  RAGGEMM_INLINE static void LoadArranged(Source from, __m512 (&x)[4]) {
+    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = from.Load(16 * i);
     Restore(x);
   }
   // Transposes the lanes, which also reverses the transposition.
@@ -280,6 +348,7 @@ constexpr void AddAvx512Codes(KernelRow& row) {
 template <class V, int kRows>
 constexpr KernelRow MakeAvx512RoundedRow() {
   KernelRow row = MakeRoundedRow<V, kRows, 2>();
+  row.reads_scales = true;
   AddAvx512Codes<V, kRows, DType::kS8, 8>(row);
   AddAvx512Codes<V, kRows, DType::kU8, 8>(row);
   AddAvx512Codes<V, kRows, DType::kS4, 4>(row);

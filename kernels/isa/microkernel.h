@@ -106,11 +106,17 @@ struct Stretches {
   // The sums of the codes of lhs times -1, [pieces][row_stride]. Each counts the steps that the piece has in the KC block.
   const int32_t* row_sums;
   int64_t row_stride;
-  const float* column_scales;  // Scales of the columns of the panel, [pieces][column_stride].
+  const float* column_scales;  // Scales of the columns of the panel, [pieces][scale_stride].
+  int64_t scale_stride;
   // Zero points of the columns plus the offset of codes, [pieces][column_stride]. Null: `offset` for all columns.
   const int32_t* column_zeros;
   int32_t offset;
   int64_t column_stride;
+  // GEMVs may read scales as they are stored, [pieces][stored_stride bytes], in place of column_scales. A stored_type of
+  // kF32 means that they do not. See KernelRow::reads_scales.
+  const char* stored_scales = nullptr;
+  DType stored_type = DType::kF32;
+  int64_t stored_stride = 0;  // 0 if all pieces have the same scales.
 };
 
 struct PackAhead;
@@ -460,6 +466,7 @@ struct KernelRow {
   RoundRow* round_row;
   RoundPart* round_part;
   LargestOf* largest_of;
+  bool reads_scales;  // True if GEMVs of rounded rows read Stretches::stored_scales of types f16, bf16 and f8e8m0fnu.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
   // Speed of kernels: multiply-adds per lane in the time of one fma.

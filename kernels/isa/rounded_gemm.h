@@ -114,7 +114,7 @@ class RoundedTile {
 
   RAGGEMM_INLINE void AddScaled(int64_t piece, const Vec (&sums)[kMr][kNv], Total (&totals)[kMr][kNv]) const {
     const float* const row_scales = stretches_.row_scales + piece * stretches_.row_stride;
-    const float* const column_scales = stretches_.column_scales + piece * stretches_.column_stride;
+    const float* const column_scales = stretches_.column_scales + piece * stretches_.scale_stride;
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
       const Total scales = F::Load(column_scales + v * kWidth);
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {

@@ -15,6 +15,9 @@
 //                                are multiplied by zeros.
 //   LoadArranged(p, x)           loads values of the columns in the order of the sums
 //   Restore(x)                   moves vectors of columns back to the order of memory
+//   Sum(v, sum)                  optional: divides a sum of words y[v] by the factor that Load gave them
+//   Stored<type>(p)              optional: stored scales of a type, which LoadArranged takes in place of floats. The
+//                                decoder then also has kFactor: Load multiplies all elements by it.
 //
 // The traits V are those of rounded_gemm.h, and these:
 //
@@ -44,6 +47,9 @@ inline constexpr int64_t kPassSteps = 32;
 //     int8, 1 row, 768x2048         0.38   0.41   0.45
 //     int8, 8 rows, 2048x768        1.14   0.97   0.84
 inline constexpr int64_t kPassBytes = 12 << 10, kLeastPassSteps = 8;
+
+// Stored scales are prefetched this many pieces ahead.
+inline constexpr int64_t kStoredAhead = 2;
 
 // `steps` steps of a piece, from step k of the block on.
 struct RoundedPass {
@@ -77,20 +83,17 @@ class RoundedChunk {
     const auto* a = static_cast<const uint32_t*>(args_.a) + pass.k / 4 * kMr;
     const int64_t stride = D::Bytes(args_.b.stride);
     const auto* b = static_cast<const uint8_t*>(args_.b.data) + pass.k * stride + D::Bytes(column);
-    Arranged arranged = {};
-    if (pass.ends) {
-      const float* const scales = stretches_.column_scales + pass.piece * stretches_.column_stride + column;
-      D::LoadArranged(scales, arranged.x);
-    }
+    Arranged scales = {};
+    if (pass.ends) LoadScales(pass, column, scales);
     if constexpr (kSlice == kNv) {
       Vec sums[kMr][kSlice];
-      BeginSums(pass, column, 0, sums);
+      SetZero<V>(sums);
       for (int64_t left = pass.steps; left > 0; left -= 4, a += kMr, b += 4 * stride) {
         Words y[kNv];
         D::Load(b, stride, left, y);
         ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
       }
-      EndSums(pass, column, 0, arranged, sums);
+      EndSums(pass, column, 0, scales, sums);
     } else {
       Words buffer[kPassSteps / 4][kNv];
       for (int64_t word = 0; 4 * word < pass.steps; ++word, b += 4 * stride) {
@@ -98,13 +101,13 @@ class RoundedChunk {
       }
       for (int first = 0; first < kNv; first += kSlice) {
         Vec sums[kMr][kSlice];
-        BeginSums(pass, column, first, sums);
+        SetZero<V>(sums);
         for (int64_t word = 0; 4 * word < pass.steps; ++word) {
           Words y[kSlice];
           RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) y[v] = V::Pinned(buffer[word][first + v]);
           ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
         }
-        EndSums(pass, column, first, arranged, sums);
+        EndSums(pass, column, first, scales, sums);
       }
     }
     if (pass.ends && pass.is_last) StoreResults(column);
@@ -123,10 +126,45 @@ class RoundedChunk {
     return static_cast<int32_t*>(args_.chain) + (kMr + i) * args_.columns + column;
   }
 
-  RAGGEMM_INLINE void BeginSums(const RoundedPass& pass, int64_t column, int first, Vec (&sums)[kMr][kSlice]) const {
-    SetZero<V>(sums);
+  RAGGEMM_INLINE void LoadScales(const RoundedPass& pass, int64_t column, Arranged& to) const {
+    if constexpr (requires { D::kFactor; }) {
+      switch (stretches_.stored_type) {
+        case DType::kF16:
+          return LoadStored<DType::kF16>(pass, column, to);
+        case DType::kBF16:
+          return LoadStored<DType::kBF16>(pass, column, to);
+        case DType::kF8E8M0FNU:
+          return LoadStored<DType::kF8E8M0FNU>(pass, column, to);
+        default:
+          break;
+      }
+    }
+    D::LoadArranged(stretches_.column_scales + pass.piece * stretches_.scale_stride + column, to.x);
+  }
+  template <DType kType>
+  RAGGEMM_INLINE void LoadStored(const RoundedPass& pass, int64_t column, Arranged& to) const {
+    constexpr int64_t kBytes = kType == DType::kF8E8M0FNU ? 1 : 2;
+    const int64_t stride = stretches_.stored_stride;
+    const char* const from = stretches_.stored_scales + pass.piece * stride + kBytes * column;
+    for (int64_t byte = 0; byte < kBytes * kColumns; byte += kLineBytes) {
+      __builtin_prefetch(from + kStoredAhead * stride + byte, 0, 2);
+    }
+    D::LoadArranged(typename D::template Stored<kType>(from), to.x);
+    if constexpr (D::kFactor != 1) {
+      const float inverse = 1.0F / D::kFactor;
+      for (Scales& x : to.x) x = F::Mul(x, F::Broadcast(&inverse));
+    }
+  }
+
+  // Completes sums of a pass: adds corrections, and sums of earlier passes.
+  RAGGEMM_INLINE void AddOtherSums(const RoundedPass& pass, int64_t column, int first, Vec (&sums)[kMr][kSlice]) const {
+    if constexpr (requires { D::Sum(0, sums[0][0]); }) {
+      ForEachSum([&](int i, int v) { sums[i][v] = D::Sum(first + v, sums[i][v]); });
+    }
     if (pass.resumes) {
-      ForEachSum([&](int i, int v) { sums[i][v] = V::Load(Unfinished(i, column) + (first + v) * kWidth); });
+      ForEachSum([&](int i, int v) {
+        sums[i][v] = V::Add(sums[i][v], V::Load(Unfinished(i, column) + (first + v) * kWidth));
+      });
     }
     if (!pass.begins_piece) return;
     const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
@@ -147,7 +185,8 @@ class RoundedChunk {
 
   // Adds the scaled sums to the totals if the stretch ends. Otherwise stores the sums for the next pass.
   RAGGEMM_INLINE void EndSums(const RoundedPass& pass, int64_t column, int first, const Arranged& scales,
-                              const Vec (&sums)[kMr][kSlice]) const {
+                              Vec (&sums)[kMr][kSlice]) const {
+    AddOtherSums(pass, column, first, sums);
     const float* const row_scales = stretches_.row_scales + pass.piece * stretches_.row_stride;
     ForEachSum([&](int i, int v) {
       float* const total = totals_ + i * args_.columns + column + (first + v) * kWidth;

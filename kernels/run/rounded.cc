@@ -29,7 +29,6 @@ RoundedRows::RoundedRows(const TileContext& context, const TileTask& task, const
   if (!is_used()) return;
   stretches_.steps = context.call.stretch;
   stretches_.row_stride = stride_;
-  stretches_.column_scales = scratch.column_scales;
   stretches_.column_zeros = context.call.rhs.zero.is_given() ? scratch.column_zeros : nullptr;
   stretches_.offset = KernelsOf(*context.kernels.row, context.kernels.rhs.type).code_offset;
 }
@@ -129,17 +128,57 @@ void RoundedRows::BindBlock(const Block& block) {
   row_sums_ = scratch_.piece_sums + first;
 }
 
+StoredPosition RoundedRows::PositionAt(const Block& block, int64_t k, int64_t col) const {
+  const Operand& rhs = context_.call.rhs;
+  StoredPosition at = PositionOf(rhs, block.rhs, k, task_.window.col + col);
+  at.down = rhs.is_trans;
+  return at;
+}
+
+bool RoundedRows::BindStoredScales(const Block& block, const Panel& panel, int64_t col) {
+  const Operand& rhs = context_.call.rhs;
+  const QuantParams& scale = rhs.scale;
+  const DType type = scale.values.dtype;
+  const bool is_float = type == DType::kF32 && rhs.dtype != DType::kF4E2M1FN;
+  const bool is_read = is_float || type == DType::kF16 || type == DType::kBF16 || type == DType::kF8E8M0FNU;
+  if (panel.mode->mode != RhsMode::kGemv || !context_.kernels.row->reads_scales || rhs.is_trans) return false;
+  if (!scale.per_block || scale.col_block != 1 || !is_read) return false;
+  const int64_t stretch = stretches_.steps, last_k = block.k + block.steps - 1;
+  const int64_t pieces = last_k / stretch - block.k / stretch;  // Pieces after the first one.
+  const auto row_of = [&](int64_t k) { return PositionAt(block, k, col).row / scale.row_block % scale.rows; };
+  const int64_t row = row_of(block.k);
+  const int64_t step = pieces == 0 ? 0 : row_of((block.k / stretch + 1) * stretch) - row;
+  if (row_of(last_k) - row != pieces * step) return false;
+  const int64_t stride = step * scale.cols;
+  const char* const from =
+      scale.values.data + (row * scale.cols + PositionAt(block, block.k, col).col) * SizeOf(type);
+  if (is_float) {
+    stretches_.column_scales = reinterpret_cast<const float*>(from);
+    stretches_.scale_stride = stride;
+    return true;
+  }
+  stretches_.stored_scales = from;
+  stretches_.stored_type = type;
+  stretches_.stored_stride = stride * SizeOf(type);
+  return true;
+}
+
 void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col) {
   const Operand& rhs = context_.call.rhs;
   const bool is_doubled = rhs.dtype == DType::kF4E2M1FN;
   const int64_t stretch = context_.call.stretch, end = block.k + block.steps;
-  stretches_.column_stride = RoundUp(panel.width, kMostVector);
+  stretches_.column_stride = stretches_.scale_stride = RoundUp(panel.width, kMostVector);
+  stretches_.column_scales = scratch_.column_scales;
+  stretches_.stored_type = DType::kF32;
+  const bool reads_scales = !BindStoredScales(block, panel, col);
+  if (!reads_scales && !rhs.zero.is_given()) return;
   float* scales = scratch_.column_scales;
   int32_t* zeros = scratch_.column_zeros;
   for (int64_t k = block.k; k < end; k = (k / stretch + 1) * stretch) {
-    StoredPosition at = PositionOf(rhs, block.rhs, k, task_.window.col + col);
-    at.down = rhs.is_trans;
-    if (rhs.scale.is_given()) {
+    const StoredPosition at = PositionAt(block, k, col);
+    if (!reads_scales) {
+      // Kernels read the scales.
+    } else if (rhs.scale.is_given()) {
       // The scales of the next block. Its first rows are read when the block starts.
       if (k + block.steps < block.rhs.rows && !rhs.is_trans) {
         StoredPosition next = at;
@@ -150,10 +189,10 @@ void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col)
     } else {
       std::fill_n(scales, panel.cols, 1.0F);
     }
-    if (is_doubled) {
+    if (reads_scales && is_doubled) {
       for (int64_t j = 0; j < panel.cols; ++j) scales[j] *= 0.5F;
     }
-    std::fill(scales + panel.cols, scales + panel.width, 0.0F);
+    if (reads_scales) std::fill(scales + panel.cols, scales + panel.width, 0.0F);
     if (rhs.zero.is_given()) {
       float values[kMaxCols + kMostVector];
       ReadQuantParams(context_, rhs.zero, block.gemm, at, panel.cols, values);

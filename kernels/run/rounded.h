@@ -5,6 +5,7 @@
 
 #include "kernels/isa/microkernel.h"
 #include "kernels/plan/block.h"
+#include "kernels/plan/quant_params.h"
 #include "kernels/plan/rhs_mode.h"
 #include "kernels/plan/schedule.h"
 #include "kernels/run/scratch.h"
@@ -36,6 +37,10 @@ class RoundedRows {
   const float* ReadRow(const char* row, int64_t k, int64_t count, float* values) const;
   float ScaleOf(const char* row, int64_t k, int64_t count) const;
   void RoundParts(const Block& block, const char* row_elements, int64_t row, int8_t* codes) const;
+  // Lets GEMVs read the scales of the block from memory. Returns false if they cannot.
+  bool BindStoredScales(const Block& block, const Panel& panel, int64_t col);
+  // Returns the stored position of the scale and zero point of element (k, col) of rhs.
+  StoredPosition PositionAt(const Block& block, int64_t k, int64_t col) const;
   void PackRow(const Block& block, int64_t row, char* to, int64_t word_step) const;
 
   const TileContext& context_;

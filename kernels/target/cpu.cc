@@ -46,6 +46,7 @@ float Probe(const KernelRow& kernels) {
                                .row_sums = integers,
                                .row_stride = 0,
                                .column_scales = zeros,
+                               .scale_stride = 0,
                                .column_zeros = integers,
                                .offset = 0,
                                .column_stride = 0};
