@@ -44,11 +44,12 @@ RAGGEMM_FOR_EACH_ISA(RoundedRows);
 
 // A NaN or an infinity changes its whole row, but no bit of another row.
 TEST_P(RoundedRows, NaNStaysInItsRow) {
+  constexpr int64_t kColumns = 72;  // A chunk of a GEMV, and a rest that is packed.
   for (DType rhs : {DType::kS8, DType::kU4, DType::kF4E2M1FN}) {
     for (int64_t block : {0, 32}) {
       for (int64_t m : {5, 40}) {
         for (double special : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-          ProblemSpec spec = Rounded(block, DType::kF32, rhs, m, 40, 96);
+          ProblemSpec spec = Rounded(block, DType::kF32, rhs, m, kColumns, 96);
           if (IsInteger(rhs)) spec.rhs_zero = {0, 1};
           const TestProblem test(spec);
           const int64_t row = m / 2;
@@ -56,9 +57,9 @@ TEST_P(RoundedRows, NaNStaysInItsRow) {
           const std::vector<double> before = ValuesOf(test.problem.out);
           StoreRounded(test.problem.lhs, row * 96 + 67, special);
           ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
-          for (int64_t i = 0; i < m * 40; ++i) {
+          for (int64_t i = 0; i < m * kColumns; ++i) {
             const double got = ToDouble(test.problem.out, i);
-            if (i / 40 == row) {
+            if (i / kColumns == row) {
               EXPECT_TRUE(std::isnan(got)) << i;
             } else {
               EXPECT_EQ(got, before[i]) << i;
@@ -219,6 +220,21 @@ TEST(RoundedRowsOnEveryIsa, TileEdges) {
         if (!Sampled(4)) continue;
         spec = Rounded(k % 3 == 0 ? 0 : 32, DType::kBF16, rhs, 1 + k % 9, 40, k);
         spec.rhs_flipped = flipped;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
+    }
+  }
+}
+
+// GEMVs have a function for each number of rows. 200 columns are chunks of 128 and 64 columns, and a rest that is packed.
+// Stretches end within the first block of rhs, or in the second one.
+TEST(RoundedRowsOnEveryIsa, EveryNumberOfRowsOfAGemv) {
+  for (DType rhs : kCodes) {
+    for (int64_t block : {0, 64}) {
+      for (int64_t m = 1; m <= 8; ++m) {
+        ProblemSpec spec = Rounded(block, DType::kF32, rhs, m, 200, 320);
+        SetBlocks(spec.rhs_scale, block, false);
+        if (IsInteger(rhs)) spec.rhs_zero = spec.rhs_scale;
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }
