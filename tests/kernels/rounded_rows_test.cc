@@ -118,15 +118,15 @@ TEST(RoundedRowsOnEveryIsa, EveryFormatBlockAndScale) {
 }
 
 TEST(RoundedRowsOnEveryIsa, EveryShapeOfScalesAndZeros) {
-  const std::vector<std::vector<int64_t>> shapes = {{},      {0},     {1},     {0, 0},  {0, 1},     {32, 1},
-                                                    {16, 1}, {64, 8}, {16, 4}, {32, 0}, {32, 1, 0}, {0, 1, 0}};
+  const std::vector<std::vector<int64_t>> shapes = {{},      {0},     {1},      {0, 0},  {0, 1},     {32, 1},
+                                                    {16, 1}, {64, 8}, {16, 24}, {32, 0}, {32, 1, 0}, {0, 1, 0}};
   for (const std::vector<int64_t>& scale : shapes) {
     for (const std::vector<int64_t>& zero : shapes) {
       for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kUniform}) {
         for (bool flipped : {false, true}) {
           for (int64_t block : {0, 32, 64}) {
             if (!Sampled(12)) continue;
-            ProblemSpec spec = Rounded(block, DType::kBF16, DType::kU4, 40, 64, 192);
+            ProblemSpec spec = Rounded(block, DType::kBF16, DType::kU4, 40, 72, 192);
             spec.mode = mode;
             spec.groups = 3;
             spec.sizes = {15, 1, 14};
