@@ -12,6 +12,9 @@
 //   ToFloats(Vec)             s32 sums, rounded to f32
 //   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
 //                             b[0], b[1] and so on
+//   kGroupVectors             optional: vectors of columns whose words stay in registers for all rows. Default: 1.
+//   DotByLane<i>(a, b, sum)   replaces DotGroup in instruction sets that have it: sum + the products of word i of a with
+//                             each word of b
 #pragma once
 
 #include <cstdint>
@@ -26,10 +29,31 @@ namespace {
 // their blocks are multiples of 16 steps.
 inline constexpr int kGroupWords = 4, kGroupSteps = 4 * kGroupWords;
 
+// Adds the products of the words of kMr rows, from `a` on, with each word of y[v] to the sums.
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void DotRows(const uint32_t* a, const typename V::Words (&y)[kNv],
+                                   typename V::Vec (&sums)[kMr][kNv]) {
+  if constexpr (requires { V::template DotByLane<0>(y[0], y[0], sums[0][0]); }) {
+    constexpr int kWidth = V::kWidth;
+    typename V::Words x[(kMr + kWidth - 1) / kWidth];
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) x[i / kWidth] = V::LoadWords(a + i);
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      ForEach<0, kMr>([&](auto i) RAGGEMM_INLINE {
+        sums[i][v] = V::template DotByLane<i % kWidth>(x[i / kWidth], y[v], sums[i][v]);
+      });
+    }
+  } else {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]);
+    }
+  }
+}
+
 template <class V, int kMr, int kNv>
 class RoundedTile {
  public:
   using Vec = typename V::Vec;
+  using Words = typename V::Words;
   using F = typename V::Floats;
   static constexpr int kWidth = V::kWidth, kNr = kNv * kWidth;
 
@@ -85,12 +109,30 @@ class RoundedTile {
   }
 
   RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      typename V::Words y[kGroupWords];
+    if constexpr (requires(Words x) { V::template DotByLane<0>(x, x, sums[0][0]); }) {
       RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
-        y[word] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
+        Words y[kNv];
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
+        DotRows<V>(a + word * kMr, y, sums);
       }
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::template DotGroup<kMr>(a + i, y, sums[i][v]);
+    } else {
+      constexpr int kTogether = [] {
+        if constexpr (requires { V::kGroupVectors; }) return V::kGroupVectors;
+        return 1;
+      }();
+      RAGGEMM_UNROLL for (int first = 0; first < kNv; first += kTogether) {
+        Words y[kTogether][kGroupWords];
+        RAGGEMM_UNROLL for (int v = 0; v < kTogether; ++v) {
+          RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+            y[v][word] = V::Pinned(V::LoadWords(b + word * kNr + (first + v) * kWidth));
+          }
+        }
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+          RAGGEMM_UNROLL for (int v = 0; v < kTogether; ++v) {
+            sums[i][first + v] = V::template DotGroup<kMr>(a + i, y[v], sums[i][first + v]);
+          }
+        }
+      }
     }
   }
 
@@ -98,6 +140,7 @@ class RoundedTile {
   RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
+      if (stretches_.offset == 0) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));

@@ -11,14 +11,14 @@
 //
 //   Bytes(columns)               bytes of columns in a row of rhs
 //   kColumns                     columns of a chunk
-//   Load(p, stride, rows, y)     y[v]: words of u8 of four rows of rhs, from p on. Rows from `rows` on do not exist. They
+//   Load(p, stride, rows, y)     y[v]: words of bytes of four rows of rhs, from p on. Rows from `rows` on do not exist. They
 //                                are multiplied by zeros.
 //   Arrange(x) Restore(x)        moves vectors of columns to the order of the sums, or back
 //
 // The traits V are those of rounded_gemm.h, and these:
 //
 //   kMostSums                    sums that fit in registers, beside words of rhs
-//   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b
+//   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b. Not needed with DotByLane.
 //   FloatBits(Vec) Bits(x)       the same bits as floats, or as integers
 #pragma once
 
@@ -75,7 +75,7 @@ class RoundedChunk {
       for (int64_t left = pass.steps; left > 0; left -= 4, a += kMr, b += 4 * stride) {
         Words y[kNv];
         D::Load(b, stride, left, y);
-        ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
+        DotRows<V>(a, y, sums);
       }
       EndSums(pass, column, 0, arranged, sums);
     } else {
@@ -89,7 +89,7 @@ class RoundedChunk {
         for (int64_t word = 0; 4 * word < pass.steps; ++word) {
           Words y[kSlice];
           RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) y[v] = V::Pinned(buffer[word][first + v]);
-          ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
+          DotRows<V>(a + word * kMr, y, sums);
         }
         EndSums(pass, column, first, arranged, sums);
       }
@@ -118,6 +118,7 @@ class RoundedChunk {
     if (!pass.begins_piece) return;
     const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
+      if (stretches_.offset == 0) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
