@@ -34,7 +34,6 @@ struct Avx512Codes : Avx512S32 {
   static constexpr int kMostSums = 24;
   static constexpr int32_t kByteOffset = 128;
 
-  static __m512 FloatBits(Vec x) { return _mm512_castsi512_ps(x); }
   static Vec Bits(__m512 x) { return _mm512_castps_si512(x); }
   static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
   RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {

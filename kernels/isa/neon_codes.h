@@ -18,7 +18,6 @@ struct NeonCodeSums : NeonQuads {
   static constexpr int32_t kByteOffset = 0;
 
   static float32x4_t ToFloats(Vec x) { return vcvtq_f32_s32(x); }
-  static float32x4_t FloatBits(Vec x) { return vreinterpretq_f32_s32(x); }
   static Vec Bits(float32x4_t x) { return vreinterpretq_s32_f32(x); }
 };
 
@@ -105,11 +104,15 @@ struct NeonRows {
       }
     }
   }
-  RAGGEMM_INLINE static void Arrange(float32x4_t (&x)[kNv]) {
-    RAGGEMM_UNROLL for (int i = 0; i < kNv && kPerByte == 2; i += 2) {
-      const float32x4_t first = x[i];
-      x[i] = vuzp1q_f32(first, x[i + 1]);
-      x[i + 1] = vuzp2q_f32(first, x[i + 1]);
+  RAGGEMM_INLINE static void LoadArranged(const float* p, float32x4_t (&x)[kNv]) {
+    RAGGEMM_UNROLL for (int i = 0; i < kNv; i += kPerByte, p += 4 * kPerByte) {
+      if constexpr (kPerByte == 1) {
+        x[i] = vld1q_f32(p);
+      } else {
+        const float32x4x2_t pair = vld2q_f32(p);
+        x[i] = pair.val[0];
+        x[i + 1] = pair.val[1];
+      }
     }
   }
   RAGGEMM_INLINE static void Restore(float32x4_t (&x)[kNv]) {

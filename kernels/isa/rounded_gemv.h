@@ -13,13 +13,14 @@
 //   kColumns                     columns of a chunk
 //   Load(p, stride, rows, y)     y[v]: words of bytes of four rows of rhs, from p on. Rows from `rows` on do not exist. They
 //                                are multiplied by zeros.
-//   Arrange(x) Restore(x)        moves vectors of columns to the order of the sums, or back
+//   LoadArranged(p, x)           loads values of the columns in the order of the sums
+//   Restore(x)                   moves vectors of columns back to the order of memory
 //
 // The traits V are those of rounded_gemm.h, and these:
 //
 //   kMostSums                    sums that fit in registers, beside words of rhs
 //   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b. Not needed with DotByLane.
-//   FloatBits(Vec) Bits(x)       the same bits as floats, or as integers
+//   Bits(x)                      the bits of floats as integers
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,20 @@
 namespace raggemm {
 namespace {
 
+// Most steps of a pass.
 inline constexpr int64_t kPassSteps = 32;
+// Most bytes of rhs in a pass, unless it has only kLeastPassSteps steps. L1 then holds the lines of the pass. With more
+// than four rows, arithmetic takes longer than memory, and long passes are best. Milliseconds for 8 groups on two cores
+// of Zen 4:
+//
+//     steps of a pass               8      16     32
+//     int4, 1 row, 2048x768         0.21   0.22   0.20
+//     int4, 1 row, 768x2048         0.20   0.21   0.26
+//     int4, 4 rows, 2048x768        0.44   0.38   0.30
+//     int8, 1 row, 2048x768         0.40   0.39   0.44
+//     int8, 1 row, 768x2048         0.38   0.41   0.45
+//     int8, 8 rows, 2048x768        1.14   0.97   0.84
+inline constexpr int64_t kPassBytes = 12 << 10, kLeastPassSteps = 8;
 
 // `steps` steps of a piece, from step k of the block on.
 struct RoundedPass {
@@ -66,8 +80,7 @@ class RoundedChunk {
     Arranged arranged = {};
     if (pass.ends) {
       const float* const scales = stretches_.column_scales + pass.piece * stretches_.column_stride + column;
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) arranged.x[v] = F::Load(scales + v * kWidth);
-      D::Arrange(arranged.x);
+      D::LoadArranged(scales, arranged.x);
     }
     if constexpr (kSlice == kNv) {
       Vec sums[kMr][kSlice];
@@ -127,8 +140,7 @@ class RoundedChunk {
     }
     const int32_t* const zeros = stretches_.column_zeros + pass.piece * stretches_.column_stride + column;
     Scales z[kNv];
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) z[v] = V::FloatBits(V::Load(zeros + v * kWidth));
-    D::Arrange(z);
+    D::LoadArranged(reinterpret_cast<const float*>(zeros), z);
     ForEachSum([&](int i, int v) {
       sums[i][v] = V::Add(sums[i][v], V::Mul(V::Bits(z[first + v]), V::Broadcast(row_sums + i)));
     });
@@ -168,13 +180,17 @@ class RoundedChunk {
   float* const totals_;
 };
 
-template <class V, class D, int kMr>
+// Wide is the decoder of most chunks. D decodes the last columns, if they are too few for Wide.
+template <class V, class Wide, class D, int kMr>
 void RoundedGemv(const MicrokernelArgs& args) {
   const Stretches& stretches = *args.stretches;
   Prefetch prefetch = *args.side.prefetch;
-  const int64_t chunks = args.columns / D::kColumns * ((args.k + kPassSteps - 1) / kPassSteps);
+  int64_t pass_steps = kPassSteps;
+  while (kMr <= 4 && pass_steps > kLeastPassSteps && pass_steps * D::Bytes(args.columns) > kPassBytes) pass_steps /= 2;
+  const int64_t chunks = args.columns / D::kColumns * ((args.k + pass_steps - 1) / pass_steps);
   const int64_t chunk_lines = (prefetch.count + chunks - 1) / chunks;
   int64_t lines = prefetch.count, before = stretches.before;
+  const RoundedChunk<V, Wide, kMr> wide(args);
   const RoundedChunk<V, D, kMr> chunk(args);
   RoundedPass pass = {};
   pass.begins_piece = stretches.starts || before == 0;
@@ -182,12 +198,19 @@ void RoundedGemv(const MicrokernelArgs& args) {
   for (; pass.k < args.k; pass.k += pass.steps) {
     const int64_t left = args.k - pass.k, in_stretch = stretches.steps - before;
     pass.steps = left < in_stretch ? left : in_stretch;
-    pass.steps = pass.steps < kPassSteps ? pass.steps : kPassSteps;
+    pass.steps = pass.steps < pass_steps ? pass.steps : pass_steps;
     const bool is_last = pass.steps == left;
     pass.resumes = before != 0;
     pass.ends = pass.steps == in_stretch || (is_last && stretches.ends);
     pass.is_last = is_last && args.end != End::kKeepChain;
-    for (int64_t column = 0; column < args.columns; column += D::kColumns) {
+    int64_t column = 0;
+    for (; column + Wide::kColumns <= args.columns; column += Wide::kColumns) {
+      constexpr int kChunks = Wide::kColumns / D::kColumns;
+      PrefetchLines(prefetch, lines < kChunks * chunk_lines ? lines : kChunks * chunk_lines);
+      lines -= kChunks * chunk_lines;
+      wide.Run(pass, column);
+    }
+    for (; column < args.columns; column += D::kColumns) {
       PrefetchLines(prefetch, lines < chunk_lines ? lines : chunk_lines);
       lines -= chunk_lines;
       chunk.Run(pass, column);
@@ -200,11 +223,11 @@ void RoundedGemv(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.side.prefetch);
 }
 
-template <class V, class D, int kMr = kGemvRows>
+template <class V, class D, class Wide = D, int kMr = kGemvRows>
 constexpr void AddRoundedGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    kernels.gemv[kMr] = {RoundedGemv<V, D, kMr>, D::kColumns};
-    AddRoundedGemvs<V, D, kMr - 1>(kernels);
+    kernels.gemv[kMr] = {RoundedGemv<V, Wide, D, kMr>, D::kColumns};
+    AddRoundedGemvs<V, D, Wide, kMr - 1>(kernels);
   }
 }
 

@@ -140,6 +140,12 @@ void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col)
     StoredPosition at = PositionOf(rhs, block.rhs, k, task_.window.col + col);
     at.down = rhs.is_trans;
     if (rhs.scale.is_given()) {
+      // The scales of the next block. Its first rows are read when the block starts.
+      if (k + block.steps < block.rhs.rows && !rhs.is_trans) {
+        StoredPosition next = at;
+        next.row += block.steps;
+        PrefetchQuantParams(rhs.scale, next, panel.cols);
+      }
       ReadQuantParams(context_, rhs.scale, block.gemm, at, panel.cols, scales);
     } else {
       std::fill_n(scales, panel.cols, 1.0F);
