@@ -92,7 +92,7 @@ extern const KernelRow kNeonKernels[6];
 constinit const KernelRow kNeonKernels[] = {
     MakeRow<NeonF32, ArithmeticId::kF32>(),   MakeRow<NeonF64, ArithmeticId::kF64>(),
     MakeRow<NeonF32, ArithmeticId::kPairs>(), MakeRow<NeonF32, ArithmeticId::kTiles>(),
-    MakeRow<NeonS32, ArithmeticId::kS32>(),   MakeNeonRoundedRow<NeonByteCodes, NeonNibbleCodes, 6>(1),
+    MakeRow<NeonS32, ArithmeticId::kS32>(),   MakeNeonRoundedRow<NeonByteCodes, NeonNibbleCodes, 4>(1),
 };
 extern const Dequantizers kNeonDequantizers;
 constinit const Dequantizers kNeonDequantizers = MakeDequantizers<NeonF32>();

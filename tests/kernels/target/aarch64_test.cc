@@ -18,7 +18,7 @@ TEST(IsaRows, AreThoseOfAarch64) {
                                          "s32_10x8_neon_dotprod", "rounded_6x8_neon_dotprod",  //
                                          "f32_6x16_neon",         "f64_6x8_neon",
                                          "pairs_6x16_neon",       "tiles_3x16_neon",
-                                         "s32_6x16_neon",         "rounded_6x8_neon",  //
+                                         "s32_6x16_neon",         "rounded_4x8_neon",  //
                                          "f32_4x2_scalar",        "f64_4x2_scalar",
                                          "pairs_4x2_scalar",      "tiles_2x2_scalar",
                                          "s32_4x2_scalar",        "mmla_4x2_scalar",
