@@ -16,10 +16,10 @@
 // GFLOP/s for one row and rhs of 256x2048 in L2, on one core of Zen 4. "In order" is FmaSteps.
 //
 //     format      in order    this file    alternative
-//     int4        28          52           48: integers in the fraction of a large float, which is then subtracted
+//     int4        27          51           48: integers in the fraction of a large float, which is then subtracted
 //     MXFP4       19          46           37: scales multiply elements
-//     int8        30          57           48: VPMADDUBSW and VPMADDWD widen bytes out of order
-//     f8e4m3fn    21          31
+//     int8        30          56           48: VPMADDUBSW and VPMADDWD widen bytes out of order
+//     f8e4m3fn    21          32
 //     f8e5m2                  43
 #pragma once
 
@@ -128,8 +128,8 @@ struct Avx2NibbleLanes {
     }
   }
 
-  // Calls give(v, words) for each vector v of sums. The words are those of the bytes p[0] to p[8 * kNv - 1], one byte for
-  // each column, in the order of the sums.
+  // Calls give(v, words) for each vector v of sums. The bytes p[0] to p[8 * kNv - 1] belong to columns. Each word is
+  // the byte of the column that the same element of v has.
   template <class Give>
   RAGGEMM_INLINE static void ArrangeBytes(const uint8_t* p, Give give) {
     const __m256i x = LoadBytes32(p), byte = _mm256_set1_epi32(255);
@@ -304,9 +304,9 @@ struct Avx2LaneSteps {
   static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1, kGemvSteps = kScaleSteps, kVectors = kNv;
 
   Avx2LaneSteps(const MicrokernelArgs& args, int64_t k, int64_t column)
-      : a(static_cast<const float*>(args.a) + k * kMr),
-        b((CodePointer<kIndex>(args.b.data) + (k * args.b.stride + column)).at),
-        row_bytes(args.b.stride * kQuantized[kIndex].bits / 8) {
+      : a_(static_cast<const float*>(args.a) + k * kMr),
+        b_((CodePointer<kIndex>(args.b.data) + (k * args.b.stride + column)).at),
+        row_bytes_(args.b.stride * kQuantized[kIndex].bits / 8) {
     if constexpr (kScaling != LaneScaling::kNone) {
       uint8_t ones[8 * kNv];
       const uint8_t* codes = ones;
@@ -316,27 +316,27 @@ struct Avx2LaneSteps {
         __builtin_memset(ones, 127, sizeof(ones));
       }
       Lanes::ArrangeBytes(codes, [&](int v, __m256i words) RAGGEMM_INLINE {
-        scales.Set(v, reinterpret_cast<typename Codes<V>::Words>(words));
+        scales_.Set(v, reinterpret_cast<typename Codes<V>::Words>(words));
       });
     }
   }
 
   RAGGEMM_INLINE void Begin(Tile& sums) const requires(kScaling == LaneScaling::kSums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales.Inverse(v));
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales_.Inverse(v));
     }
   }
   RAGGEMM_INLINE void End(Tile& sums) const requires(kScaling == LaneScaling::kSums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales.Scale(v));
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = _mm256_mul_ps(sums[i][v], scales_.Scale(v));
     }
   }
 
   RAGGEMM_INLINE void Next(Tile& sums) {
     if constexpr (kGroup == 2) Add(1, sums);
     Add(0, sums);
-    a += kGroup * kMr;
-    b += kGroup * row_bytes;
+    a_ += kGroup * kMr;
+    b_ += kGroup * row_bytes_;
   }
   RAGGEMM_INLINE void Last(Tile& sums, int64_t /*steps*/) {
     AddZero<V>(sums);
@@ -365,15 +365,16 @@ struct Avx2LaneSteps {
                                     std::conditional_t<kScaling == LaneScaling::kSums, SumScales, ScalePairs<V, kNv>>>;
 
   RAGGEMM_INLINE void Add(int step, Tile& sums) {
-    Lanes::Decode(b + step * row_bytes, [&](auto columns) RAGGEMM_INLINE {
+    Lanes::Decode(b_ + step * row_bytes_, [&](auto columns) RAGGEMM_INLINE {
       constexpr const int(&kAt)[2] = decltype(columns)::kIndices;
       Vec y[2];
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
         y[j] = columns.values[j];
-        if constexpr (kScaling == LaneScaling::kElements) y[j] = scales.Scaled(y[j], kAt[j]);
+        if constexpr (kScaling == LaneScaling::kElements) y[j] = scales_.Scaled(y[j], kAt[j]);
         y[j] = V::Pinned(y[j]);
       }
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) AddProducts(a + step * kMr + i, y, sums[i][kAt[0]], sums[i][kAt[1]]);
+      const float* const x = a_ + step * kMr;
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) AddProducts(x + i, y, sums[i][kAt[0]], sums[i][kAt[1]]);
     });
   }
   // Adds the products of *x and y to two sums. With two or three rows, one asm statement loads x and multiplies.
@@ -382,9 +383,9 @@ struct Avx2LaneSteps {
   //
   //                              int4    MXFP4    int8
   //     2 rows, statement        67      59       69
-  //     2 rows, intrinsics       60      61       73
-  //     3 rows, statement        70      61       83
-  //     3 rows, intrinsics       56      52       56
+  //     2 rows, intrinsics       61      62       73
+  //     3 rows, statement        69      62       82
+  //     3 rows, intrinsics       50      47       65
   RAGGEMM_INLINE static void AddProducts(const float* x, const Vec (&y)[2], Vec& first, Vec& second) {
     if constexpr (kMr > 1) {
       Vec broadcast;
@@ -397,10 +398,10 @@ struct Avx2LaneSteps {
     }
   }
 
-  const float* a;
-  const uint8_t* b;
-  int64_t row_bytes;
-  [[no_unique_address]] Scales scales;
+  const float* a_;
+  const uint8_t* b_;
+  int64_t row_bytes_;
+  [[no_unique_address]] Scales scales_;
 };
 
 // Returns true if scaled sums (LaneScaling::kSums) have the same bits as scaled elements. Scales are powers of two, so
@@ -426,7 +427,7 @@ inline bool CanScaleSums(const MicrokernelArgs& args, int64_t values) {
       most_scale = codes[i] > most_scale ? codes[i] : most_scale;
     }
   }
-  // The elements of rhs are multiples of 0.5 and less than 8, and a chain has at most 256 steps. Without scales, products
+  // The elements of rhs are multiples of 0.5 and less than 8. A chain has at most 256 steps. Without scales, products
   // are multiples of 2^last, and sums are less than 2^top.
   constexpr int kLeastExponent = -126, kTop = 128;
   const int digits = (any & 0xffff) == 0 ? 7 : 23;
@@ -438,8 +439,8 @@ inline bool CanScaleSums(const MicrokernelArgs& args, int64_t values) {
 }
 
 // The inner loop for one row. Two units of 32 columns give enough independent sums to hide the latency of an fma. The
-// last columns may be one unit. One row with one unit instead of two, in GFLOP/s (rhs of 256x2048 in L2, one core of
-// Zen 4): int4 42 instead of 52, int8 48 instead of 57, f8e4m3fn 27 instead of 31.
+// last columns may be one unit. One row with one unit instead of two, in GFLOP/s as at the
+// top of this file: int4 42 instead of 51, MXFP4 32 instead of 36 (with scaled elements), f8e4m3fn 27 instead of 31.
 template <class V, int kIndex, ArithmeticId kId, LaneScaling kScaling>
 struct Avx2OneRowSteps : Avx2LaneSteps<V, kIndex, 1, 8, kId, kScaling> {
   using Narrow = Avx2LaneSteps<V, kIndex, 1, 4, kId, kScaling>;

@@ -269,8 +269,8 @@ void PackCodes(const PackArgs& args) {
     for (int64_t j = 0; j < args.width; ++j) {
       uint32_t word = 0;
       for (int64_t i = 0; i < 4 && kk + i < args.k; ++i) {
-        const int32_t code = src[kTransposed ? j * args.src_stride + kk + i : (kk + i) * args.src_stride + j];
-        word |= static_cast<uint32_t>(code + kOffset) << 8 * i;
+        const E element = src[kTransposed ? j * args.src_stride + kk + i : (kk + i) * args.src_stride + j];
+        word |= uint32_t{static_cast<uint8_t>(static_cast<uint8_t>(element) + kOffset)} << 8 * i;
       }
       dst[j] = word;
     }

@@ -117,6 +117,21 @@ inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
   }
 }
 
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void LoadTile(const typename V::Scalar* from, int64_t stride, typename V::Vec (&acc)[kMr][kNv]) {
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(from + i * stride + v * V::kWidth);
+  }
+}
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void AddTile(const typename V::Scalar* from, int64_t stride, typename V::Vec (&acc)[kMr][kNv]) {
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      acc[i][v] = V::Add(V::Load(from + i * stride + v * V::kWidth), acc[i][v]);
+    }
+  }
+}
+
 template <class V, int kMr, int kNv, class StoreVector>
 inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::Vec (&acc)[kMr][kNv],
                       StoreVector store) {
@@ -231,11 +246,7 @@ void TileGemm(const MicrokernelArgs& args) {
 
   Vec acc[kMr][kNv];
   SetZero<V>(acc);
-  if (args.begin == Begin::kResume) {
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(chain + i * kNr + v * V::kWidth);
-    }
-  }
+  if (args.begin == Begin::kResume) LoadTile<V>(chain, kNr, acc);
 
   Steps steps(args);
   if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
@@ -265,14 +276,7 @@ void TileGemm(const MicrokernelArgs& args) {
     StoreTile<V>(chain, kNr, acc, [](T* to, Vec x) { V::Store(to, x); });
     return;
   }
-  if (args.end == End::kAddTotal) {
-    const T* total = static_cast<const T*>(args.total);
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-        acc[i][v] = V::Add(V::Load(total + i * kNr + v * V::kWidth), acc[i][v]);
-      }
-    }
-  }
+  if (args.end == End::kAddTotal) AddTile<V>(static_cast<const T*>(args.total), kNr, acc);
   StoreResult<V>(args, acc);
 }
 
@@ -311,12 +315,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
       lines -= chunk_lines;
       Vec acc[kMr][kVectors];
       SetZero<V>(acc);
-      if (!start) {
-        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-          RAGGEMM_UNROLL for (int v = 0; v < kVectors; ++v) acc[i][v] =
-              V::Load(chain + i * width + column + v * V::kWidth);
-        }
-      }
+      if (!start) LoadTile<V>(chain + column, width, acc);
       Loop steps(args, k, column);
       if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
       int64_t kk = 0;
@@ -334,13 +333,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
       if constexpr (requires { steps.Arrange(acc); }) {
         if (finish) steps.Arrange(acc);
       }
-      if (finish && args.end == End::kAddTotal) {
-        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-          RAGGEMM_UNROLL for (int v = 0; v < kVectors; ++v) {
-            acc[i][v] = V::Add(V::Load(total + i * width + column + v * V::kWidth), acc[i][v]);
-          }
-        }
-      }
+      if (finish && args.end == End::kAddTotal) AddTile<V>(total + column, width, acc);
       T* to = finish ? out + column : chain + column;
       StoreTile<V>(to, finish ? args.out.stride : width, acc, [](T* p, Vec x) { V::Store(p, x); });
     };
