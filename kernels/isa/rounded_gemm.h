@@ -29,23 +29,22 @@ namespace {
 // their blocks are multiples of 16 steps.
 inline constexpr int kGroupWords = 4, kGroupSteps = 4 * kGroupWords;
 
+template <class V>
+concept HasLanes = requires(typename V::Words x, typename V::Vec sum) {
+  V::template DotByLane<0>(x, x, sum);
+};
+
 // Adds the products of the words of kMr rows, from `a` on, with each word of y[v] to the sums.
 template <class V, int kMr, int kNv>
-RAGGEMM_INLINE inline void DotRows(const uint32_t* a, const typename V::Words (&y)[kNv],
-                                   typename V::Vec (&sums)[kMr][kNv]) {
-  if constexpr (requires { V::template DotByLane<0>(y[0], y[0], sums[0][0]); }) {
-    constexpr int kWidth = V::kWidth;
-    typename V::Words x[(kMr + kWidth - 1) / kWidth];
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) x[i / kWidth] = V::LoadWords(a + i);
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      ForEach<0, kMr>([&](auto i) RAGGEMM_INLINE {
-        sums[i][v] = V::template DotByLane<i % kWidth>(x[i / kWidth], y[v], sums[i][v]);
-      });
-    }
-  } else {
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]);
-    }
+RAGGEMM_INLINE inline void DotByLanes(const uint32_t* a, const typename V::Words (&y)[kNv],
+                                      typename V::Vec (&sums)[kMr][kNv]) {
+  constexpr int kWidth = V::kWidth;
+  typename V::Words x[(kMr + kWidth - 1) / kWidth];
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) x[i / kWidth] = V::LoadWords(a + i);
+  RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+    ForEach<0, kMr>([&](auto i) RAGGEMM_INLINE {
+      sums[i][v] = V::template DotByLane<i % kWidth>(x[i / kWidth], y[v], sums[i][v]);
+    });
   }
 }
 
@@ -109,11 +108,11 @@ class RoundedTile {
   }
 
   RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
-    if constexpr (requires(Words x) { V::template DotByLane<0>(x, x, sums[0][0]); }) {
+    if constexpr (HasLanes<V>) {
       RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
         Words y[kNv];
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
-        DotRows<V>(a + word * kMr, y, sums);
+        DotByLanes<V>(a + word * kMr, y, sums);
       }
     } else {
       constexpr int kTogether = [] {
@@ -140,7 +139,7 @@ class RoundedTile {
   RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
-      if (stretches_.offset == 0) return;
+      if (V::kByteOffset == 0 && stretches_.offset == 0) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));

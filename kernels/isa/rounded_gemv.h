@@ -88,7 +88,11 @@ class RoundedChunk {
       for (int64_t left = pass.steps; left > 0; left -= 4, a += kMr, b += 4 * stride) {
         Words y[kNv];
         D::Load(b, stride, left, y);
-        DotRows<V>(a, y, sums);
+        if constexpr (HasLanes<V>) {
+          DotByLanes<V>(a, y, sums);
+        } else {
+          ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
+        }
       }
       EndSums(pass, column, 0, arranged, sums);
     } else {
@@ -102,7 +106,11 @@ class RoundedChunk {
         for (int64_t word = 0; 4 * word < pass.steps; ++word) {
           Words y[kSlice];
           RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) y[v] = V::Pinned(buffer[word][first + v]);
-          DotRows<V>(a + word * kMr, y, sums);
+          if constexpr (HasLanes<V>) {
+            DotByLanes<V>(a + word * kMr, y, sums);
+          } else {
+            ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
+          }
         }
         EndSums(pass, column, first, arranged, sums);
       }
@@ -131,7 +139,7 @@ class RoundedChunk {
     if (!pass.begins_piece) return;
     const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
-      if (stretches_.offset == 0) return;
+      if (V::kByteOffset == 0 && stretches_.offset == 0) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
