@@ -84,8 +84,8 @@ RAGGEMM_INLINE inline void TransposeBytes(const uint8x16_t (&x)[4], uint8x16_t (
   y[3] = vreinterpretq_u8_u16(vzip2q_u16(high[0], high[1]));
 }
 
-// Decodes chunks for GEMVs (rounded_gemv.h) from 16 bytes of four rows. Words of 4-bit codes give two vectors, with even
-// and with odd columns.
+// Decodes chunks for GEMVs (rounded_gemv.h) from 16 bytes of four rows. Words of 4-bit codes give two vectors: even
+// columns and odd columns.
 template <class Code>
 struct NeonRows {
   static constexpr int kPerByte = 8 / Code::kBits, kColumns = 16 * kPerByte, kNv = 4 * kPerByte;

@@ -13,8 +13,8 @@
 //   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
 //                             b[0], b[1] and so on
 //   kGroupVectors             optional: vectors of columns whose words stay in registers for all rows. Default: 1.
-//   DotByLane<i>(a, b, sum)   replaces DotGroup in instruction sets that have it: sum + the products of word i of a with
-//                             each word of b
+//   DotByLane<i>(a, b, sum)   optional, replaces DotGroup and DotWord: sum + the products of word i of a with each word
+//                             of b
 #pragma once
 
 #include <cstdint>

@@ -11,15 +11,15 @@
 //
 //   Bytes(columns)               bytes of columns in a row of rhs
 //   kColumns                     columns of a chunk
-//   Load(p, stride, rows, y)     y[v]: words of bytes of four rows of rhs, from p on. Rows from `rows` on do not exist. They
-//                                are multiplied by zeros.
+//   Load(p, stride, rows, y)     y[v]: words of bytes of four rows of rhs, from p on. Rows from `rows` on do not exist.
+//                                They are multiplied by zeros.
 //   LoadArranged(p, x)           loads values of the columns in the order of the sums
 //   Restore(x)                   moves vectors of columns back to the order of memory
 //
 // The traits V are those of rounded_gemm.h, and these:
 //
 //   kMostSums                    sums that fit in registers, beside words of rhs
-//   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b. Not needed with DotByLane.
+//   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b
 //   Bits(x)                      the bits of floats as integers
 #pragma once
 

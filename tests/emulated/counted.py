@@ -75,7 +75,8 @@ def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
     found = []
     for name, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
-        if not re.search("(TileGemm|RoundedTileKernel)<" + wanted, re.sub(r"raggemm::|\(anonymous namespace\)::| ", "", name)):
+        short = re.sub(r"raggemm::|\(anonymous namespace\)::| ", "", name)
+        if not re.search("(TileGemm|RoundedTileKernel)<" + wanted, short):
             continue
         lines = [(int(at, 16), as_of_x86(t.strip())) for at, t in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.M)]
         found += [(sum(text.startswith(kernel.product) for text in x), x) for x in basic_blocks(lines)]
