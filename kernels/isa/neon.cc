@@ -54,7 +54,7 @@ struct NeonF64 {
   }
 };
 
-// Rounded rows by bytes. A sum of two products fits in s16: 2 * 127 * 128.
+// Rounded rows by 8-bit formats. A sum of two products fits in s16: 2 * 127 * 128.
 struct NeonByteCodes : NeonCodeSums {
   static constexpr int kGroupVectors = 2;
 

@@ -16,6 +16,7 @@ struct NeonCodeSums : NeonQuads {
   using Floats = NeonF32;
   static constexpr int kMostSums = 16;
   static constexpr int32_t kByteOffset = 0;
+  static constexpr bool kSkipsZeroOffset = true;
 
   static float32x4_t ToFloats(Vec x) { return vcvtq_f32_s32(x); }
   static Vec Bits(float32x4_t x) { return vreinterpretq_s32_f32(x); }

@@ -63,6 +63,7 @@ struct NeonDotProd : NeonQuads {
   }
 };
 
+// Rounded rows. Tiles have six rows: 12 sums, 12 totals, and four vectors of words fit in the 32 registers.
 struct NeonDotProdCodes : NeonCodeSums {
   template <int kLane>
   RAGGEMM_INLINE static Vec DotByLane(Words a, Words b, Vec sum) {

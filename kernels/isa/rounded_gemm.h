@@ -12,7 +12,9 @@
 //   ToFloats(Vec)             s32 sums, rounded to f32
 //   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
 //                             b[0], b[1] and so on
-//   kGroupVectors             optional: vectors of columns whose words stay in registers for all rows. Default: 1.
+//   kGroupVectors             optional: vectors of columns that DotGroup multiplies by all rows before it loads the words
+//                             of the next ones. Default: 1.
+//   kSkipsZeroOffset          optional: kernels skip the corrections for the offset if it is zero
 //   DotByLane<i>(a, b, sum)   optional, replaces DotGroup and DotWord: sum + the products of word i of a with each word
 //                             of b
 #pragma once
@@ -46,6 +48,13 @@ RAGGEMM_INLINE inline void DotByLanes(const uint32_t* a, const typename V::Words
       sums[i][v] = V::template DotByLane<i % kWidth>(x[i / kWidth], y[v], sums[i][v]);
     });
   }
+}
+
+// Returns true if sums of a stretch need no correction for the offset of rhs.
+template <class V>
+RAGGEMM_INLINE inline bool SkipsOffset(const Stretches& stretches) {
+  if constexpr (requires { V::kSkipsZeroOffset; }) return stretches.offset == 0;
+  return false;
 }
 
 template <class V, int kMr, int kNv>
@@ -139,7 +148,7 @@ class RoundedTile {
   RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
-      if (V::kByteOffset == 0 && stretches_.offset == 0) return;
+      if (SkipsOffset<V>(stretches_)) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));

@@ -139,7 +139,7 @@ class RoundedChunk {
     if (!pass.begins_piece) return;
     const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
-      if (V::kByteOffset == 0 && stretches_.offset == 0) return;
+      if (SkipsOffset<V>(stretches_)) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));

@@ -40,7 +40,7 @@ const char* MissingForDotprod() {
   constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
   return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";
 }
-// Kernels of DotProd serve types for which the next two instruction sets have none.
+// IsaRows gives DotProd as the fallback of I8MM and BF16. So the next two functions require DotProd, too.
 const char* MissingForI8mm() {
   constexpr uint64_t kMatricesOfBytes = 1 << 13;  // HWCAP2_I8MM
   return (getauxval(AT_HWCAP2) & kMatricesOfBytes) != 0 ? MissingForDotprod() : "the CPU lacks I8MM";
