@@ -56,8 +56,6 @@ struct NeonF64 {
 
 // Rounded rows by 8-bit formats. A sum of two products fits in s16: 2 * 127 * 128.
 struct NeonByteCodes : NeonCodeSums {
-  static constexpr int kGroupVectors = 2;
-
   static int8x16_t Broadcast8(const uint32_t* p) { return vreinterpretq_s8_u32(BroadcastWord(p)); }
   RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
     const int8x16_t x = Broadcast8(p), y = vreinterpretq_s8_u32(b);

@@ -12,8 +12,6 @@
 //   ToFloats(Vec)             s32 sums, rounded to f32
 //   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
 //                             b[0], b[1] and so on
-//   kGroupVectors             optional: vectors of columns that DotGroup multiplies by all rows before it loads the words
-//                             of the next ones. Default: 1.
 //   kSkipsZeroOffset          optional: kernels skip the corrections for the offset if it is zero
 //   DotByLane<i>(a, b, sum)   optional, replaces DotGroup and DotWord: sum + the products of word i of a with each word
 //                             of b
@@ -61,7 +59,6 @@ template <class V, int kMr, int kNv>
 class RoundedTile {
  public:
   using Vec = typename V::Vec;
-  using Words = typename V::Words;
   using F = typename V::Floats;
   static constexpr int kWidth = V::kWidth, kNr = kNv * kWidth;
 
@@ -119,27 +116,17 @@ class RoundedTile {
   RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
     if constexpr (HasLanes<V>) {
       RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
-        Words y[kNv];
+        typename V::Words y[kNv];
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
         DotByLanes<V>(a + word * kMr, y, sums);
       }
     } else {
-      constexpr int kTogether = [] {
-        if constexpr (requires { V::kGroupVectors; }) return V::kGroupVectors;
-        return 1;
-      }();
-      RAGGEMM_UNROLL for (int first = 0; first < kNv; first += kTogether) {
-        Words y[kTogether][kGroupWords];
-        RAGGEMM_UNROLL for (int v = 0; v < kTogether; ++v) {
-          RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
-            y[v][word] = V::Pinned(V::LoadWords(b + word * kNr + (first + v) * kWidth));
-          }
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+        typename V::Words y[kGroupWords];
+        RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+          y[word] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
         }
-        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-          RAGGEMM_UNROLL for (int v = 0; v < kTogether; ++v) {
-            sums[i][first + v] = V::template DotGroup<kMr>(a + i, y[v], sums[i][first + v]);
-          }
-        }
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::template DotGroup<kMr>(a + i, y, sums[i][v]);
       }
     }
   }
