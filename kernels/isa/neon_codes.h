@@ -150,7 +150,7 @@ struct NeonColumnCodes : NeonQuads {
 template <class Code>
 void PackCodeRows(const PackArgs& args) {
   constexpr int kPerByte = 8 / Code::kBits, kBytes = 8 / kPerByte;
-  const int64_t bytes = (args.width + kPerByte - 1) / kPerByte, stride = args.src_stride / kPerByte;
+  const int64_t bytes = args.width / kPerByte, stride = args.src_stride / kPerByte;
   const auto* src = static_cast<const uint8_t*>(args.src);
   for (int64_t kk = 0; kk < args.k_padded; kk += 4) {
     uint8x16_t rows[4], x[4];
