@@ -146,7 +146,7 @@ struct NeonColumnCodes : NeonQuads {
   }
 };
 
-// Packs rows of at most 8 columns.
+// Packs rows of at most 8 columns. The columns fill whole bytes.
 template <class Code>
 void PackCodeRows(const PackArgs& args) {
   constexpr int kPerByte = 8 / Code::kBits, kBytes = 8 / kPerByte;
