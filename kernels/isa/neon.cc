@@ -3,6 +3,7 @@
 
 #include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
+#include "kernels/isa/neon_codes.h"
 #include "kernels/isa/neon_f32.h"
 #include "kernels/isa/neon_s32.h"
 
@@ -53,13 +54,43 @@ struct NeonF64 {
   }
 };
 
+// Rounded rows by 8-bit formats. A sum of two products fits in s16: 2 * 127 * 128.
+struct NeonByteCodes : NeonCodeSums {
+  static int8x16_t Broadcast8(const uint32_t* p) { return vreinterpretq_s8_u32(BroadcastWord(p)); }
+  RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
+    const int8x16_t x = Broadcast8(p), y = vreinterpretq_s8_u32(b);
+    const int16x8_t low = vmull_s8(vget_low_s8(x), vget_low_s8(y));
+    return vpadalq_s16(sum, vpaddq_s16(low, vmull_high_s8(x, y)));
+  }
+  template <int kMr>
+  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
+    return sum;
+  }
+};
+
+// Rounded rows by 4-bit formats. Elements are at most 15, so the sum of eight products fits in s16.
+struct NeonNibbleCodes : NeonByteCodes {
+  template <int kMr>
+  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
+    static_assert(15 * 127 * 2 * kGroupWords <= INT16_MAX);
+    int16x8_t low, high;
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+      const int8x16_t x = Broadcast8(p + word * kMr), y = vreinterpretq_s8_u32(b[word]);
+      low = word == 0 ? vmull_s8(vget_low_s8(x), vget_low_s8(y)) : vmlal_s8(low, vget_low_s8(x), vget_low_s8(y));
+      high = word == 0 ? vmull_high_s8(x, y) : vmlal_high_s8(high, x, y);
+    }
+    return vpadalq_s16(sum, vpaddq_s16(low, high));
+  }
+};
+
 }  // namespace
 
-extern const KernelRow kNeonKernels[5];
+extern const KernelRow kNeonKernels[6];
 constinit const KernelRow kNeonKernels[] = {
     MakeRow<NeonF32, ArithmeticId::kF32>(),   MakeRow<NeonF64, ArithmeticId::kF64>(),
     MakeRow<NeonF32, ArithmeticId::kPairs>(), MakeRow<NeonF32, ArithmeticId::kTiles>(),
-    MakeRow<NeonS32, ArithmeticId::kS32>(),
+    MakeRow<NeonS32, ArithmeticId::kS32>(),   MakeNeonRoundedRow<NeonByteCodes, NeonNibbleCodes, 4>(1),
 };
 extern const Dequantizers kNeonDequantizers;
 constinit const Dequantizers kNeonDequantizers = MakeDequantizers<NeonF32>();

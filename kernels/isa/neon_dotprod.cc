@@ -1,6 +1,7 @@
 // Kernels for SDOT and UDOT of ARMv8.2, which add four products of bytes to each sum.
 #include <arm_neon.h>
 
+#include "kernels/isa/neon_codes.h"
 #include "kernels/isa/neon_s32.h"
 #include "kernels/isa/word_gemm.h"
 
@@ -8,22 +9,13 @@ namespace raggemm {
 namespace {
 
 template <class E>
-struct NeonDotProd : NeonS32 {
+struct NeonDotProd : NeonQuads {
   using Source = const E*;
-  using Words = uint32x4_t;
   static constexpr int kGroup = 4;
   static constexpr bool kFlips = true, kFlipsSameFormat = false;
   static constexpr int kRows = 10;  // 11 rows would leave no registers for the products of flipped bits (kFlipped).
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 6, 4, 4, 2, 2, 2, 2, 2};
 
-  using NeonS32::Pinned;
-  static Words Pinned(Words x) {
-    asm("" : "+w"(x));
-    return x;
-  }
-  static Words LoadWords(const uint32_t* p) { return vld1q_u32(p); }
-  static void StoreWords(uint32_t* p, Words x) { vst1q_u32(p, x); }
-  static Words BroadcastWord(const uint32_t* p) { return vld1q_dup_u32(p); }
   static Words Flip(Words a, Words b) { return veorq_u32(a, b); }
 
   static Words LoadUpTo(const E* p, int64_t n) {
@@ -41,11 +33,6 @@ struct NeonDotProd : NeonS32 {
   }
   static Words HighWords(Words first, Words second) {
     return vreinterpretq_u32_u16(vzip2q_u16(vreinterpretq_u16_u32(first), vreinterpretq_u16_u32(second)));
-  }
-  static void Transpose(Words (&r)[4]) {
-    const Words a = vzip1q_u32(r[0], r[2]), b = vzip2q_u32(r[0], r[2]);
-    const Words c = vzip1q_u32(r[1], r[3]), d = vzip2q_u32(r[1], r[3]);
-    r[0] = vzip1q_u32(a, c), r[1] = vzip2q_u32(a, c), r[2] = vzip1q_u32(b, d), r[3] = vzip2q_u32(b, d);
   }
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
@@ -76,9 +63,18 @@ struct NeonDotProd : NeonS32 {
   }
 };
 
+// Rounded rows. Tiles have six rows: 12 sums, 12 totals, and four vectors of words fit in the 32 registers.
+struct NeonDotProdCodes : NeonCodeSums {
+  template <int kLane>
+  RAGGEMM_INLINE static Vec DotByLane(Words a, Words b, Vec sum) {
+    return NeonDotProd<int8_t>::DotByLane<kLane>(a, b, sum);
+  }
+};
+
 }  // namespace
 
-extern const KernelRow kNeonDotprodKernels[1];
-constinit const KernelRow kNeonDotprodKernels[] = {MakeByteRow<NeonDotProd>(DType::kS8)};
+extern const KernelRow kNeonDotprodKernels[2];
+constinit const KernelRow kNeonDotprodKernels[] = {MakeByteRow<NeonDotProd>(DType::kS8),
+                                                   MakeNeonRoundedRow<NeonDotProdCodes, NeonDotProdCodes, 6>(4)};
 
 }  // namespace raggemm

@@ -52,5 +52,24 @@ struct NeonS32 {
   static void Store(int32_t* p, Vec x) { vst1q_s32(p, x); }
 };
 
+// Sums of words of four bytes.
+struct NeonQuads : NeonS32 {
+  using Words = uint32x4_t;
+
+  using NeonS32::Pinned;
+  static Words Pinned(Words x) {
+    asm("" : "+w"(x));
+    return x;
+  }
+  static Words LoadWords(const uint32_t* p) { return vld1q_u32(p); }
+  static void StoreWords(uint32_t* p, Words x) { vst1q_u32(p, x); }
+  static Words BroadcastWord(const uint32_t* p) { return vld1q_dup_u32(p); }
+  static void Transpose(Words (&r)[4]) {
+    const Words a = vzip1q_u32(r[0], r[2]), b = vzip2q_u32(r[0], r[2]);
+    const Words c = vzip1q_u32(r[1], r[3]), d = vzip2q_u32(r[1], r[3]);
+    r[0] = vzip1q_u32(a, c), r[1] = vzip2q_u32(a, c), r[2] = vzip1q_u32(b, d), r[3] = vzip2q_u32(b, d);
+  }
+};
+
 }  // namespace
 }  // namespace raggemm

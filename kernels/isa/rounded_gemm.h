@@ -12,6 +12,9 @@
 //   ToFloats(Vec)             s32 sums, rounded to f32
 //   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
 //                             b[0], b[1] and so on
+//   kSkipsZeroOffset          optional: kernels skip the corrections for the offset if it is zero
+//   DotByLane<i>(a, b, sum)   optional, replaces DotGroup and DotWord: sum + the products of word i of a with each word
+//                             of b
 #pragma once
 
 #include <cstdint>
@@ -25,6 +28,32 @@ namespace {
 // Words that a kernel multiplies at once, and their steps of k. Panels have whole groups. Stretches have, too, because
 // their blocks are multiples of 16 steps.
 inline constexpr int kGroupWords = 4, kGroupSteps = 4 * kGroupWords;
+
+template <class V>
+concept HasLanes = requires(typename V::Words x, typename V::Vec sum) {
+  V::template DotByLane<0>(x, x, sum);
+};
+
+// Adds the products of the words of kMr rows, from `a` on, with each word of y[v] to the sums.
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void DotByLanes(const uint32_t* a, const typename V::Words (&y)[kNv],
+                                      typename V::Vec (&sums)[kMr][kNv]) {
+  constexpr int kWidth = V::kWidth;
+  typename V::Words x[(kMr + kWidth - 1) / kWidth];
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) x[i / kWidth] = V::LoadWords(a + i);
+  RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+    ForEach<0, kMr>([&](auto i) RAGGEMM_INLINE {
+      sums[i][v] = V::template DotByLane<i % kWidth>(x[i / kWidth], y[v], sums[i][v]);
+    });
+  }
+}
+
+// Returns true if sums of a stretch need no correction for the offset of rhs.
+template <class V>
+RAGGEMM_INLINE inline bool SkipsOffset(const Stretches& stretches) {
+  if constexpr (requires { V::kSkipsZeroOffset; }) return stretches.offset == 0;
+  return false;
+}
 
 template <class V, int kMr, int kNv>
 class RoundedTile {
@@ -85,12 +114,20 @@ class RoundedTile {
   }
 
   RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      typename V::Words y[kGroupWords];
+    if constexpr (HasLanes<V>) {
       RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
-        y[word] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
+        typename V::Words y[kNv];
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
+        DotByLanes<V>(a + word * kMr, y, sums);
       }
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::template DotGroup<kMr>(a + i, y, sums[i][v]);
+    } else {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+        typename V::Words y[kGroupWords];
+        RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+          y[word] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
+        }
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::template DotGroup<kMr>(a + i, y, sums[i][v]);
+      }
     }
   }
 
@@ -98,6 +135,7 @@ class RoundedTile {
   RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
+      if (SkipsOffset<V>(stretches_)) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));

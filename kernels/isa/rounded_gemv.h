@@ -11,8 +11,8 @@
 //
 //   Bytes(columns)               bytes of columns in a row of rhs
 //   kColumns                     columns of a chunk
-//   Load(p, stride, rows, y)     y[v]: words of u8 of four rows of rhs, from p on. Rows from `rows` on do not exist. They
-//                                are multiplied by zeros.
+//   Load(p, stride, rows, y)     y[v]: words of bytes of four rows of rhs, from p on. Rows from `rows` on do not exist.
+//                                They are multiplied by zeros.
 //   LoadArranged(p, x)           loads values of the columns in the order of the sums
 //   Restore(x)                   moves vectors of columns back to the order of memory
 //   Sum(v, sum)                  optional: divides a sum of words y[v] by the factor that Load gave them
@@ -91,7 +91,11 @@ class RoundedChunk {
       for (int64_t left = pass.steps; left > 0; left -= 4, a += kMr, b += 4 * stride) {
         Words y[kNv];
         D::Load(b, stride, left, y);
-        ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
+        if constexpr (HasLanes<V>) {
+          DotByLanes<V>(a, y, sums);
+        } else {
+          ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
+        }
       }
       EndSums(pass, column, 0, scales, sums);
     } else {
@@ -105,7 +109,11 @@ class RoundedChunk {
         for (int64_t word = 0; 4 * word < pass.steps; ++word) {
           Words y[kSlice];
           RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) y[v] = V::Pinned(buffer[word][first + v]);
-          ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
+          if constexpr (HasLanes<V>) {
+            DotByLanes<V>(a + word * kMr, y, sums);
+          } else {
+            ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
+          }
         }
         EndSums(pass, column, first, scales, sums);
       }
@@ -169,6 +177,7 @@ class RoundedChunk {
     if (!pass.begins_piece) return;
     const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
+      if (SkipsOffset<V>(stretches_)) return;
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
         RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));

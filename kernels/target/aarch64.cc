@@ -9,9 +9,9 @@
 namespace raggemm {
 
 extern const KernelRow kNeonBf16Kernels[1];
-extern const KernelRow kNeonDotprodKernels[1];
+extern const KernelRow kNeonDotprodKernels[2];
 extern const KernelRow kNeonI8mmKernels[1];
-extern const KernelRow kNeonKernels[5];
+extern const KernelRow kNeonKernels[6];
 extern const KernelRow kScalarKernels[7];
 extern const Dequantizers kNeonDequantizers;
 extern const Dequantizers kScalarDequantizers;
@@ -40,13 +40,14 @@ const char* MissingForDotprod() {
   constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
   return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";
 }
+// IsaRows gives DotProd as the fallback of I8MM and BF16. So the next two functions require DotProd, too.
 const char* MissingForI8mm() {
   constexpr uint64_t kMatricesOfBytes = 1 << 13;  // HWCAP2_I8MM
-  return (getauxval(AT_HWCAP2) & kMatricesOfBytes) != 0 ? nullptr : "the CPU lacks I8MM";
+  return (getauxval(AT_HWCAP2) & kMatricesOfBytes) != 0 ? MissingForDotprod() : "the CPU lacks I8MM";
 }
 const char* MissingForBf16() {
   constexpr uint64_t kBf16 = 1 << 14;  // HWCAP2_BF16
-  return (getauxval(AT_HWCAP2) & kBf16) != 0 ? nullptr : "the CPU lacks BF16";
+  return (getauxval(AT_HWCAP2) & kBf16) != 0 ? MissingForDotprod() : "the CPU lacks BF16";
 }
 
 }  // namespace
@@ -69,8 +70,8 @@ ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 
 absl::Span<const IsaRow> IsaRows() {
   static const IsaRow rows[] = {
-      {kNeonBf16, "neon_bf16", MissingForBf16, kNeonBf16Kernels, kNeon},
-      {kNeonI8mm, "neon_i8mm", MissingForI8mm, kNeonI8mmKernels, kNeon},
+      {kNeonBf16, "neon_bf16", MissingForBf16, kNeonBf16Kernels, kNeonDotprod},
+      {kNeonI8mm, "neon_i8mm", MissingForI8mm, kNeonI8mmKernels, kNeonDotprod},
       {kNeonDotprod, "neon_dotprod", MissingForDotprod, kNeonDotprodKernels, kNeon},
       {kNeon, "neon", MissingNothing, kNeonKernels, Isa::kScalar, &kNeonDequantizers},
       {Isa::kScalar, "scalar", MissingNothing, kScalarKernels, Isa::kScalar, &kScalarDequantizers},

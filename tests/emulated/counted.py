@@ -40,6 +40,7 @@ KERNELS = (
     Counted("f32 6x16", "neon", "NeonF32,FmaSteps<NeonF32,float,6,4,false,(ArithmeticId)0>", "fmla", ALL),
     Counted("f64 6x8", "neon", "NeonF64,FmaSteps<NeonF64,double,6,4,false,(ArithmeticId)1>", "fmla", ALL),
     Counted("SDOT 10x8", "neon_dotprod", r"NeonDotProd<signedchar>,WordSteps<.*,10,2,(RhsFrom)2>", "sdot", ALL[:4]),
+    Counted("rounded SDOT 6x8", "neon_dotprod", "NeonDotProdCodes,6,2>", "sdot", ALL[:4]),
     Counted("BFMMLA 10x8", "neon_bf16", "NeonBf16,MmlaSteps<NeonBf16,10,2,(RhsFrom)2,true>", "bfmmla", WITH_UNITS),
     Counted("SMMLA 4x16", "neon_i8mm", r"NeonI8mm<signedchar>,MmlaSteps<.*,4,4,(RhsFrom)2,true>", "smmla", WITH_UNITS),
 )
@@ -74,7 +75,8 @@ def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
     found = []
     for name, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
-        if not re.search("TileGemm<" + wanted, re.sub(r"raggemm::|\(anonymous namespace\)::| ", "", name)):
+        short = re.sub(r"raggemm::|\(anonymous namespace\)::| ", "", name)
+        if not re.search("(TileGemm|RoundedTileKernel)<" + wanted, short):
             continue
         lines = [(int(at, 16), as_of_x86(t.strip())) for at, t in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.M)]
         found += [(sum(text.startswith(kernel.product) for text in x), x) for x in basic_blocks(lines)]

@@ -14,10 +14,12 @@ TEST(IsaRows, AreThoseOfAarch64) {
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) names.push_back(NameOf(row));
   }
-  const std::vector<std::string> want = {
-      "mmla_10x8_neon_bf16", "s32_4x16_neon_i8mm", "s32_10x8_neon_dotprod", "f32_6x16_neon",  "f64_6x8_neon",
-      "pairs_6x16_neon",     "tiles_3x16_neon",    "s32_6x16_neon",         "f32_4x2_scalar", "f64_4x2_scalar",
-      "pairs_4x2_scalar",    "tiles_2x2_scalar",   "s32_4x2_scalar",        "mmla_4x2_scalar"};
+  const std::vector<std::string> want = {"mmla_10x8_neon_bf16",      "s32_4x16_neon_i8mm", "s32_10x8_neon_dotprod",
+                                         "rounded_6x8_neon_dotprod", "f32_6x16_neon",      "f64_6x8_neon",
+                                         "pairs_6x16_neon",          "tiles_3x16_neon",    "s32_6x16_neon",
+                                         "rounded_4x8_neon",         "f32_4x2_scalar",     "f64_4x2_scalar",
+                                         "pairs_4x2_scalar",         "tiles_2x2_scalar",   "s32_4x2_scalar",
+                                         "mmla_4x2_scalar",          "rounded_4x4_scalar"};
   EXPECT_EQ(names, want);
 }
 
