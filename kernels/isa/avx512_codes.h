@@ -1,4 +1,4 @@
-// Decodes elements of rhs to words of u8 for rounded rows (AVX-512 BW).
+// Decodes elements of rhs to words of u8 for rounded rows (AVX-512 BW), and multiplies them (AVX-512 VNNI).
 #pragma once
 
 #include "kernels/isa/avx512_words.h"
@@ -6,6 +6,23 @@
 
 namespace raggemm {
 namespace {
+
+// Traits of VPDPBUSD for rounded rows (rounded_gemv.h). The instruction is in assembly, because files for AMX are compiled
+// without AVX-512 VNNI.
+struct Avx512Codes : Avx512S32 {
+  using Floats = Avx512F32;
+
+  static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
+  RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*p));
+    return sum;
+  }
+  template <int kMr>
+  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
+    return sum;
+  }
+};
 
 // The elements of a format as u8: the element of an integer format plus kOffset. f4e2m1fn counts twice.
 template <DType kDtype>
@@ -222,13 +239,20 @@ void PackNibbleRows(const PackArgs& args) {
   }
 }
 
+template <DType kDtype, int kBits>
+constexpr Packers CodePackers() {
+  return {kBits == 8 ? PackByteRows<kDtype> : PackNibbleRows<kDtype>,
+          PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>};
+}
+
+// The decoder of streaming GEMVs.
+template <DType kDtype, int kBits>
+using CodeColumns = Avx512Arranged<std::conditional_t<kBits == 8, Avx512Bytes<kDtype>, Avx512Nibbles<kDtype>>>;
+
 template <class V, int kRows, DType kDtype, int kBits>
 constexpr void AddAvx512Codes(KernelRow& row) {
-  constexpr Pack* kRowsPacker = kBits == 8 ? PackByteRows<kDtype> : PackNibbleRows<kDtype>;
-  AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset,
-                                {kRowsPacker, PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>});
-  using D = std::conditional_t<kBits == 8, Avx512Bytes<kDtype>, Avx512Nibbles<kDtype>>;
-  AddRoundedGemvs<V, Avx512Arranged<D>>(row.formats[static_cast<int>(kDtype)]);
+  AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset, CodePackers<kDtype, kBits>());
+  AddRoundedGemvs<V, CodeColumns<kDtype, kBits>>(row.formats[static_cast<int>(kDtype)]);
 }
 
 template <class V, int kRows>

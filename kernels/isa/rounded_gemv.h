@@ -16,10 +16,14 @@
 //   Arrange(x) Restore(x)        moves vectors of columns to the order of the sums, or back
 //
 // The traits V are those of rounded_gemm.h, and DotWord(p, b, sum): sum + the products of the word of s8 at p with each
-// word b of u8.
+// word b of u8. The layouts L of packed lhs have:
+//
+//   kRowWords                    words from row to row
+//   At(p, word)                  address of word `word` of the first row
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/isa/rounded_gemm.h"
 
@@ -27,6 +31,21 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kPassSteps = 32;
+
+// Packed lhs of kRows rows, in words.
+template <int kRows>
+struct LhsInWords {
+  static constexpr int64_t kRowWords = 1;
+  static const uint32_t* At(const void* p, int64_t word) { return static_cast<const uint32_t*>(p) + word * kRows; }
+};
+
+// Packed lhs of 16 rows, in lines of 16 words.
+struct LhsInLines {
+  static constexpr int64_t kRowWords = 16;
+  static const uint32_t* At(const void* p, int64_t word) {
+    return static_cast<const uint32_t*>(p) + word / kRowWords * (16 * kRowWords) + word % kRowWords;
+  }
+};
 
 // `steps` steps of a piece, from step k of the block on.
 struct RoundedPass {
@@ -37,7 +56,7 @@ struct RoundedPass {
 };
 
 // Multiplies kMr rows of lhs, from row kFirst of kAll rows on.
-template <class V, class D, int kAll, int kFirst, int kMr>
+template <class V, class D, class L, int kAll, int kFirst, int kMr>
 class RoundedChunk {
  public:
   using Vec = typename V::Vec;
@@ -53,13 +72,14 @@ class RoundedChunk {
     SetZero<V>(sums);
     if (pass.resumes) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(Unfinished(i, column) + v * kWidth); });
     if (pass.begins_piece) AddCorrections(pass.piece, column, sums);
-    const auto* a = static_cast<const uint32_t*>(args_.a) + pass.k / 4 * kAll + kFirst;
+    int64_t word = pass.k / 4;
     const int64_t stride = D::Bytes(args_.b.stride);
     const auto* b = static_cast<const uint8_t*>(args_.b.data) + pass.k * stride + D::Bytes(column);
-    for (int64_t left = pass.steps; left > 0; left -= 4, a += kAll, b += 4 * stride) {
+    for (int64_t left = pass.steps; left > 0; left -= 4, ++word, b += 4 * stride) {
       typename V::Words y[kNv];
       D::Load(b, stride, left, y);
-      ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
+      const uint32_t* const a = L::At(args_.a, word) + kFirst * L::kRowWords;
+      ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i * L::kRowWords, y[v], sums[i][v]); });
     }
     if (pass.ends) return EndStretch(pass, column, sums);
     ForEachSum([&](int i, int v) { V::Store(Unfinished(i, column) + v * kWidth, sums[i][v]); });
@@ -119,7 +139,7 @@ class RoundedChunk {
   float* const totals_;
 };
 
-template <class V, class D, int kMr>
+template <class V, class D, class L, int kMr>
 void RoundedGemv(const MicrokernelArgs& args) {
   // A chunk has at most kMost rows, because their sums are in registers. More rows are divided into two chunks, which
   // decode rhs twice.
@@ -130,8 +150,8 @@ void RoundedGemv(const MicrokernelArgs& args) {
   const int64_t chunks = args.columns / D::kColumns * ((args.k + kPassSteps - 1) / kPassSteps);
   const int64_t chunk_lines = (prefetch.count + chunks - 1) / chunks;
   int64_t lines = prefetch.count, before = stretches.before;
-  const RoundedChunk<V, D, kMr, 0, kUpper> upper(args);
-  const RoundedChunk<V, D, kMr, kUpper, kLower == 0 ? 1 : kLower> lower(args);
+  const RoundedChunk<V, D, L, kMr, 0, kUpper> upper(args);
+  const RoundedChunk<V, D, L, kMr, kUpper, kLower == 0 ? 1 : kLower> lower(args);
   RoundedPass pass = {};
   pass.begins_piece = stretches.starts || before == 0;
   pass.has_totals = args.begin == Begin::kResume;
@@ -157,11 +177,13 @@ void RoundedGemv(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.side.prefetch);
 }
 
-template <class V, class D, int kMr = kGemvRows>
+// kInLines: lhs is packed in lines, not in words.
+template <class V, class D, bool kInLines = false, int kMr = kGemvRows>
 constexpr void AddRoundedGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    kernels.gemv[kMr] = {RoundedGemv<V, D, kMr>, D::kColumns};
-    AddRoundedGemvs<V, D, kMr - 1>(kernels);
+    using L = std::conditional_t<kInLines, LhsInLines, LhsInWords<kMr>>;
+    kernels.gemv[kMr] = {RoundedGemv<V, D, L, kMr>, D::kColumns};
+    AddRoundedGemvs<V, D, kInLines, kMr - 1>(kernels);
   }
 }
 

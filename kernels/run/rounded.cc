@@ -18,6 +18,16 @@ namespace {
 // Steps of k that are quantized at once.
 constexpr int64_t kChunk = 512;
 
+// Stores the codes of `count` steps of a row in a packed panel, from step `at` on. `count` and `at` are multiples of 16.
+// `row` has the first word or line of the row. Words or lines of kGroup steps are group_bytes apart.
+template <int64_t kGroup>
+void StoreCodes(const int8_t* codes, int64_t at, int64_t count, char* row, int64_t group_bytes) {
+  constexpr int64_t kUnit = std::min<int64_t>(kGroup, 16);
+  for (int64_t i = 0; i < count; i += kUnit) {
+    std::memcpy(row + (at + i) / kGroup * group_bytes + (at + i) % kGroup, codes + i, kUnit);
+  }
+}
+
 }  // namespace
 
 int64_t PiecesOfKc(const TileContext& context) {
@@ -58,20 +68,22 @@ float RoundedRows::ScaleOf(const char* row, int64_t k, int64_t count) const {
   return std::isfinite(amax) ? amax / 127 : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Quantizes a row of a KC block. `codes` has the first word of the row, and words are code_step bytes apart.
-void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t code_step) const {
+// Quantizes a row of a KC block. `codes` has the first word or line of the row. Words or lines are group_bytes apart.
+void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t group_bytes) const {
   const int64_t block_steps = context_.call.lhs_block, stretch = context_.call.stretch, all = block.lhs.cols;
   const char* const from =
       ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
   float& scale = scratch_.block_scales[row];
   int64_t at = FirstPiece(block) + row;
   const int64_t end = block.kc_begin + block.kc_steps;
+  const int64_t padded_end = block.kc_begin + RoundUp(block.kc_steps, context_.kernels.row->k_step);
+  const auto store = context_.kernels.row->lhs.k_group == kLineBytes ? StoreCodes<kLineBytes> : StoreCodes<4>;
   for (int64_t k = block.kc_begin; k < end; at += stride_) {
     if (k % block_steps == 0) scale = ScaleOf(from, k, std::min(block_steps, all - k));
     const int64_t piece_end = std::min({end, (k / stretch + 1) * stretch, (k / block_steps + 1) * block_steps});
     int32_t sum = 0;
     for (int64_t part; k < piece_end; k += part) {
-      alignas(64) int8_t bytes[kChunk];
+      alignas(64) int8_t bytes[kChunk + kLineBytes];
       float values[kChunk + kMostVector];
       part = std::min(kChunk, piece_end - k);
       if (scale > 0) {
@@ -80,10 +92,9 @@ void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t 
         std::memset(bytes, 0, static_cast<size_t>(part));
       }
       // Zeros fill up the last steps of the contraction.
-      const int64_t padded = RoundUp(part, context_.kernels.row->k_step);
+      const int64_t padded = k + part == end ? padded_end - k : part;
       std::memset(bytes + part, 0, static_cast<size_t>(padded - part));
-      char* to = codes + (k - block.kc_begin) / 4 * code_step;
-      for (int64_t i = 0; i < padded; i += 4, to += code_step) std::memcpy(to, bytes + i, 4);
+      store(bytes, k - block.kc_begin, padded, codes, group_bytes);
     }
     scratch_.piece_scales[at] = scale;
     scratch_.piece_sums[at] = -sum;
@@ -93,11 +104,12 @@ void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t 
 void RoundedRows::Pack(const Block& block, char* packed_lhs) const {
   // Quantization keeps denormals.
   const FloatMode mode;
-  const int64_t row_bytes = PackedBytes(context_.kernels.row->lhs, context_.kernels.kc, 1);
+  const PackedLayout& layout = context_.kernels.row->lhs;
+  const int64_t row_bytes = PackedBytes(layout, context_.kernels.kc, 1);
   for (int64_t tile = 0; tile < task_.rows.count; ++tile) {
-    const int64_t begin = task_.rows.Begin(tile), height = task_.rows.Height(tile);
+    const int64_t begin = task_.rows.Begin(tile), group_bytes = task_.rows.Height(tile) * layout.k_group;
     for (int64_t i = 0; i < task_.rows.Rows(tile); ++i) {
-      PackRow(block, begin + i, packed_lhs + begin * row_bytes + i * 4, height * 4);
+      PackRow(block, begin + i, packed_lhs + begin * row_bytes + i * layout.k_group, group_bytes);
     }
   }
 }

@@ -17,7 +17,7 @@ class RoundedRows {
 
   bool is_used() const { return context_.call.products.rounds_lhs; }
 
-  // Quantizes the KC block that `block` begins, and stores words of codes in packed_lhs. Must be called for the KC
+  // Quantizes the KC block that `block` begins, and stores its codes in packed_lhs. Must be called for the KC
   // blocks of a tile in the order of k.
   void Pack(const Block& block, char* packed_lhs) const;
 
@@ -35,7 +35,7 @@ class RoundedRows {
   int64_t FirstPiece(const Block& block) const;
   const float* ReadRow(const char* row, int64_t k, int64_t count, float* values) const;
   float ScaleOf(const char* row, int64_t k, int64_t count) const;
-  void PackRow(const Block& block, int64_t row, char* codes, int64_t code_step) const;
+  void PackRow(const Block& block, int64_t row, char* codes, int64_t group_bytes) const;
 
   const TileContext& context_;
   const TileTask& task_;
