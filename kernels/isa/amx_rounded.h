@@ -65,10 +65,10 @@ class RoundedTiles {
  private:
   struct Piece {
     int64_t index;
-    bool is_corrected;   // True if an earlier block added the corrections.
-    bool ends;           // True if the stretch ends with the piece.
-    bool has_totals;     // True if totals exist before the piece.
-    bool is_last;        // True if the contraction ends with the piece.
+    bool is_corrected;  // True if an earlier block added the corrections.
+    bool ends;          // True if the stretch ends with the piece.
+    bool has_totals;    // True if totals exist before the piece.
+    bool is_last;       // True if the contraction ends with the piece.
   };
 
   const char* LhsAt(int64_t k) const {
