@@ -56,8 +56,8 @@
 //     code(x) = x / scale           rounded to the nearest integer, ties to even, and limited to [-127, 127].
 //                                   0 if the scale is 0 or a NaN.
 //
-// A stretch is a run of steps of k in one block of lhs that also share the scale of rhs. The total starts at +0. For each
-// stretch, in the order of k:
+// A stretch is a run of steps of k in one block of lhs that also share the scale and the zero point of rhs. The total
+// starts at +0. For each stretch, in the order of k:
 //
 //     sum   = sum of code * (element - zero)              exactly, in s32
 //     total = fma(lhs_scale * rhs_scale, f32(sum), total)

@@ -1,11 +1,11 @@
 // Kernels for AVX2, FMA and F16C, which have 16 registers of 8 f32 or 4 f64.
 #include <immintrin.h>
 
+#include "kernels/isa/avx2_codes.h"
 #include "kernels/isa/avx2_f32.h"
 #include "kernels/isa/avx2_s32.h"
 #include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
-#include "kernels/isa/rounded_gemm.h"
 
 namespace raggemm {
 namespace {
@@ -84,19 +84,37 @@ struct Avx2Bytes : Avx2S32 {
   static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 };
 
-struct Avx2Codes : Avx2S32 {
-  using Floats = Avx2F32;
+// Rounded rows by 4-bit formats. Elements are at most 24, so the sum of eight products fits in s16.
+struct Avx2NibbleCodes : Avx2CodeSums {
+  static constexpr int32_t kByteOffset = 128;
 
-  static __m256 ToFloats(Vec x) { return _mm256_cvtepi32_ps(x); }
-  // Multiplies even and odd bytes as s16.
+  static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
+    const Words pairs = _mm256_maddubs_epi16(b, BroadcastWord(p));
+    return Add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
   template <int kMr>
   RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
-    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
-      const Words a = BroadcastWord(p + word * kMr);
-      const Words even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8), odd = _mm256_srai_epi16(a, 8);
-      sum = Add(sum, _mm256_madd_epi16(even, _mm256_and_si256(b[word], _mm256_set1_epi16(255))));
-      sum = Add(sum, _mm256_madd_epi16(odd, _mm256_srli_epi16(b[word], 8)));
+    static_assert(24 * 127 * 2 * kGroupWords <= INT16_MAX);
+    Words pairs = _mm256_maddubs_epi16(b[0], BroadcastWord(p));
+    RAGGEMM_UNROLL for (int word = 1; word < kGroupWords; ++word) {
+      pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(b[word], BroadcastWord(p + word * kMr)));
     }
+    return Add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+};
+
+// Rounded rows by bytes. The instruction multiplies u8 by s8, so the sign of each element moves to the code of lhs. The
+// sum of two products fits in s16: 128 * 127 * 2.
+struct Avx2ByteCodes : Avx2CodeSums {
+  static constexpr int32_t kByteOffset = 0;
+
+  static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
+    const Words pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(BroadcastWord(p), b));
+    return Add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  template <int kMr>
+  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
     return sum;
   }
 };
@@ -107,7 +125,7 @@ extern const KernelRow kAvx2Kernels[6];
 constinit const KernelRow kAvx2Kernels[] = {
     MakeRow<Avx2F32, ArithmeticId::kF32>(),   MakeRow<Avx2F64, ArithmeticId::kF64>(),
     MakeRow<Avx2F32, ArithmeticId::kPairs>(), MakeRow<Avx2F32, ArithmeticId::kTiles>(),
-    MakeByteRow<Avx2Bytes>(DType::kS16),      MakeRoundedRow<Avx2Codes, 4, 2>(),
+    MakeByteRow<Avx2Bytes>(DType::kS16),      MakeAvx2RoundedRow<Avx2ByteCodes, Avx2NibbleCodes, 4>(),
 };
 extern const Dequantizers kAvx2Dequantizers;
 constinit const Dequantizers kAvx2Dequantizers = MakeDequantizers<Avx2F32>();

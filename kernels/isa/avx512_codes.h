@@ -11,7 +11,11 @@ namespace {
 // without AVX-512 VNNI.
 struct Avx512Codes : Avx512S32 {
   using Floats = Avx512F32;
+  static constexpr int kMostSums = 24;
+  static constexpr int32_t kByteOffset = 128;
 
+  static __m512 FloatBits(Vec x) { return _mm512_castsi512_ps(x); }
+  static Vec Bits(__m512 x) { return _mm512_castps_si512(x); }
   static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
   RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*p));
@@ -29,7 +33,7 @@ template <DType kDtype>
 struct Avx512Code;
 template <>
 struct Avx512Code<DType::kS8> {
-  static constexpr int32_t kOffset = kS8Offset;
+  static constexpr int32_t kOffset = 128;
   static __m512i Decode(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
 };
 template <>
@@ -84,7 +88,7 @@ RAGGEMM_INLINE inline void RowsFrom(const uint8_t* p, int64_t stride, int64_t co
 // y[3] have the columns from 32 on in the same order.
 template <DType kDtype>
 struct Avx512Nibbles : Avx512Code<kDtype> {
-  static constexpr int kColumns = 64, kMostRows = 4;
+  static constexpr int kColumns = 64;
   static int64_t Bytes(int64_t columns) { return columns / 2; }
 
   RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[4]) {
@@ -120,7 +124,7 @@ struct Avx512Nibbles : Avx512Code<kDtype> {
 // Decodes 64 columns of bytes. Each 128-bit lane l of y[v] has four columns from 16 * l + 4 * v on.
 template <DType kDtype>
 struct Avx512Bytes : Avx512Code<kDtype> {
-  static constexpr int kColumns = 64, kMostRows = 4;
+  static constexpr int kColumns = 64;
   static int64_t Bytes(int64_t columns) { return columns; }
 
   RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[4]) {
@@ -145,17 +149,6 @@ struct Avx512Bytes : Avx512Code<kDtype> {
     x[3] = _mm512_shuffle_f32x4(t[1], t[3], 0xdd);
   }
   RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) { Arrange(x); }
-};
-
-template <class D>
-struct Avx512Arranged : D {
-  using D::Arrange;
-  RAGGEMM_INLINE static void Arrange(__m512i (&x)[4]) {
-    __m512 floats[4];
-    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) floats[i] = _mm512_castsi512_ps(x[i]);
-    D::Arrange(floats);
-    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = _mm512_castps_si512(floats[i]);
-  }
 };
 
 // Traits for PackTransposedWords (word_gemm.h).
@@ -247,7 +240,7 @@ constexpr Packers CodePackers() {
 
 // The decoder of streaming GEMVs.
 template <DType kDtype, int kBits>
-using CodeColumns = Avx512Arranged<std::conditional_t<kBits == 8, Avx512Bytes<kDtype>, Avx512Nibbles<kDtype>>>;
+using CodeColumns = std::conditional_t<kBits == 8, Avx512Bytes<kDtype>, Avx512Nibbles<kDtype>>;
 
 template <class V, int kRows, DType kDtype, int kBits>
 constexpr void AddAvx512Codes(KernelRow& row) {

@@ -1,7 +1,6 @@
 // Kernels for AVX-VNNI: VPDPBUSD adds four products of bytes to each sum, without AVX-512.
-#include "kernels/isa/avx2_f32.h"
+#include "kernels/isa/avx2_codes.h"
 #include "kernels/isa/avx2_s32.h"
-#include "kernels/isa/rounded_gemm.h"
 
 namespace raggemm {
 namespace {
@@ -36,15 +35,16 @@ struct AvxVnni : Avx2S32 {
   static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 };
 
-struct AvxVnniCodes : Avx2S32 {
-  using Floats = Avx2F32;
+struct AvxVnniCodes : Avx2CodeSums {
+  static constexpr int32_t kByteOffset = 128;
 
-  static __m256 ToFloats(Vec x) { return _mm256_cvtepi32_ps(x); }
+  static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(b), "x"(BroadcastWord(p)));
+    return sum;
+  }
   template <int kMr>
   RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
-    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
-      asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(b[word]), "x"(BroadcastWord(p + word * kMr)));
-    }
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
     return sum;
   }
 };
@@ -52,6 +52,7 @@ struct AvxVnniCodes : Avx2S32 {
 }  // namespace
 
 extern const KernelRow kAvxVnniKernels[2];
-constinit const KernelRow kAvxVnniKernels[] = {MakeByteRow<AvxVnni>(DType::kS8), MakeRoundedRow<AvxVnniCodes, 4, 2>()};
+constinit const KernelRow kAvxVnniKernels[] = {MakeByteRow<AvxVnni>(DType::kS8),
+                                               MakeAvx2RoundedRow<AvxVnniCodes, AvxVnniCodes, 4>()};
 
 }  // namespace raggemm

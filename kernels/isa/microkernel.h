@@ -288,7 +288,8 @@ struct DotArgs {
 using Dot = float(const DotArgs&);
 
 // Arguments of the quantization of a part of a row: codes[i] = from[i] / scale, rounded to the nearest integer, ties to
-// even, and limited to [-127, 127]. `scale` is neither 0 nor a NaN. Returns the sum of the codes.
+// even, and limited to [-127, 127]. `scale` is neither 0 nor a NaN. Returns the sum of the codes. Writes up to a vector
+// more.
 struct RoundArgs {
   int64_t count;
   const float* from;
@@ -415,7 +416,7 @@ struct FormatKernels {
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
   Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
-  // Rounded rows: packed panels of rhs have unsigned bytes, which are the elements of this format plus code_offset.
+  // Rounded rows: bytes of packed panels of rhs are the elements of this format plus code_offset.
   int32_t code_offset;
   Pack* pack_bias;     // Converts a bias of this format to T.
   Epilogue* epilogue;  // Epilogue for results in this format.

@@ -1,5 +1,5 @@
 // Register tiles of rounded rows (raggemm/grouped_gemm.h). lhs has words of four s8 codes of successive steps of k, and
-// packed panels of rhs have words of four u8: elements plus an offset. A kernel sums each stretch in s32, and adds the
+// packed panels of rhs have words of four bytes: elements plus an offset. A kernel sums each stretch in s32, and adds the
 // scaled sum to the total. Sums of an unfinished stretch wait behind the totals for the next block:
 //
 //     MicrokernelArgs::chain    totals f32 [mr][nr]    sums s32 [mr][nr]
@@ -7,6 +7,8 @@
 // The traits V are those of tile_gemm.h for s32, those of word_gemm.h for words, and these:
 //
 //   Floats                    traits of f32 with the same width
+//   kByteOffset               128 if panels have words of u8, 0 if they have words of s8. Packers add it to s8, and add
+//                             kByteOffset - 128 to u8.
 //   ToFloats(Vec)             s32 sums, rounded to f32
 //   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
 //                             b[0], b[1] and so on
@@ -31,13 +33,17 @@ class RoundedTile {
   using F = typename V::Floats;
   static constexpr int kWidth = V::kWidth, kNr = kNv * kWidth;
 
-  explicit RoundedTile(const MicrokernelArgs& args)
-      : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain)) {}
+  explicit RoundedTile(const MicrokernelArgs& args) : args_(args), stretches_(*args.stretches) {}
 
-  RAGGEMM_INLINE void Run() {
+  RAGGEMM_INLINE void Run() const {
     auto a = static_cast<const uint32_t*>(args_.a);
     auto b = static_cast<const uint32_t*>(args_.b.data);
-    bool has_totals = args_.begin == Begin::kResume;
+    auto* const chain = static_cast<float*>(args_.chain);
+    auto* const unfinished = static_cast<int32_t*>(args_.chain) + kMr * kNr;
+    Total totals[kMr][kNv];
+    ForEachSum([&](int i, int v) {
+      totals[i][v] = args_.begin == Begin::kResume ? F::Load(chain + i * kNr + v * kWidth) : F::Zero();
+    });
     Prefetch prefetch = *args_.side.prefetch;
     int64_t due = 0;
     const int64_t groups_in_all = (args_.k + kGroupSteps - 1) / kGroupSteps;
@@ -45,7 +51,9 @@ class RoundedTile {
     for (int64_t k = 0, piece = 0; k < args_.k; ++piece) {
       const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
       Vec sums[kMr][kNv];
-      BeginPiece(piece, before != 0 && k == 0, sums);
+      SetZero<V>(sums);
+      if (before != 0) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(unfinished + i * kNr + v * kWidth); });
+      if (before == 0 || stretches_.starts) AddCorrections(piece, sums);
       for (int64_t group = 0; group < (steps + kGroupSteps - 1) / kGroupSteps; ++group) {
         PrefetchDue(prefetch, groups_in_all, due);
         AddGroup(a, b, sums);
@@ -54,20 +62,27 @@ class RoundedTile {
       }
       k += steps;
       before += steps;
-      const bool is_last = k == args_.k;
-      if (before == stretches_.steps || (is_last && stretches_.ends)) {
-        EndStretch(piece, has_totals, is_last && args_.end != End::kKeepChain, sums);
-        has_totals = true;
+      if (before == stretches_.steps || (k == args_.k && stretches_.ends)) {
+        AddScaled(piece, sums, totals);
         before = 0;
       } else {
-        KeepSums(has_totals, sums);
+        ForEachSum([&](int i, int v) { V::Store(unfinished + i * kNr + v * kWidth, sums[i][v]); });
       }
     }
     MoveOn(prefetch, args_.side.prefetch);
+    const bool keeps = args_.end == End::kKeepChain;
+    float* const to = keeps ? chain : static_cast<float*>(args_.out.data);
+    const int64_t stride = keeps ? kNr : args_.out.stride;
+    ForEachSum([&](int i, int v) { F::Store(to + i * stride + v * kWidth, totals[i][v]); });
   }
 
  private:
-  int32_t* Unfinished() const { return reinterpret_cast<int32_t*>(totals_ + kMr * kNr); }
+  using Total = typename F::Vec;
+
+  template <class Function>
+  RAGGEMM_INLINE static void ForEachSum(Function f) {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) f(i, v); }
+  }
 
   RAGGEMM_INLINE static void AddGroup(const uint32_t* a, const uint32_t* b, Vec (&sums)[kMr][kNv]) {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -79,16 +94,8 @@ class RoundedTile {
     }
   }
 
-  // Starts the sums of a piece. The elements of rhs in a panel are too large by their offsets and zero points, so sums
-  // start at minus the excess.
-  RAGGEMM_INLINE void BeginPiece(int64_t piece, bool resumes, Vec (&sums)[kMr][kNv]) {
-    SetZero<V>(sums);
-    if (resumes) {
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Load(Unfinished() + i * kNr + v * kWidth);
-      }
-    }
-    if (piece == 0 && !stretches_.starts && stretches_.before != 0) return;
+  // Corrects the sums of a piece. Elements of rhs in a panel are too large by their offsets and zero points.
+  RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
     const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -105,33 +112,20 @@ class RoundedTile {
     }
   }
 
-  // Adds the scaled sums to the totals. The totals go to the result if the contraction ends.
-  RAGGEMM_INLINE void EndStretch(int64_t piece, bool has_totals, bool is_last, Vec (&sums)[kMr][kNv]) {
+  RAGGEMM_INLINE void AddScaled(int64_t piece, const Vec (&sums)[kMr][kNv], Total (&totals)[kMr][kNv]) const {
     const float* const row_scales = stretches_.row_scales + piece * stretches_.row_stride;
     const float* const column_scales = stretches_.column_scales + piece * stretches_.column_stride;
-    float* const to = is_last ? static_cast<float*>(args_.out.data) : totals_;
-    const int64_t stride = is_last ? args_.out.stride : kNr;
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      const typename F::Vec scales = F::Load(column_scales + v * kWidth);
+      const Total scales = F::Load(column_scales + v * kWidth);
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        const typename F::Vec before = has_totals ? F::Load(totals_ + i * kNr + v * kWidth) : F::Zero();
-        const typename F::Vec scale = F::Mul(F::Broadcast(row_scales + i), scales);
-        F::Store(to + i * stride + v * kWidth, F::Fma(scale, V::ToFloats(sums[i][v]), before));
+        const Total scale = F::Mul(F::Broadcast(row_scales + i), scales);
+        totals[i][v] = F::Fma(scale, V::ToFloats(sums[i][v]), totals[i][v]);
       }
-    }
-  }
-
-  RAGGEMM_INLINE void KeepSums(bool has_totals, Vec (&sums)[kMr][kNv]) {
-    StoreTile<V>(Unfinished(), kNr, sums, [](int32_t* to, Vec x) { V::Store(to, x); });
-    if (has_totals) return;
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) F::Store(totals_ + i * kNr + v * kWidth, F::Zero());
     }
   }
 
   const MicrokernelArgs& args_;
   const Stretches& stretches_;
-  float* const totals_;
 };
 
 template <class V, int kMr, int kNv>
@@ -139,15 +133,31 @@ void RoundedTileKernel(const MicrokernelArgs& args) {
   RoundedTile<V, kMr, kNv>(args).Run();
 }
 
+// Adding kToInteger to a number of at most 2^22 rounds it to an integer, which is then in the low bits.
 template <class F>
 int32_t RoundRowOf(const RoundArgs& args) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < args.count; ++i) {
-    const float x = __builtin_rintf(args.from[i] / args.scale);
-    const float code = x < -127 ? -127 : x > 127 ? 127 : x;
-    args.codes[i] = static_cast<int8_t>(code);
-    sum += args.codes[i];
+  using Floats = typename Codes<F>::Floats;
+  using Integers = typename Codes<F>::Signed;
+  typedef int8_t Bytes __attribute__((vector_size(F::kWidth)));
+  constexpr float kToInteger = 0x1.8p23F;
+  Integers sums = {};
+  for (int64_t i = 0; i < args.count; i += F::kWidth) {
+    Floats x = {};
+    if (args.count - i >= F::kWidth) {
+      __builtin_memcpy(&x, args.from + i, sizeof(x));
+    } else {
+      for (int64_t j = 0; j < args.count - i; ++j) x[j] = args.from[i + j];
+    }
+    x /= args.scale;
+    x = x < -127.0F ? Floats{} - 127.0F : x;
+    x = x > 127.0F ? Floats{} + 127.0F : x;
+    const Integers codes = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
+    sums += codes;
+    const Bytes bytes = __builtin_convertvector(codes, Bytes);
+    __builtin_memcpy(args.codes + i, &bytes, sizeof(bytes));
   }
+  int32_t sum = 0;
+  for (int i = 0; i < F::kWidth; ++i) sum += sums[i];
   return sum;
 }
 
@@ -193,9 +203,6 @@ constexpr void AddRoundedFormat(KernelRow& row, DType dtype, int32_t offset, Pac
   kernels.code_offset = offset;
 }
 
-// Packers add kS8Offset to elements of s8.
-inline constexpr int32_t kS8Offset = 128;
-
 // Returns the kernels of an instruction set. kRows x (kNv * V::kWidth) is the largest register tile.
 template <class V, int kRows, int kNv>
 constexpr KernelRow MakeRoundedRow() {
@@ -215,9 +222,10 @@ constexpr KernelRow MakeRoundedRow() {
   AddEpilogue<F, Float16>(row, DType::kF16);
   AddEpilogue<F, BFloat16>(row, DType::kBF16);
   AddEpilogue<F, float>(row, DType::kF32);
-  AddRoundedFormat<V, kNv, kRows>(row, DType::kS8, kS8Offset,
-                                  {PackCodes<int8_t, kS8Offset, false>, PackCodes<int8_t, kS8Offset, true>});
-  AddRoundedFormat<V, kNv, kRows>(row, DType::kU8, 0, {PackCodes<uint8_t, 0, false>, PackCodes<uint8_t, 0, true>});
+  constexpr int32_t kS8 = V::kByteOffset, kU8 = V::kByteOffset - 128;
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kS8, kS8, {PackCodes<int8_t, kS8, false>, PackCodes<int8_t, kS8, true>});
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kU8, kU8,
+                                  {PackCodes<uint8_t, kU8, false>, PackCodes<uint8_t, kU8, true>});
   return row;
 }
 

@@ -15,8 +15,13 @@
 //                                are multiplied by zeros.
 //   Arrange(x) Restore(x)        moves vectors of columns to the order of the sums, or back
 //
-// The traits V are those of rounded_gemm.h, and DotWord(p, b, sum): sum + the products of the word of s8 at p with each
-// word b of u8. The layouts L of packed lhs have:
+// The traits V are those of rounded_gemm.h, and these:
+//
+//   kMostSums                    sums that fit in registers, beside words of rhs
+//   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b
+//   FloatBits(Vec) Bits(x)       the same bits as floats, or as integers
+//
+// The layouts L of packed lhs have:
 //
 //   kRowWords                    words from row to row
 //   At(p, word)                  address of word `word` of the first row
@@ -55,81 +60,130 @@ struct RoundedPass {
   bool has_totals, is_last;  // True if totals exist before the pass, and if the contraction ends with it.
 };
 
-// Multiplies kMr rows of lhs, from row kFirst of kAll rows on.
-template <class V, class D, class L, int kAll, int kFirst, int kMr>
+// Multiplies kMr rows of lhs by a chunk. If all sums fit in registers, each word of rhs is multiplied as soon as it is
+// decoded. Otherwise the words of a pass go to a buffer, and slices of kSlice vectors of columns are multiplied one after
+// the other.
+template <class V, class D, class L, int kMr>
 class RoundedChunk {
  public:
   using Vec = typename V::Vec;
+  using Words = typename V::Words;
   using F = typename V::Floats;
   using Scales = typename F::Vec;
   static constexpr int kWidth = V::kWidth, kColumns = D::kColumns, kNv = kColumns / kWidth;
+  static constexpr int kSlice = [] {
+    int slice = kNv;
+    while (slice > 1 && slice * kMr > V::kMostSums) slice /= 2;
+    return slice;
+  }();
 
   explicit RoundedChunk(const MicrokernelArgs& args)
-      : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain) + kFirst * args.columns) {}
+      : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain)) {}
 
   RAGGEMM_INLINE void Run(const RoundedPass& pass, int64_t column) const {
-    Vec sums[kMr][kNv];
-    SetZero<V>(sums);
-    if (pass.resumes) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(Unfinished(i, column) + v * kWidth); });
-    if (pass.begins_piece) AddCorrections(pass.piece, column, sums);
-    int64_t word = pass.k / 4;
+    const int64_t first_word = pass.k / 4;
     const int64_t stride = D::Bytes(args_.b.stride);
     const auto* b = static_cast<const uint8_t*>(args_.b.data) + pass.k * stride + D::Bytes(column);
-    for (int64_t left = pass.steps; left > 0; left -= 4, ++word, b += 4 * stride) {
-      typename V::Words y[kNv];
-      D::Load(b, stride, left, y);
-      const uint32_t* const a = L::At(args_.a, word) + kFirst * L::kRowWords;
-      ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i * L::kRowWords, y[v], sums[i][v]); });
+    Arranged arranged = {};
+    if (pass.ends) {
+      const float* const scales = stretches_.column_scales + pass.piece * stretches_.column_stride + column;
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) arranged.x[v] = F::Load(scales + v * kWidth);
+      D::Arrange(arranged.x);
     }
-    if (pass.ends) return EndStretch(pass, column, sums);
-    ForEachSum([&](int i, int v) { V::Store(Unfinished(i, column) + v * kWidth, sums[i][v]); });
-    if (pass.has_totals) return;
-    ForEachSum([&](int i, int v) { F::Store(totals_ + i * args_.columns + column + v * kWidth, F::Zero()); });
+    if constexpr (kSlice == kNv) {
+      Vec sums[kMr][kSlice];
+      BeginSums(pass, column, 0, sums);
+      for (int64_t word = 0; 4 * word < pass.steps; ++word, b += 4 * stride) {
+        Words y[kNv];
+        D::Load(b, stride, pass.steps - 4 * word, y);
+        AddWord(first_word + word, y, sums);
+      }
+      EndSums(pass, column, 0, arranged, sums);
+    } else {
+      Words buffer[kPassSteps / 4][kNv];
+      for (int64_t word = 0; 4 * word < pass.steps; ++word, b += 4 * stride) {
+        D::Load(b, stride, pass.steps - 4 * word, buffer[word]);
+      }
+      for (int first = 0; first < kNv; first += kSlice) {
+        Vec sums[kMr][kSlice];
+        BeginSums(pass, column, first, sums);
+        for (int64_t word = 0; 4 * word < pass.steps; ++word) {
+          Words y[kSlice];
+          RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) y[v] = V::Pinned(buffer[word][first + v]);
+          AddWord(first_word + word, y, sums);
+        }
+        EndSums(pass, column, first, arranged, sums);
+      }
+    }
+    if (pass.ends && pass.is_last) StoreResults(column);
   }
 
  private:
+  struct Arranged {
+    Scales x[kNv];
+  };
+
   template <class Function>
   RAGGEMM_INLINE static void ForEachSum(Function f) {
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) f(i, v); }
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) f(i, v); }
   }
   int32_t* Unfinished(int i, int64_t column) const {
-    return static_cast<int32_t*>(args_.chain) + (kAll + kFirst + i) * args_.columns + column;
+    return static_cast<int32_t*>(args_.chain) + (kMr + i) * args_.columns + column;
   }
 
-  RAGGEMM_INLINE void AddCorrections(int64_t piece, int64_t column, Vec (&sums)[kMr][kNv]) const {
-    const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride + kFirst;
+  RAGGEMM_INLINE void AddWord(int64_t word, const Words (&y)[kSlice], Vec (&sums)[kMr][kSlice]) const {
+    const uint32_t* const a = L::At(args_.a, word);
+    ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i * L::kRowWords, y[v], sums[i][v]); });
+  }
+
+  RAGGEMM_INLINE void BeginSums(const RoundedPass& pass, int64_t column, int first, Vec (&sums)[kMr][kSlice]) const {
+    SetZero<V>(sums);
+    if (pass.resumes) {
+      ForEachSum([&](int i, int v) { sums[i][v] = V::Load(Unfinished(i, column) + (first + v) * kWidth); });
+    }
+    if (!pass.begins_piece) return;
+    const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
     if (stretches_.column_zeros == nullptr) {
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const int32_t excess = row_sums[i] * stretches_.offset;
-        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
+        RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
       }
       return;
     }
-    const int32_t* const zeros = stretches_.column_zeros + piece * stretches_.column_stride + column;
-    Vec z[kNv];
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) z[v] = V::Load(zeros + v * kWidth);
+    const int32_t* const zeros = stretches_.column_zeros + pass.piece * stretches_.column_stride + column;
+    Scales z[kNv];
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) z[v] = V::FloatBits(V::Load(zeros + v * kWidth));
     D::Arrange(z);
-    ForEachSum([&](int i, int v) { sums[i][v] = V::Add(sums[i][v], V::Mul(z[v], V::Broadcast(row_sums + i))); });
+    ForEachSum([&](int i, int v) {
+      sums[i][v] = V::Add(sums[i][v], V::Mul(V::Bits(z[first + v]), V::Broadcast(row_sums + i)));
+    });
   }
 
-  RAGGEMM_INLINE void EndStretch(const RoundedPass& pass, int64_t column, Vec (&sums)[kMr][kNv]) const {
-    const float* const row_scales = stretches_.row_scales + pass.piece * stretches_.row_stride + kFirst;
-    const float* const from = stretches_.column_scales + pass.piece * stretches_.column_stride + column;
-    Scales scales[kNv];
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) scales[v] = F::Load(from + v * kWidth);
-    D::Arrange(scales);
+  // Adds the scaled sums to the totals if the stretch ends. Otherwise stores the sums for the next pass.
+  RAGGEMM_INLINE void EndSums(const RoundedPass& pass, int64_t column, int first, const Arranged& scales,
+                              const Vec (&sums)[kMr][kSlice]) const {
+    const float* const row_scales = stretches_.row_scales + pass.piece * stretches_.row_stride;
+    ForEachSum([&](int i, int v) {
+      float* const total = totals_ + i * args_.columns + column + (first + v) * kWidth;
+      if (pass.ends) {
+        const Scales before = pass.has_totals ? F::Load(total) : F::Zero();
+        const Scales scale = F::Mul(F::Broadcast(row_scales + i), scales.x[first + v]);
+        F::Store(total, F::Fma(scale, V::ToFloats(sums[i][v]), before));
+        return;
+      }
+      V::Store(Unfinished(i, column) + (first + v) * kWidth, sums[i][v]);
+      if (!pass.has_totals) F::Store(total, F::Zero());
+    });
+  }
+
+  RAGGEMM_INLINE void StoreResults(int64_t column) const {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      float* const total = totals_ + i * args_.columns + column;
       Scales x[kNv];
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-        const Scales before = pass.has_totals ? F::Load(total + v * kWidth) : F::Zero();
-        x[v] = F::Fma(F::Mul(F::Broadcast(row_scales + i), scales[v]), V::ToFloats(sums[i][v]), before);
+        x[v] = F::Load(totals_ + i * args_.columns + column + v * kWidth);
       }
-      float* to = total;
-      if (pass.is_last) {
-        D::Restore(x);
-        to = static_cast<float*>(args_.out.data) + (kFirst + i) * args_.out.stride + column;
-      }
+      D::Restore(x);
+      float* const to = static_cast<float*>(args_.out.data) + i * args_.out.stride + column;
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) F::Store(to + v * kWidth, x[v]);
     }
   }
@@ -141,17 +195,12 @@ class RoundedChunk {
 
 template <class V, class D, class L, int kMr>
 void RoundedGemv(const MicrokernelArgs& args) {
-  // A chunk has at most kMost rows, because their sums are in registers. More rows are divided into two chunks, which
-  // decode rhs twice.
-  constexpr int kMost = D::kMostRows, kUpper = kMr <= kMost ? kMr : (kMr + 1) / 2, kLower = kMr - kUpper;
-  static_assert(kUpper <= kMost);
   const Stretches& stretches = *args.stretches;
   Prefetch prefetch = *args.side.prefetch;
   const int64_t chunks = args.columns / D::kColumns * ((args.k + kPassSteps - 1) / kPassSteps);
   const int64_t chunk_lines = (prefetch.count + chunks - 1) / chunks;
   int64_t lines = prefetch.count, before = stretches.before;
-  const RoundedChunk<V, D, L, kMr, 0, kUpper> upper(args);
-  const RoundedChunk<V, D, L, kMr, kUpper, kLower == 0 ? 1 : kLower> lower(args);
+  const RoundedChunk<V, D, L, kMr> chunk(args);
   RoundedPass pass = {};
   pass.begins_piece = stretches.starts || before == 0;
   pass.has_totals = args.begin == Begin::kResume;
@@ -166,8 +215,7 @@ void RoundedGemv(const MicrokernelArgs& args) {
     for (int64_t column = 0; column < args.columns; column += D::kColumns) {
       PrefetchLines(prefetch, lines < chunk_lines ? lines : chunk_lines);
       lines -= chunk_lines;
-      upper.Run(pass, column);
-      if constexpr (kLower > 0) lower.Run(pass, column);
+      chunk.Run(pass, column);
     }
     pass.has_totals = true;
     pass.begins_piece = pass.ends;

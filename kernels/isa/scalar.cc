@@ -10,6 +10,7 @@ namespace {
 struct ScalarCodes : ScalarTraits<int32_t> {
   using Floats = ScalarTraits<float>;
   using Words = uint32_t;
+  static constexpr int32_t kByteOffset = 128;
   static Words LoadWords(const uint32_t* p) { return *p; }
   static Words Pinned(Words x) { return x; }
   static float ToFloats(int32_t x) { return static_cast<float>(x); }

@@ -234,11 +234,13 @@ def rounded_product(x, w, scale=None, zero_point=None, block=32):
     elements = (np.float32(w) * 2).astype(np.int64) if doubled else w.astype(np.int64)
     scale = np.ones((1, 1), np.float32) if scale is None else np.float64(scale).astype(np.float32)
     scale = scale * np.float32(0.5 if doubled else 1)
+    zero_rows = k
     if zero_point is not None:
+        zero_rows = k // len(zero_point)
         elements = elements - _repeat_blocks(zero_point.astype(np.int64), w.shape)
     block, rows = block or max(k, 1), k // len(scale)
     total = np.zeros((len(x), n), np.float32)
-    starts = sorted({*range(0, k, block), *range(0, k, max(rows, 1))})
+    starts = sorted({*range(0, k, block), *range(0, k, max(rows, 1)), *range(0, k, max(zero_rows, 1))})
     for start, end in zip(starts, [*starts[1:], k], strict=True):
         sums = (codes[:, start:end] @ elements[start:end]).astype(np.float32)
         columns = np.broadcast_to(np.repeat(scale[start // rows], n // scale.shape[1]), (n,))

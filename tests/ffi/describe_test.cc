@@ -106,7 +106,7 @@ TEST(DescribeTest, HasARowForEachIsa) {
   }
   EXPECT_THAT(TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
               ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar", "s32_4x2_scalar",
-                          "mmla_4x2_scalar"));
+                          "mmla_4x2_scalar", "rounded_4x4_scalar"));
 }
 
 TEST(DescribeTablesTest, HasTheTables) {

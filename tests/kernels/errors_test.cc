@@ -32,7 +32,7 @@ TEST(Enumerators, OutOfRangeAreErrorsInAProblem) {
       for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(static_cast<unsigned char*>(test.problem.out.data)[i], 0xFF);
     });
   };
-  expect("bf16_sums", 6, [](Problem& p, Options&, int i) { p.bf16_sums = static_cast<ArithmeticId>(i); });
+  expect("bf16_sums", 7, [](Problem& p, Options&, int i) { p.bf16_sums = static_cast<ArithmeticId>(i); });
   expect("precision", 3, [](Problem& p, Options&, int i) { p.precision = static_cast<Precision>(i); });
   expect("isa", static_cast<int>(IsaRows().size()), [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });
   expect("executor", 4, [](Problem&, Options& o, int i) { o.executor = static_cast<Executor>(i); });
@@ -69,7 +69,7 @@ TEST(Enumerators, OutOfRangeAreErrorsInAnMlp) {
   };
   expect("activation", 6, [](Problem& p, Options&, int i) { p.activation = static_cast<Activation>(i); });
   expect("merged", 3, [](Problem& p, Options&, int i) { p.merged = static_cast<Merged>(i); });
-  expect("bf16_sums", 6, [](Problem& p, Options&, int i) { p.bf16_sums = static_cast<ArithmeticId>(i); });
+  expect("bf16_sums", 7, [](Problem& p, Options&, int i) { p.bf16_sums = static_cast<ArithmeticId>(i); });
   expect("isa", static_cast<int>(IsaRows().size()), [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });
   expect("executor", 4, [](Problem&, Options& o, int i) { o.executor = static_cast<Executor>(i); });
   for (const auto& [name, operand] : {std::pair{"x", &Problem::x},

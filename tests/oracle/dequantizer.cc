@@ -70,6 +70,10 @@ int64_t Dequantizer::ScaleIndex(int64_t index, int64_t scale_row) const {
   return scale_ != nullptr ? IndexIn(*scale_, index, scale_row) : 0;
 }
 
+int64_t Dequantizer::ZeroIndex(int64_t index, int64_t zero_row) const {
+  return zero_ != nullptr ? IndexIn(*zero_, index, zero_row) : 0;
+}
+
 bool Dequantizer::scales_exactly() const {
   if (scale_ == nullptr) return true;
   // The product is exact if the scale is a power of two. It is also exact if element and scale together have at most

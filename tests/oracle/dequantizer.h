@@ -17,6 +17,8 @@ class Dequantizer {
   double Scale(int64_t index, int64_t scale_row) const;
   // Returns the index of an element's scale in the array of scales, or 0 without scales.
   int64_t ScaleIndex(int64_t index, int64_t scale_row) const;
+  // The same for zero points.
+  int64_t ZeroIndex(int64_t index, int64_t zero_row) const;
 
   // Returns the number of steps of k that share a scale of sums. 0: all steps. -1: there are no scales, or they
   // multiply elements.

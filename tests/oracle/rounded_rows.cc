@@ -56,8 +56,10 @@ float IntegerRhs::Scale(int64_t k, int64_t j) const {
   return is_doubled_ ? 0.5F * scale : scale;
 }
 
-bool IntegerRhs::ScaleChangesAt(int64_t k) const {
-  return values_.ScaleIndex(rhs_.At(k - 1, 0), group_.rhs_scale) != values_.ScaleIndex(rhs_.At(k, 0), group_.rhs_scale);
+bool IntegerRhs::ParamsChangeAt(int64_t k) const {
+  const int64_t before = rhs_.At(k - 1, 0), at = rhs_.At(k, 0);
+  return values_.ScaleIndex(before, group_.rhs_scale) != values_.ScaleIndex(at, group_.rhs_scale) ||
+         values_.ZeroIndex(before, group_.rhs_zero) != values_.ZeroIndex(at, group_.rhs_zero);
 }
 
 std::vector<int64_t> StretchesOf(const GroupedGemmProblem& problem, const GroupProduct& group) {
@@ -65,7 +67,7 @@ std::vector<int64_t> StretchesOf(const GroupedGemmProblem& problem, const GroupP
   const IntegerRhs rhs(problem, group);
   std::vector<int64_t> begins;
   for (int64_t k = 0; k < lhs.cols; ++k) {
-    if (k % BlockOf(problem, lhs) == 0 || rhs.ScaleChangesAt(k)) begins.push_back(k);
+    if (k % BlockOf(problem, lhs) == 0 || rhs.ParamsChangeAt(k)) begins.push_back(k);
   }
   begins.push_back(lhs.cols);
   return begins;

@@ -29,8 +29,8 @@ class IntegerRhs {
   int Element(int64_t k, int64_t j) const;
   // Returns the scale of element (k, j), or 1 without scales. Halves it if rhs is f4e2m1fn.
   float Scale(int64_t k, int64_t j) const;
-  // Returns true if steps k - 1 and k have different scales.
-  bool ScaleChangesAt(int64_t k) const;
+  // Returns true if steps k - 1 and k have different scales or zero points.
+  bool ParamsChangeAt(int64_t k) const;
 
  private:
   const GroupProduct& group_;

@@ -177,6 +177,10 @@ using ByteLanes = LanesOf<int32_t, E>;
 // Traits for kernels of rounded rows.
 struct CodeLanes : ByteLanes<uint8_t> {
   using Floats = Lanes;
+  static constexpr int kMostSums = 8;
+
+  static Floats::Vec FloatBits(Vec x) { return __builtin_bit_cast(Floats::Vec, x); }
+  static Vec Bits(Floats::Vec x) { return __builtin_bit_cast(Vec, x); }
   static Floats::Vec ToFloats(Vec x) {
     Floats::Vec all;
     for (int i = 0; i < kWidth; ++i) all.x[i] = static_cast<float>(x.x[i]);
@@ -195,7 +199,7 @@ struct CodeLanes : ByteLanes<uint8_t> {
 // Decodes 32 columns of bytes for streaming GEMVs. The sums have the even columns first.
 template <uint32_t kFlip>
 struct PlainBytes {
-  static constexpr int kColumns = 32, kMostRows = 4;
+  static constexpr int kColumns = 32;
   static int64_t Bytes(int64_t columns) { return columns; }
   static void Load(const uint8_t* p, int64_t stride, int64_t rows, CodeLanes::Words (&y)[2]) {
     for (int j = 0; j < kColumns; ++j) {
@@ -205,14 +209,12 @@ struct PlainBytes {
       word ^= kFlip;
     }
   }
-  template <class T>
-  static void Arrange(Sixteen<T> (&x)[2]) {
-    const Sixteen<T> from[] = {x[0], x[1]};
+  static void Arrange(Lanes::Vec (&x)[2]) {
+    const Lanes::Vec from[] = {x[0], x[1]};
     for (int j = 0; j < kColumns; ++j) x[j % 2].x[j / 2] = from[j / 16].x[j % 16];
   }
-  template <class T>
-  static void Restore(Sixteen<T> (&x)[2]) {
-    const Sixteen<T> from[] = {x[0], x[1]};
+  static void Restore(Lanes::Vec (&x)[2]) {
+    const Lanes::Vec from[] = {x[0], x[1]};
     for (int j = 0; j < kColumns; ++j) x[j / 16].x[j % 16] = from[j % 2].x[j / 2];
   }
 };
@@ -290,7 +292,7 @@ extern const KernelRow kAmxKernels[3];
 constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>(),
                                            [] {
                                              KernelRow row = MakeRoundedTilesRow<CodeLanes, PlainTiles>();
-                                             AddPlainCodes<int8_t, kS8Offset>(row, DType::kS8);
+                                             AddPlainCodes<int8_t, 128>(row, DType::kS8);
                                              AddPlainCodes<uint8_t, 0>(row, DType::kU8);
                                              return row;
                                            }()};
