@@ -1,5 +1,5 @@
-// Kernels for AMX, which multiply tiles of bf16 or of bytes. Rounded rows of at most eight rows use VPDPBUSD. The instructions are in assembly, because GCC's intrinsics
-// do not accept a template argument as a tile's number.
+// Kernels for AMX, which multiply tiles of bf16 or of bytes. Rounded rows of at most eight rows use VPDPBUSD. The
+// instructions are in assembly, because GCC's intrinsics do not accept a template argument as a tile's number.
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/amx_rounded.h"
 #include "kernels/isa/avx512_codes.h"

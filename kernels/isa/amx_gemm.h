@@ -15,8 +15,8 @@
 //   Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
 //   Dot<total, lhs, rhs>(A, B)               total += lhs x rhs, for elements of types A and B. bf16: one block of the
 //                                            arithmetic `tiles`. Bytes of any signedness: sums in s32
-//   SetUp(saved, bytes) Restore(saved)       KernelRow::set_up and KernelRow::restore. Tiles of lhs get lines of `bytes`
-//                                            bytes, and tiles of rhs get bytes / 4 lines
+//   SetUp(saved, bytes) Restore(saved)       KernelRow::set_up and KernelRow::restore. Tiles of lhs get lines of
+//                                            `bytes` bytes, and tiles of rhs get bytes / 4 lines
 //
 // The class V has the packers and the traits of word_gemm.h. A vector of V is as long as a line.
 #pragma once

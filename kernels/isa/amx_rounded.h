@@ -1,5 +1,5 @@
-// Register tiles of rounded rows (rounded_gemm.h) for a matrix unit that multiplies tiles of bytes (amx_gemm.h). lhs has
-// lines of 64 codes of one row, and packed panels of rhs have words of four u8.
+// Register tiles of rounded rows (rounded_gemm.h) for a matrix unit that multiplies tiles of bytes (amx_gemm.h). lhs
+// has lines of 64 codes of one row, and packed panels of rhs have words of four u8.
 //
 // A tile of lhs has 64, 32 or 16 steps of k, so that a stretch has whole tiles (StepsOfTile). Steps of k that tiles of
 // lhs and rhs multiply at once, if stretches have 32 steps:

@@ -7,8 +7,8 @@
 namespace raggemm {
 namespace {
 
-// Traits of VPDPBUSD for rounded rows (rounded_gemv.h). The instruction is in assembly, because files for AMX are compiled
-// without AVX-512 VNNI.
+// Traits of VPDPBUSD for rounded rows (rounded_gemv.h). The instruction is in assembly, because files for AMX are
+// compiled without AVX-512 VNNI.
 struct Avx512Codes : Avx512S32 {
   using Floats = Avx512F32;
   static constexpr int kMostSums = 24;

@@ -18,8 +18,8 @@ namespace {
 // Steps of k that are quantized at once.
 constexpr int64_t kChunk = 512;
 
-// Stores the codes of `count` steps of a row in a packed panel, from step `at` on. `count` and `at` are multiples of 16.
-// `row` has the first word or line of the row. Words or lines of kGroup steps are group_bytes apart.
+// Stores the codes of `count` steps of a row in a packed panel, from step `at` on. Both are multiples of 16. `row` has
+// the first word or line of the row. Words or lines of kGroup steps are group_bytes apart.
 template <int64_t kGroup>
 void StoreCodes(const int8_t* codes, int64_t at, int64_t count, char* row, int64_t group_bytes) {
   constexpr int64_t kUnit = std::min<int64_t>(kGroup, 16);
