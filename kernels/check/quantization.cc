@@ -187,6 +187,11 @@ absl::Status ResolveRounding(const GroupedGemmProblem& problem, Checked& checked
       return Invalid("lhs_block: value ", checked.lhs_block, ", but ", name, " has blocks of ", steps,
                      " along K; one must divide the other");
     }
+    // Blocks of scales and of zero points may differ. Each stretch must be in one block of both.
+    if (checked.stretch % steps != 0 && steps % checked.stretch != 0) {
+      return Invalid("lhs_block: ", name, " has blocks of ", steps, " along K, but ", names.rhs_scale,
+                     " has blocks of ", checked.stretch, "; one must divide the other");
+    }
     checked.stretch = std::min(checked.stretch, steps);
   }
   if (checked.stretch > kMostStretch) {

@@ -73,7 +73,7 @@ struct AmxCodes : Avx512Codes {
 template <DType kDtype, int kBits>
 constexpr void AddAmxCodes(KernelRow& row) {
   AddRoundedTilesFormat<AmxCodes, AmxTiles>(row, kDtype, Avx512Code<kDtype>::kOffset, CodePackers<kDtype, kBits>());
-  AddRoundedGemvs<AmxCodes, CodeColumns<kDtype, kBits>, true>(row.formats[static_cast<int>(kDtype)]);
+  AddAvx512Gemvs<AmxCodes, LhsInLines, kDtype, kBits>(row.formats[static_cast<int>(kDtype)]);
 }
 
 }  // namespace

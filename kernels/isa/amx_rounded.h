@@ -153,7 +153,8 @@ constexpr KernelRow MakeRoundedTilesRow() {
   row.ahead_slice = 0;
   row.set_up = SetUpRoundedTiles<Tiles>;
   row.round_row = RoundRowOf<F>;
-  row.largest_of = LargestOfRow;
+  row.round_part = RoundPartOf<F>;
+  row.largest_of = LargestOfRow<F>;
   AddEpilogue<F, Float16>(row, DType::kF16);
   AddEpilogue<F, BFloat16>(row, DType::kBF16);
   AddEpilogue<F, float>(row, DType::kF32);

@@ -14,7 +14,6 @@ struct Avx2CodeSums : Avx2S32 {
   static constexpr int kMostSums = 8;
 
   static __m256 ToFloats(Vec x) { return _mm256_cvtepi32_ps(x); }
-  static __m256 FloatBits(Vec x) { return _mm256_castsi256_ps(x); }
   static Vec Bits(__m256 x) { return _mm256_castps_si256(x); }
 };
 
@@ -77,9 +76,9 @@ struct Avx2Rows {
     }
   }
   // Vector kPerByte * v + h has columns kPerByte * (16 * l + 4 * v + t) + h, in lane l and position t of the lane.
-  RAGGEMM_INLINE static void Arrange(__m256 (&x)[kNv]) {
+  RAGGEMM_INLINE static void LoadArranged(const float* p, __m256 (&x)[kNv]) {
     __m256 from[kNv];
-    RAGGEMM_UNROLL for (int i = 0; i < kNv; ++i) from[i] = x[i];
+    RAGGEMM_UNROLL for (int i = 0; i < kNv; ++i) from[i] = _mm256_loadu_ps(p + 8 * i);
     RAGGEMM_UNROLL for (int v = 0; v < 4; ++v) {
       if constexpr (kPerByte == 1) {
         // Lane l comes from column 16 * l + 4 * v: lane v % 2 of vector 2 * l + v / 2.

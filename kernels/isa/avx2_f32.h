@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include "kernels/isa/avx2_lanes.h"
 #include "kernels/isa/avx2_s32.h"
 #include "kernels/isa/dequantize.h"
 #include "kernels/isa/tile_gemm.h"
@@ -76,6 +77,11 @@ struct Avx2F32 {
       r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
       r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
     }
+  }
+
+  template <int kIndex, int kMr, ArithmeticId kId>
+  requires(kMr <= 3 && kQuantized[kIndex].bits >= 4) static constexpr DirectKernel LaneGemv() {
+    return {Avx2LaneGemv<Avx2F32, kIndex, kMr, kId>, 4 * kWidth};
   }
 
   // Decodes 16 codes into two vectors. GFLOP/s with 8 or 16 codes at once, for rhs of 2048x768 on two cores of Zen 3:

@@ -14,7 +14,6 @@ struct Avx512Codes : Avx512S32 {
   static constexpr int kMostSums = 24;
   static constexpr int32_t kByteOffset = 128;
 
-  static __m512 FloatBits(Vec x) { return _mm512_castsi512_ps(x); }
   static Vec Bits(__m512 x) { return _mm512_castps_si512(x); }
   static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
   RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
@@ -65,6 +64,9 @@ struct Avx512Code<DType::kF4E2M1FN> {
 };
 
 inline __m256i LoadHalf(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m512 LoadHalves(const float* low, const float* high) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(low)), _mm256_loadu_ps(high), 1);
+}
 inline __m512i LoadHalves(const uint8_t* low, const uint8_t* high) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(LoadHalf(low)), LoadHalf(high), 1);
 }
@@ -77,6 +79,31 @@ RAGGEMM_INLINE inline void TransposeBytes(const uint8_t* const (&rows)[4], __m51
                                          23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   x[0] = _mm512_permutex2var_epi16(low, index, high);
   x[1] = _mm512_permutex2var_epi16(low, _mm512_add_epi16(index, _mm512_set1_epi16(8)), high);
+}
+
+// Transposes 64 bytes of four rows. Each 128-bit lane l of x[v] has words of the bytes from 16 * l + 4 * v on.
+RAGGEMM_INLINE inline void TransposeInLanes(const uint8_t* const (&rows)[4], __m512i (&x)[4]) {
+  __m512i from[4];
+  RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) from[i] = _mm512_loadu_si512(rows[i]);
+  const __m512i low[] = {_mm512_unpacklo_epi8(from[0], from[1]), _mm512_unpacklo_epi8(from[2], from[3])};
+  const __m512i high[] = {_mm512_unpackhi_epi8(from[0], from[1]), _mm512_unpackhi_epi8(from[2], from[3])};
+  x[0] = _mm512_unpacklo_epi16(low[0], low[1]);
+  x[1] = _mm512_unpackhi_epi16(low[0], low[1]);
+  x[2] = _mm512_unpacklo_epi16(high[0], high[1]);
+  x[3] = _mm512_unpackhi_epi16(high[0], high[1]);
+}
+
+// Separates the elements with even and odd positions in two vectors.
+RAGGEMM_INLINE inline void EvenAndOdd(__m512 low, __m512 high, __m512& even, __m512& odd) {
+  const __m512i index = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  even = _mm512_permutex2var_ps(low, index, high);
+  odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(index, _mm512_set1_epi32(1)), high);
+}
+// Reverses EvenAndOdd.
+RAGGEMM_INLINE inline void Interleave(__m512 even, __m512 odd, __m512& low, __m512& high) {
+  const __m512i index = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  low = _mm512_permutex2var_ps(even, index, odd);
+  high = _mm512_permutex2var_ps(even, _mm512_add_epi32(index, _mm512_set1_epi32(8)), odd);
 }
 
 // Sets `rows` to the starts of four rows. Rows that do not exist are replaced by the first row.
@@ -101,22 +128,48 @@ struct Avx512Nibbles : Avx512Code<kDtype> {
       y[2 * i + 1] = Avx512Code<kDtype>::Decode(_mm512_srli_epi16(x[i], 4));
     }
   }
-  RAGGEMM_INLINE static void Arrange(__m512 (&x)[4]) {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  RAGGEMM_INLINE static void LoadArranged(const float* p, __m512 (&x)[4]) {
     RAGGEMM_UNROLL for (int i = 0; i < 4; i += 2) {
-      const __m512 first = x[i];
-      x[i] = _mm512_permutex2var_ps(first, even, x[i + 1]);
-      x[i + 1] = _mm512_permutex2var_ps(first, odd, x[i + 1]);
+      EvenAndOdd(_mm512_loadu_ps(p + 16 * i), _mm512_loadu_ps(p + 16 * i + 16), x[i], x[i + 1]);
     }
   }
   RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) {
-    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    RAGGEMM_UNROLL for (int i = 0; i < 4; i += 2) {
-      const __m512 first = x[i];
-      x[i] = _mm512_permutex2var_ps(first, low, x[i + 1]);
-      x[i + 1] = _mm512_permutex2var_ps(first, high, x[i + 1]);
+    RAGGEMM_UNROLL for (int i = 0; i < 4; i += 2) Interleave(x[i], x[i + 1], x[i], x[i + 1]);
+  }
+};
+
+// Decodes 128 columns of 4-bit codes for one or two rows of lhs, with fewer shuffles. Lane l of y[2 * v + h] has the
+// columns 32 * l + 8 * v + h, and every second one from there on.
+template <DType kDtype>
+struct Avx512WideNibbles : Avx512Code<kDtype> {
+  static constexpr int kColumns = 128;
+  static int64_t Bytes(int64_t columns) { return columns / 2; }
+
+  RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[8]) {
+    const uint8_t* rows[4];
+    RowsFrom(p, stride, count, rows);
+    __m512i x[4];
+    TransposeInLanes(rows, x);
+    RAGGEMM_UNROLL for (int v = 0; v < 4; ++v) {
+      y[2 * v] = Avx512Code<kDtype>::Decode(x[v]);
+      y[2 * v + 1] = Avx512Code<kDtype>::Decode(_mm512_srli_epi16(x[v], 4));
+    }
+  }
+  RAGGEMM_INLINE static void LoadArranged(const float* p, __m512 (&x)[8]) {
+    RAGGEMM_UNROLL for (int v = 0; v < 4; ++v) {
+      const __m512 low = LoadHalves(p + 8 * v, p + 32 + 8 * v), high = LoadHalves(p + 64 + 8 * v, p + 96 + 8 * v);
+      EvenAndOdd(low, high, x[2 * v], x[2 * v + 1]);
+    }
+  }
+  RAGGEMM_INLINE static void Restore(__m512 (&x)[8]) {
+    __m512 halves[8];  // Vector 2 * v + l / 2 has columns 32 * l + 8 * v to 32 * l + 8 * v + 7 for two lanes l.
+    RAGGEMM_UNROLL for (int v = 0; v < 4; ++v) Interleave(x[2 * v], x[2 * v + 1], halves[2 * v], halves[2 * v + 1]);
+    RAGGEMM_UNROLL for (int l = 0; l < 4; ++l) {
+      const int at = l / 2;
+      RAGGEMM_UNROLL for (int i = 0; i < 2; ++i) {
+        const __m512 a = halves[4 * i + at], b = halves[4 * i + 2 + at];
+        x[2 * l + i] = l % 2 == 0 ? _mm512_shuffle_f32x4(a, b, 0x44) : _mm512_shuffle_f32x4(a, b, 0xee);
+      }
     }
   }
 };
@@ -130,17 +183,15 @@ struct Avx512Bytes : Avx512Code<kDtype> {
   RAGGEMM_INLINE static void Load(const uint8_t* p, int64_t stride, int64_t count, __m512i (&y)[4]) {
     const uint8_t* rows[4];
     RowsFrom(p, stride, count, rows);
-    __m512i x[4];
-    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = _mm512_loadu_si512(rows[i]);
-    const __m512i low[] = {_mm512_unpacklo_epi8(x[0], x[1]), _mm512_unpacklo_epi8(x[2], x[3])};
-    const __m512i high[] = {_mm512_unpackhi_epi8(x[0], x[1]), _mm512_unpackhi_epi8(x[2], x[3])};
-    y[0] = _mm512_unpacklo_epi16(low[0], low[1]);
-    y[1] = _mm512_unpackhi_epi16(low[0], low[1]);
-    y[2] = _mm512_unpacklo_epi16(high[0], high[1]);
-    y[3] = _mm512_unpackhi_epi16(high[0], high[1]);
+    TransposeInLanes(rows, y);
     RAGGEMM_UNROLL for (__m512i& words : y) words = Avx512Code<kDtype>::Decode(words);
   }
-  RAGGEMM_INLINE static void Arrange(__m512 (&x)[4]) {
+  RAGGEMM_INLINE static void LoadArranged(const float* p, __m512 (&x)[4]) {
+    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) x[i] = _mm512_loadu_ps(p + 16 * i);
+    Restore(x);
+  }
+  // Transposes the lanes, which also reverses the transposition.
+  RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) {
     const __m512 t[] = {_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee),
                         _mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee)};
     x[0] = _mm512_shuffle_f32x4(t[0], t[2], 0x88);
@@ -148,7 +199,6 @@ struct Avx512Bytes : Avx512Code<kDtype> {
     x[2] = _mm512_shuffle_f32x4(t[1], t[3], 0x88);
     x[3] = _mm512_shuffle_f32x4(t[1], t[3], 0xdd);
   }
-  RAGGEMM_INLINE static void Restore(__m512 (&x)[4]) { Arrange(x); }
 };
 
 // Traits for PackTransposedWords (word_gemm.h).
@@ -238,14 +288,22 @@ constexpr Packers CodePackers() {
           PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>};
 }
 
-// The decoder of streaming GEMVs.
-template <DType kDtype, int kBits>
-using CodeColumns = std::conditional_t<kBits == 8, Avx512Bytes<kDtype>, Avx512Nibbles<kDtype>>;
+// L is the layout of packed lhs.
+template <class V, template <int> class L, DType kDtype, int kBits>
+constexpr void AddAvx512Gemvs(FormatKernels& kernels) {
+  if constexpr (kBits == 8) {
+    AddRoundedGemvs<V, Avx512Bytes<kDtype>, L>(kernels);
+  } else {
+    AddRoundedGemvs<V, Avx512Nibbles<kDtype>, L>(kernels);
+    kernels.gemv[1].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, L<1>, 1>;
+    kernels.gemv[2].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, L<2>, 2>;
+  }
+}
 
 template <class V, int kRows, DType kDtype, int kBits>
 constexpr void AddAvx512Codes(KernelRow& row) {
   AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset, CodePackers<kDtype, kBits>());
-  AddRoundedGemvs<V, CodeColumns<kDtype, kBits>>(row.formats[static_cast<int>(kDtype)]);
+  AddAvx512Gemvs<V, LhsInWords, kDtype, kBits>(row.formats[static_cast<int>(kDtype)]);
 }
 
 template <class V, int kRows>

@@ -165,6 +165,8 @@ RAGGEMM_INLINE inline void LoadTwo(CodePointer<kIndex> p, typename V::Vec (&x)[2
 // 2^-127 is denormal.
 template <class V, int kNv>
 class ScalePairs {
+  using C = Codes<V>;
+
  public:
   RAGGEMM_INLINE void Read(const BlockScales& from, int64_t k, int64_t column, int64_t n) {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -185,18 +187,18 @@ class ScalePairs {
   RAGGEMM_INLINE void ReadOne(const BlockScales& from, int64_t k, int64_t column) {
     Set(0, C::Splat(from.first != nullptr ? *ScaleAt(from, k, column) : 127));
   }
-  RAGGEMM_INLINE typename V::Vec Scaled(typename V::Vec x, int v) const {
-    return V::Mul(V::Mul(x, scales_[0][v]), scales_[1][v]);
-  }
-
- private:
-  using C = Codes<V>;
+  // Sets the scales of vector v from their codes.
   RAGGEMM_INLINE void Set(int v, typename C::Words codes) {
     const typename C::Words half = codes >> 1, nan = C::Splat(0x7fc00000);
     const typename C::Words both[2] = {codes == 255 ? nan : (half + 64) << 23, (codes - half + 63) << 23};
     __builtin_memcpy(&scales_[0][v], &both[0], sizeof(both[0]));
     __builtin_memcpy(&scales_[1][v], &both[1], sizeof(both[1]));
   }
+  RAGGEMM_INLINE typename V::Vec Scaled(typename V::Vec x, int v) const {
+    return V::Mul(V::Mul(x, scales_[0][v]), scales_[1][v]);
+  }
+
+ private:
   typename V::Vec scales_[2][kNv];
 };
 

@@ -99,11 +99,26 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Adds streaming GEMVs and storing kernels for a quantized rhs. Only the usual formats of weights have them.
+// True if the traits V have their own streaming GEMV for a quantized rhs. Traits of AVX2 do (avx2_lanes.h).
+template <class V, int kIndex, ArithmeticId kId, int kMr>
+inline constexpr bool kHasLaneGemv = requires {
+  V::template LaneGemv<kIndex, kMr, kId>();
+};
+
+template <class V, int kIndex, ArithmeticId kId, int kMr>
+constexpr void AddLaneGemvs(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    if constexpr (kHasLaneGemv<V, kIndex, kId, kMr>) kernels.gemv[kMr] = V::template LaneGemv<kIndex, kMr, kId>();
+    AddLaneGemvs<V, kIndex, kId, kMr - 1>(kernels);
+  }
+}
+
+// Adds storing kernels for a quantized rhs, and streaming GEMVs in FmaSteps. Only the usual formats of weights have
+// them.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    if constexpr (kMr <= kGemvRows) {
+    if constexpr (kMr <= kGemvRows && !kHasLaneGemv<V, kIndex, kId, kMr>) {
       constexpr int kNv = kMr <= 2 ? 2 * V::kPanelVectors : V::kPanelVectors;
       using Sums = typename SumTraits<V, kId>::Type;
       using Steps = FmaSteps<Sums, Quantized<kIndex>, kMr, kNv, false, kId>;
@@ -127,6 +142,7 @@ constexpr void AddQuantizedFormats(KernelRow& row) {
     if constexpr (kIsWeightFormat && kId == ArithmeticId::kPairs) {
       AddWeights<V, kIndex, kId, kTallest<V, kId>>(kernels);
     }
+    if constexpr (kId != ArithmeticId::kTiles) AddLaneGemvs<V, kIndex, kId, kGemvRows>(kernels);
     AddQuantizedFormats<V, kId, kIndex + 1>(row);
   }
 }

@@ -287,16 +287,21 @@ struct DotArgs {
 };
 using Dot = float(const DotArgs&);
 
-// Arguments of the quantization of a part of a row: codes[i] = from[i] / scale, rounded to the nearest integer, ties to
-// even, and limited to [-127, 127]. `scale` is neither 0 nor a NaN. Returns the sum of the codes. Writes up to a vector
-// more.
+// Arguments of the quantization of whole blocks of a row (rounded rows, raggemm/grouped_gemm.h). The last block may be
+// shorter. `piece` steps share an entry of scales and sums, and divide a block. The entries are `stride` elements apart.
 struct RoundArgs {
   int64_t count;
   const float* from;
-  float scale;
-  int8_t* codes;
+  int64_t block;
+  int64_t piece;
+  int8_t* codes;  // Has room for `count` codes, rounded up to whole vectors.
+  float* scales;
+  int32_t* sums;  // The sums of codes times -1.
+  int64_t stride;
 };
-using RoundRow = int32_t(const RoundArgs&);
+using RoundRow = void(const RoundArgs&);
+// Rounds a part of a block with the scale of the block. Returns the sum of its codes times -1.
+using RoundPart = int32_t(int64_t count, const float* from, float scale, int8_t* codes);
 // Returns the largest magnitude of `count` numbers as bits of f32. The bits are at least those of infinity if one of the
 // numbers is an infinity or a NaN.
 using LargestOf = uint32_t(int64_t count, const float* from);
@@ -451,8 +456,10 @@ struct KernelRow {
   ScaleSums* add_scaled;            // Adds scaled sums of type T to totals. Null if T is an integer.
   ScaleSums* add_scaled_integers;   // Adds scaled s32 sums to totals. Null if T is an integer.
   Combine* combine;                 // Adds rows to sums of tokens. Null unless the arithmetic is f32.
-  RoundRow* round_row;              // Quantizes a part of a row. Null unless the arithmetic is `rounded`.
-  LargestOf* largest_of;            // Null unless the arithmetic is `rounded`.
+  // Functions that quantize rows. Null unless the arithmetic is `rounded`.
+  RoundRow* round_row;
+  RoundPart* round_part;
+  LargestOf* largest_of;
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
   // Speed of kernels: multiply-adds per lane in the time of one fma.

@@ -133,41 +133,88 @@ void RoundedTileKernel(const MicrokernelArgs& args) {
   RoundedTile<V, kMr, kNv>(args).Run();
 }
 
+// Reduces a vector of 32-bit integers by halves.
+template <int kWidth, class Vector, class Function>
+RAGGEMM_INLINE inline int32_t Reduce(const Vector& x, Function f) {
+  typedef int32_t Half __attribute__((vector_size(4 * (kWidth > 1 ? kWidth / 2 : 1))));
+  if constexpr (kWidth == 1) {
+    return x[0];
+  } else {
+    Half low, high;
+    __builtin_memcpy(&low, &x, sizeof(low));
+    __builtin_memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof(low), sizeof(high));
+    return Reduce<kWidth / 2>(f(low, high), f);
+  }
+}
+
+// Loads up to a vector of floats, and fills up with zeros.
+template <class F>
+RAGGEMM_INLINE inline typename Codes<F>::Floats LoadFloats(const float* from, int64_t left) {
+  typename Codes<F>::Floats x = {};
+  if (left >= F::kWidth) {
+    __builtin_memcpy(&x, from, sizeof(x));
+  } else {
+    for (int64_t i = 0; i < left; ++i) x[i] = from[i];
+  }
+  return x;
+}
+
+template <class F>
+RAGGEMM_INLINE inline uint32_t LargestOfPart(int64_t count, const float* from) {
+  using Integers = typename Codes<F>::Signed;
+  const auto larger = [](auto a, auto b) RAGGEMM_INLINE { return a > b ? a : b; };
+  Integers largest = {};
+  for (int64_t i = 0; i < count; i += F::kWidth) {
+    largest = larger(largest, reinterpret_cast<Integers>(LoadFloats<F>(from + i, count - i)) & 0x7fffffff);
+  }
+  return static_cast<uint32_t>(Reduce<F::kWidth>(largest, larger));
+}
+template <class F>
+uint32_t LargestOfRow(int64_t count, const float* from) {
+  return LargestOfPart<F>(count, from);
+}
+
 // Adding kToInteger to a number of at most 2^22 rounds it to an integer, which is then in the low bits.
 template <class F>
-int32_t RoundRowOf(const RoundArgs& args) {
+RAGGEMM_INLINE inline int32_t RoundSteps(int64_t count, const float* from, float scale, int8_t* codes) {
   using Floats = typename Codes<F>::Floats;
   using Integers = typename Codes<F>::Signed;
   typedef int8_t Bytes __attribute__((vector_size(F::kWidth)));
   constexpr float kToInteger = 0x1.8p23F;
   Integers sums = {};
-  for (int64_t i = 0; i < args.count; i += F::kWidth) {
-    Floats x = {};
-    if (args.count - i >= F::kWidth) {
-      __builtin_memcpy(&x, args.from + i, sizeof(x));
-    } else {
-      for (int64_t j = 0; j < args.count - i; ++j) x[j] = args.from[i + j];
-    }
-    x /= args.scale;
+  for (int64_t i = 0; i < count; i += F::kWidth) {
+    Floats x = LoadFloats<F>(from + i, count - i) / scale;
     x = x < -127.0F ? Floats{} - 127.0F : x;
     x = x > 127.0F ? Floats{} + 127.0F : x;
-    const Integers codes = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
-    sums += codes;
-    const Bytes bytes = __builtin_convertvector(codes, Bytes);
-    __builtin_memcpy(args.codes + i, &bytes, sizeof(bytes));
+    const Integers rounded = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
+    sums -= rounded;
+    const Bytes bytes = __builtin_convertvector(rounded, Bytes);
+    __builtin_memcpy(codes + i, &bytes, sizeof(bytes));
   }
-  int32_t sum = 0;
-  for (int i = 0; i < F::kWidth; ++i) sum += sums[i];
-  return sum;
+  return Reduce<F::kWidth>(sums, [](auto a, auto b) RAGGEMM_INLINE { return a + b; });
+}
+template <class F>
+int32_t RoundPartOf(int64_t count, const float* from, float scale, int8_t* codes) {
+  if (scale > 0) return RoundSteps<F>(count, from, scale, codes);
+  for (int64_t i = 0; i < count; ++i) codes[i] = 0;
+  return 0;
 }
 
-inline uint32_t LargestOfRow(int64_t count, const float* from) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, from[i]) & 0x7fffffff;
-    largest = bits > largest ? bits : largest;
+template <class F>
+void RoundRowOf(const RoundArgs& args) {
+  float* scales = args.scales;
+  int32_t* sums = args.sums;
+  for (int64_t i = 0; i < args.count; i += args.block) {
+    const int64_t end = args.count - i < args.block ? args.count : i + args.block;
+    const uint32_t largest = LargestOfPart<F>(end - i, args.from + i);
+    const bool is_finite = largest < 0x7f800000;
+    const float scale = is_finite ? __builtin_bit_cast(float, largest) / 127 : __builtin_nanf("");
+    for (int64_t k = i; k < end; k += args.piece, scales += args.stride, sums += args.stride) {
+      const int64_t count = end - k < args.piece ? end - k : args.piece;
+      *scales = scale;
+      *sums = RoundPartOf<F>(count, args.from + k, scale, args.codes + k);
+    }
   }
-  return largest;
 }
 
 // Packs words of rhs: element (kk, j) plus kOffset. E is int8_t or uint8_t.
@@ -179,8 +226,8 @@ void PackCodes(const PackArgs& args) {
     for (int64_t j = 0; j < args.width; ++j) {
       uint32_t word = 0;
       for (int64_t i = 0; i < 4 && kk + i < args.k; ++i) {
-        const int32_t code = src[kTransposed ? j * args.src_stride + kk + i : (kk + i) * args.src_stride + j];
-        word |= static_cast<uint32_t>(code + kOffset) << 8 * i;
+        const E element = src[kTransposed ? j * args.src_stride + kk + i : (kk + i) * args.src_stride + j];
+        word |= uint32_t{static_cast<uint8_t>(static_cast<uint8_t>(element) + kOffset)} << 8 * i;
       }
       dst[j] = word;
     }
@@ -218,7 +265,8 @@ constexpr KernelRow MakeRoundedRow() {
   row.lhs = row.rhs = {DType::kS8, 4};
   row.adds_totals = true;
   row.round_row = RoundRowOf<F>;
-  row.largest_of = LargestOfRow;
+  row.round_part = RoundPartOf<F>;
+  row.largest_of = LargestOfRow<F>;
   AddEpilogue<F, Float16>(row, DType::kF16);
   AddEpilogue<F, BFloat16>(row, DType::kBF16);
   AddEpilogue<F, float>(row, DType::kF32);

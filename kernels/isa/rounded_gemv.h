@@ -13,13 +13,14 @@
 //   kColumns                     columns of a chunk
 //   Load(p, stride, rows, y)     y[v]: words of u8 of four rows of rhs, from p on. Rows from `rows` on do not exist. They
 //                                are multiplied by zeros.
-//   Arrange(x) Restore(x)        moves vectors of columns to the order of the sums, or back
+//   LoadArranged(p, x)           loads values of the columns in the order of the sums
+//   Restore(x)                   moves vectors of columns back to the order of memory
 //
 // The traits V are those of rounded_gemm.h, and these:
 //
 //   kMostSums                    sums that fit in registers, beside words of rhs
 //   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b
-//   FloatBits(Vec) Bits(x)       the same bits as floats, or as integers
+//   Bits(x)                      the bits of floats as integers
 //
 // The layouts L of packed lhs have:
 //
@@ -28,23 +29,36 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/isa/rounded_gemm.h"
 
 namespace raggemm {
 namespace {
 
+// Most steps of a pass.
 inline constexpr int64_t kPassSteps = 32;
+// Most bytes of rhs in a pass, unless it has only kLeastPassSteps steps. L1 then holds the lines of the pass. With more
+// than four rows, arithmetic takes longer than memory, and long passes are best. Milliseconds for 8 groups on two cores
+// of Zen 4:
+//
+//     steps of a pass               8      16     32
+//     int4, 1 row, 2048x768         0.21   0.22   0.20
+//     int4, 1 row, 768x2048         0.20   0.21   0.26
+//     int4, 4 rows, 2048x768        0.44   0.38   0.30
+//     int8, 1 row, 2048x768         0.40   0.39   0.44
+//     int8, 1 row, 768x2048         0.38   0.41   0.45
+//     int8, 8 rows, 2048x768        1.14   0.97   0.84
+inline constexpr int64_t kPassBytes = 12 << 10, kLeastPassSteps = 8;
 
-// Packed lhs of kRows rows, in words.
-template <int kRows>
+// Packed lhs of kMr rows, in words.
+template <int kMr>
 struct LhsInWords {
   static constexpr int64_t kRowWords = 1;
-  static const uint32_t* At(const void* p, int64_t word) { return static_cast<const uint32_t*>(p) + word * kRows; }
+  static const uint32_t* At(const void* p, int64_t word) { return static_cast<const uint32_t*>(p) + word * kMr; }
 };
 
-// Packed lhs of 16 rows, in lines of 16 words.
+// Packed lhs of 16 rows, in lines of 16 words. Kernels read only the first kMr rows.
+template <int kMr>
 struct LhsInLines {
   static constexpr int64_t kRowWords = 16;
   static const uint32_t* At(const void* p, int64_t word) {
@@ -81,14 +95,12 @@ class RoundedChunk {
       : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain)) {}
 
   RAGGEMM_INLINE void Run(const RoundedPass& pass, int64_t column) const {
-    const int64_t first_word = pass.k / 4;
     const int64_t stride = D::Bytes(args_.b.stride);
     const auto* b = static_cast<const uint8_t*>(args_.b.data) + pass.k * stride + D::Bytes(column);
     Arranged arranged = {};
     if (pass.ends) {
       const float* const scales = stretches_.column_scales + pass.piece * stretches_.column_stride + column;
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) arranged.x[v] = F::Load(scales + v * kWidth);
-      D::Arrange(arranged.x);
+      D::LoadArranged(scales, arranged.x);
     }
     if constexpr (kSlice == kNv) {
       Vec sums[kMr][kSlice];
@@ -96,7 +108,7 @@ class RoundedChunk {
       for (int64_t word = 0; 4 * word < pass.steps; ++word, b += 4 * stride) {
         Words y[kNv];
         D::Load(b, stride, pass.steps - 4 * word, y);
-        AddWord(first_word + word, y, sums);
+        AddWord(pass.k / 4 + word, y, sums);
       }
       EndSums(pass, column, 0, arranged, sums);
     } else {
@@ -110,7 +122,7 @@ class RoundedChunk {
         for (int64_t word = 0; 4 * word < pass.steps; ++word) {
           Words y[kSlice];
           RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) y[v] = V::Pinned(buffer[word][first + v]);
-          AddWord(first_word + word, y, sums);
+          AddWord(pass.k / 4 + word, y, sums);
         }
         EndSums(pass, column, first, arranged, sums);
       }
@@ -127,13 +139,12 @@ class RoundedChunk {
   RAGGEMM_INLINE static void ForEachSum(Function f) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) f(i, v); }
   }
-  int32_t* Unfinished(int i, int64_t column) const {
-    return static_cast<int32_t*>(args_.chain) + (kMr + i) * args_.columns + column;
-  }
-
   RAGGEMM_INLINE void AddWord(int64_t word, const Words (&y)[kSlice], Vec (&sums)[kMr][kSlice]) const {
     const uint32_t* const a = L::At(args_.a, word);
     ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i * L::kRowWords, y[v], sums[i][v]); });
+  }
+  int32_t* Unfinished(int i, int64_t column) const {
+    return static_cast<int32_t*>(args_.chain) + (kMr + i) * args_.columns + column;
   }
 
   RAGGEMM_INLINE void BeginSums(const RoundedPass& pass, int64_t column, int first, Vec (&sums)[kMr][kSlice]) const {
@@ -152,8 +163,7 @@ class RoundedChunk {
     }
     const int32_t* const zeros = stretches_.column_zeros + pass.piece * stretches_.column_stride + column;
     Scales z[kNv];
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) z[v] = V::FloatBits(V::Load(zeros + v * kWidth));
-    D::Arrange(z);
+    D::LoadArranged(reinterpret_cast<const float*>(zeros), z);
     ForEachSum([&](int i, int v) {
       sums[i][v] = V::Add(sums[i][v], V::Mul(V::Bits(z[first + v]), V::Broadcast(row_sums + i)));
     });
@@ -193,13 +203,17 @@ class RoundedChunk {
   float* const totals_;
 };
 
-template <class V, class D, class L, int kMr>
+// Wide is the decoder of most chunks. D decodes the last columns, if they are too few for Wide.
+template <class V, class Wide, class D, class L, int kMr>
 void RoundedGemv(const MicrokernelArgs& args) {
   const Stretches& stretches = *args.stretches;
   Prefetch prefetch = *args.side.prefetch;
-  const int64_t chunks = args.columns / D::kColumns * ((args.k + kPassSteps - 1) / kPassSteps);
+  int64_t pass_steps = kPassSteps;
+  while (kMr <= 4 && pass_steps > kLeastPassSteps && pass_steps * D::Bytes(args.columns) > kPassBytes) pass_steps /= 2;
+  const int64_t chunks = args.columns / D::kColumns * ((args.k + pass_steps - 1) / pass_steps);
   const int64_t chunk_lines = (prefetch.count + chunks - 1) / chunks;
   int64_t lines = prefetch.count, before = stretches.before;
+  const RoundedChunk<V, Wide, L, kMr> wide(args);
   const RoundedChunk<V, D, L, kMr> chunk(args);
   RoundedPass pass = {};
   pass.begins_piece = stretches.starts || before == 0;
@@ -207,12 +221,19 @@ void RoundedGemv(const MicrokernelArgs& args) {
   for (; pass.k < args.k; pass.k += pass.steps) {
     const int64_t left = args.k - pass.k, in_stretch = stretches.steps - before;
     pass.steps = left < in_stretch ? left : in_stretch;
-    pass.steps = pass.steps < kPassSteps ? pass.steps : kPassSteps;
+    pass.steps = pass.steps < pass_steps ? pass.steps : pass_steps;
     const bool is_last = pass.steps == left;
     pass.resumes = before != 0;
     pass.ends = pass.steps == in_stretch || (is_last && stretches.ends);
     pass.is_last = is_last && args.end != End::kKeepChain;
-    for (int64_t column = 0; column < args.columns; column += D::kColumns) {
+    int64_t column = 0;
+    for (; column + Wide::kColumns <= args.columns; column += Wide::kColumns) {
+      constexpr int kChunks = Wide::kColumns / D::kColumns;
+      PrefetchLines(prefetch, lines < kChunks * chunk_lines ? lines : kChunks * chunk_lines);
+      lines -= kChunks * chunk_lines;
+      wide.Run(pass, column);
+    }
+    for (; column < args.columns; column += D::kColumns) {
       PrefetchLines(prefetch, lines < chunk_lines ? lines : chunk_lines);
       lines -= chunk_lines;
       chunk.Run(pass, column);
@@ -225,13 +246,12 @@ void RoundedGemv(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.side.prefetch);
 }
 
-// kInLines: lhs is packed in lines, not in words.
-template <class V, class D, bool kInLines = false, int kMr = kGemvRows>
+// L is the layout of packed lhs.
+template <class V, class D, template <int> class L = LhsInWords, int kMr = kGemvRows>
 constexpr void AddRoundedGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    using L = std::conditional_t<kInLines, LhsInLines, LhsInWords<kMr>>;
-    kernels.gemv[kMr] = {RoundedGemv<V, D, L, kMr>, D::kColumns};
-    AddRoundedGemvs<V, D, kInLines, kMr - 1>(kernels);
+    kernels.gemv[kMr] = {RoundedGemv<V, D, D, L<kMr>, kMr>, D::kColumns};
+    AddRoundedGemvs<V, D, L, kMr - 1>(kernels);
   }
 }
 

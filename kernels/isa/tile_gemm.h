@@ -117,6 +117,21 @@ inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
   }
 }
 
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void LoadTile(const typename V::Scalar* from, int64_t stride, typename V::Vec (&acc)[kMr][kNv]) {
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(from + i * stride + v * V::kWidth);
+  }
+}
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void AddTile(const typename V::Scalar* from, int64_t stride, typename V::Vec (&acc)[kMr][kNv]) {
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      acc[i][v] = V::Add(V::Load(from + i * stride + v * V::kWidth), acc[i][v]);
+    }
+  }
+}
+
 template <class V, int kMr, int kNv, class StoreVector>
 inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::Vec (&acc)[kMr][kNv],
                       StoreVector store) {
@@ -231,11 +246,7 @@ void TileGemm(const MicrokernelArgs& args) {
 
   Vec acc[kMr][kNv];
   SetZero<V>(acc);
-  if (args.begin == Begin::kResume) {
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(chain + i * kNr + v * V::kWidth);
-    }
-  }
+  if (args.begin == Begin::kResume) LoadTile<V>(chain, kNr, acc);
 
   Steps steps(args);
   if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
@@ -265,14 +276,7 @@ void TileGemm(const MicrokernelArgs& args) {
     StoreTile<V>(chain, kNr, acc, [](T* to, Vec x) { V::Store(to, x); });
     return;
   }
-  if (args.end == End::kAddTotal) {
-    const T* total = static_cast<const T*>(args.total);
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-        acc[i][v] = V::Add(V::Load(total + i * kNr + v * V::kWidth), acc[i][v]);
-      }
-    }
-  }
+  if (args.end == End::kAddTotal) AddTile<V>(static_cast<const T*>(args.total), kNr, acc);
   StoreResult<V>(args, acc);
 }
 
@@ -287,7 +291,7 @@ void TileGemm(const MicrokernelArgs& args) {
 //     16                     0.60
 //
 // More than two vectors are slower: long runs of adjacent lines make the hardware prefetch lines that are needed much
-// later.
+// later. If Steps has a type Narrow, an inner loop of fewer vectors, it takes the last columns.
 template <class V, class Steps, int kMr, int kNv>
 void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -296,7 +300,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
   static_assert(kNearSteps % kSteps == 0 && Steps::kGemvSteps % kSteps == 0);
   Prefetch prefetch = *args.side.prefetch;
   const int64_t pass_steps = prefetch.near ? kNearSteps : Steps::kGemvSteps;
-  const int64_t width = args.columns, chunks = width / kNr * ((args.k + pass_steps - 1) / pass_steps);
+  const int64_t width = args.columns, chunks = (width + kNr - 1) / kNr * ((args.k + pass_steps - 1) / pass_steps);
   int64_t lines = prefetch.count;
   const int64_t chunk_lines = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
@@ -306,25 +310,22 @@ void StreamingGemv(const MicrokernelArgs& args) {
     const int64_t left = within ? pass_steps : args.k - k < pass_steps ? args.k - k : pass_steps;
     const bool start = !within && args.begin == Begin::kZero && k == 0;
     const bool finish = !within && args.end != End::kKeepChain && k + left == args.k;
-    for (int64_t column = 0; column < width; column += kNr) {
+    const auto chunk = [&]<class Loop, int kVectors>(int64_t column) RAGGEMM_INLINE {
       PrefetchLines(prefetch, lines < chunk_lines ? lines : chunk_lines);
       lines -= chunk_lines;
-      Vec acc[kMr][kNv];
+      Vec acc[kMr][kVectors];
       SetZero<V>(acc);
-      if (!start) {
-        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-          RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(chain + i * width + column + v * V::kWidth);
-        }
-      }
-      Steps steps(args, k, column);
+      if (!start) LoadTile<V>(chain + column, width, acc);
+      Loop steps(args, k, column);
+      if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
       int64_t kk = 0;
       if constexpr (within) {
         for (; kk < pass_steps; kk += kSteps) {
-          RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
+          RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Loop::kGroup) steps.Next(acc);
         }
       } else {
-        for (; kk + Steps::kGroup <= left; kk += Steps::kGroup) steps.Next(acc);
-        if constexpr (Steps::kGroup != 1) {
+        for (; kk + Loop::kGroup <= left; kk += Loop::kGroup) steps.Next(acc);
+        if constexpr (Loop::kGroup != 1) {
           if (kk < left) steps.Last(acc, left - kk);
         }
       }
@@ -332,15 +333,14 @@ void StreamingGemv(const MicrokernelArgs& args) {
       if constexpr (requires { steps.Arrange(acc); }) {
         if (finish) steps.Arrange(acc);
       }
-      if (finish && args.end == End::kAddTotal) {
-        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-          RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-            acc[i][v] = V::Add(V::Load(total + i * width + column + v * V::kWidth), acc[i][v]);
-          }
-        }
-      }
+      if (finish && args.end == End::kAddTotal) AddTile<V>(total + column, width, acc);
       T* to = finish ? out + column : chain + column;
       StoreTile<V>(to, finish ? args.out.stride : width, acc, [](T* p, Vec x) { V::Store(p, x); });
+    };
+    int64_t column = 0;
+    for (; column + kNr <= width; column += kNr) chunk.template operator()<Steps, kNv>(column);
+    if constexpr (requires { typename Steps::Narrow; }) {
+      if (column < width) chunk.template operator()<typename Steps::Narrow, Steps::Narrow::kVectors>(column);
     }
   };
   for (int64_t k = 0; k < args.k; k += pass_steps) {

@@ -126,6 +126,14 @@ BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, i
           .offset = k_is_rows ? at.row % row_block : at.col % col_block};
 }
 
+void PrefetchQuantParams(const QuantParams& params, const StoredPosition& at, int64_t n) {
+  if (!params.per_block || at.down) return;
+  const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
+  const char* const first = params.values.data + (row * params.cols + col) * SizeOf(params.values.dtype);
+  const int64_t bytes = (n - 1) / params.col_block * SizeOf(params.values.dtype) + 1;
+  for (int64_t byte = 0; byte < bytes; byte += kLineBytes) __builtin_prefetch(first + byte, 0, 2);
+}
+
 void ReadQuantParams(const TileContext& context, const QuantParams& params, const GroupGemm& gemm,
                      const StoredPosition& at, int64_t n, float* values) {
   const char* const data = params.values.data;

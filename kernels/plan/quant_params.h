@@ -25,8 +25,11 @@ struct StoredPosition {
 };
 // Reads the scales or zero points of n elements, starting at a stored position.
 // Writes up to a vector more.
-void ReadQuantParams(const TileContext& context, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
-                     int64_t n, float* values);
+void ReadQuantParams(const TileContext& context, const QuantParams& params, const GroupGemm& gemm,
+                     const StoredPosition& at, int64_t n, float* values);
+
+// Prefetches the values of n elements along a row, if each block has a value.
+void PrefetchQuantParams(const QuantParams& params, const StoredPosition& at, int64_t n);
 
 // Returns the stored position of element (row, col) of a group's op(operand).
 StoredPosition PositionOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col);

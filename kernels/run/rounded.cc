@@ -15,17 +15,13 @@
 namespace raggemm {
 namespace {
 
-// Steps of k that are quantized at once.
-constexpr int64_t kChunk = 512;
+// Steps of k that are quantized at once: the longest KC block.
+constexpr int64_t kChunk = kByteKc;
 
-// Stores the codes of `count` steps of a row in a packed panel, from step `at` on. Both are multiples of 16. `row` has
-// the first word or line of the row. Words or lines of kGroup steps are group_bytes apart.
+// Stores the codes of a row as words or lines of kGroup codes, which are group_step bytes apart.
 template <int64_t kGroup>
-void StoreCodes(const int8_t* codes, int64_t at, int64_t count, char* row, int64_t group_bytes) {
-  constexpr int64_t kUnit = std::min<int64_t>(kGroup, 16);
-  for (int64_t i = 0; i < count; i += kUnit) {
-    std::memcpy(row + (at + i) / kGroup * group_bytes + (at + i) % kGroup, codes + i, kUnit);
-  }
+void StoreCodes(const int8_t* codes, int64_t count, char* to, int64_t group_step) {
+  for (int64_t i = 0; i < count; i += kGroup, to += group_step) std::memcpy(to, codes + i, kGroup);
 }
 
 }  // namespace
@@ -68,37 +64,54 @@ float RoundedRows::ScaleOf(const char* row, int64_t k, int64_t count) const {
   return std::isfinite(amax) ? amax / 127 : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Quantizes a row of a KC block. `codes` has the first word or line of the row. Words or lines are group_bytes apart.
-void RoundedRows::PackRow(const Block& block, int64_t row, char* codes, int64_t group_bytes) const {
+// Quantizes a row of a KC block in which blocks of lhs neither begin nor end, except the first and last ones.
+void RoundedRows::RoundParts(const Block& block, const char* row_elements, int64_t row, int8_t* codes) const {
   const int64_t block_steps = context_.call.lhs_block, stretch = context_.call.stretch, all = block.lhs.cols;
-  const char* const from =
-      ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
+  const int64_t end = block.kc_begin + block.kc_steps;
   float& scale = scratch_.block_scales[row];
   int64_t at = FirstPiece(block) + row;
-  const int64_t end = block.kc_begin + block.kc_steps;
-  const int64_t padded_end = block.kc_begin + RoundUp(block.kc_steps, context_.kernels.row->k_step);
-  const auto store = context_.kernels.row->lhs.k_group == kLineBytes ? StoreCodes<kLineBytes> : StoreCodes<4>;
   for (int64_t k = block.kc_begin; k < end; at += stride_) {
-    if (k % block_steps == 0) scale = ScaleOf(from, k, std::min(block_steps, all - k));
-    const int64_t piece_end = std::min({end, (k / stretch + 1) * stretch, (k / block_steps + 1) * block_steps});
+    if (k % block_steps == 0) scale = ScaleOf(row_elements, k, std::min(block_steps, all - k));
+    const int64_t piece_end = std::min(end, (k / stretch + 1) * stretch);
     int32_t sum = 0;
     for (int64_t part; k < piece_end; k += part) {
-      alignas(64) int8_t bytes[kChunk + kLineBytes];
       float values[kChunk + kMostVector];
       part = std::min(kChunk, piece_end - k);
-      if (scale > 0) {
-        sum += context_.kernels.row->round_row({part, ReadRow(from, k, part, values), scale, bytes});
-      } else {
-        std::memset(bytes, 0, static_cast<size_t>(part));
-      }
-      // Zeros fill up the last steps of the contraction.
-      const int64_t padded = k + part == end ? padded_end - k : part;
-      std::memset(bytes + part, 0, static_cast<size_t>(padded - part));
-      store(bytes, k - block.kc_begin, padded, codes, group_bytes);
+      sum += context_.kernels.row->round_part(part, ReadRow(row_elements, k, part, values), scale,
+                                              codes + (k - block.kc_begin));
     }
     scratch_.piece_scales[at] = scale;
-    scratch_.piece_sums[at] = -sum;
+    scratch_.piece_sums[at] = sum;
   }
+}
+
+// Quantizes a row of a KC block. `to` is the first word or line of the row. Words or lines are group_step bytes apart.
+void RoundedRows::PackRow(const Block& block, int64_t row, char* to, int64_t group_step) const {
+  const char* const elements =
+      ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
+  alignas(64) int8_t codes[kChunk + kMostVector];
+  float values[kChunk + kMostVector];
+  const int64_t block_steps = context_.call.lhs_block, steps = block.kc_steps;
+  const bool is_whole =
+      block.kc_begin % block_steps == 0 && (steps % block_steps == 0 || block.kc_begin + steps == block.lhs.cols);
+  if (is_whole) {
+    const int64_t at = FirstPiece(block) + row;
+    context_.kernels.row->round_row({.count = steps,
+                                     .from = ReadRow(elements, block.kc_begin, steps, values),
+                                     .block = block_steps,
+                                     .piece = context_.call.stretch,
+                                     .codes = codes,
+                                     .scales = scratch_.piece_scales + at,
+                                     .sums = scratch_.piece_sums + at,
+                                     .stride = stride_});
+  } else {
+    RoundParts(block, elements, row, codes);
+  }
+  // Zeros fill up the last steps of the contraction.
+  const int64_t padded = RoundUp(steps, context_.kernels.row->k_step);
+  std::memset(codes + steps, 0, static_cast<size_t>(padded - steps));
+  const auto store = context_.kernels.row->lhs.k_group == kLineBytes ? StoreCodes<kLineBytes> : StoreCodes<4>;
+  store(codes, padded, to, group_step);
 }
 
 void RoundedRows::Pack(const Block& block, char* packed_lhs) const {
@@ -107,9 +120,9 @@ void RoundedRows::Pack(const Block& block, char* packed_lhs) const {
   const PackedLayout& layout = context_.kernels.row->lhs;
   const int64_t row_bytes = PackedBytes(layout, context_.kernels.kc, 1);
   for (int64_t tile = 0; tile < task_.rows.count; ++tile) {
-    const int64_t begin = task_.rows.Begin(tile), group_bytes = task_.rows.Height(tile) * layout.k_group;
+    const int64_t begin = task_.rows.Begin(tile), group_step = task_.rows.Height(tile) * layout.k_group;
     for (int64_t i = 0; i < task_.rows.Rows(tile); ++i) {
-      PackRow(block, begin + i, packed_lhs + begin * row_bytes + i * layout.k_group, group_bytes);
+      PackRow(block, begin + i, packed_lhs + begin * row_bytes + i * layout.k_group, group_step);
     }
   }
 }
@@ -135,6 +148,12 @@ void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col)
     StoredPosition at = PositionOf(rhs, block.rhs, k, task_.window.col + col);
     at.down = rhs.is_trans;
     if (rhs.scale.is_given()) {
+      // The scales of the next block. Its first rows are read when the block starts.
+      if (k + block.steps < block.rhs.rows && !rhs.is_trans) {
+        StoredPosition next = at;
+        next.row += block.steps;
+        PrefetchQuantParams(rhs.scale, next, panel.cols);
+      }
       ReadQuantParams(context_, rhs.scale, block.gemm, at, panel.cols, scales);
     } else {
       std::fill_n(scales, panel.cols, 1.0F);

@@ -35,7 +35,8 @@ class RoundedRows {
   int64_t FirstPiece(const Block& block) const;
   const float* ReadRow(const char* row, int64_t k, int64_t count, float* values) const;
   float ScaleOf(const char* row, int64_t k, int64_t count) const;
-  void PackRow(const Block& block, int64_t row, char* codes, int64_t group_bytes) const;
+  void RoundParts(const Block& block, const char* row_elements, int64_t row, int8_t* codes) const;
+  void PackRow(const Block& block, int64_t row, char* to, int64_t group_step) const;
 
   const TileContext& context_;
   const TileTask& task_;

@@ -317,7 +317,6 @@ KINDS = [
         _weights(jnp.uint4, (G, 2, N), zero=True),
         run=lambda arrays, **options: _forward(arrays, lhs_quantize=jnp.int8, **options),
         dense=_rounded(_dense_forward),
-        **added(G),
     ),
     _ragged_rows("packed", _packed(random(G, K, N, seed=1))),
     _ragged_rows("packed scales", _packed(_weights(jnp.int8, (G, 2, N)))),
@@ -345,7 +344,6 @@ KINDS = [
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
     "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp", "rounded rows",
-    "moe_mlp: rounded rows",
 )  # fmt: skip
 
 

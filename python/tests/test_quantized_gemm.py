@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import jax
@@ -126,7 +127,7 @@ def rounded(lhs, rhs, block, groups=q.GROUP_OF_ROW):
     return out
 
 
-@pytest.mark.parametrize(("name", "block"), itertools.product(CODES, (32, 64, None)))
+@pytest.mark.parametrize(("name", "block"), [*itertools.product(CODES, (32, 64, None))])
 def test_rounded_rows_have_the_bits_of_the_rule(name, block):
     lhs, rhs = operands()[0], code_tensor(name)
     lhs[3] = 0
@@ -170,6 +171,31 @@ def test_a_short_last_block_and_rounding_of_the_result():
     got = raggemm.gmm(lhs, weights, SIZES, jnp.bfloat16, existing_out=onto, lhs_quantize=jnp.int8)
     inside = q.GROUP_OF_ROW[:, None] < G
     np.testing.assert_array_equal(got, np.where(inside, want.astype(jnp.bfloat16), onto))
+
+
+@pytest.mark.parametrize("block", [32, None])
+def test_a_stretch_ends_where_the_zero_point_changes(block):
+    lhs, rhs = operands()[0], dataclasses.replace(code_tensor("uint8"), scale=code_tensor("int8").scale)
+    assert rhs.scale.shape[1] < rhs.zero_point.shape[1]
+    got = raggemm.gmm(lhs, rhs, SIZES, lhs_quantize=jnp.int8, lhs_block=block)
+    np.testing.assert_array_equal(got, rounded(lhs, rhs, block))
+
+
+def test_rounded_rows_with_an_epilogue_and_row_index():
+    """Each result is rounded a few times after the product."""
+    tokens, rhs = operands()[0][:6], code_tensor("int4")
+    index, random = np.arange(M) * 5 % 6, np.random.default_rng(3)
+    c, bias, alpha, beta = (random.normal(size=shape).astype(np.float32) for shape in ((M, N), (G, N), G, G))
+    added = {"c": c, "bias": bias, "alpha": alpha, "beta": beta, "row_index": index.astype(np.int32)}
+    rows, options = GroupedTensor(tokens, SIZES), {"contracting_dims": ((1,), (1,)), "lhs_quantize": jnp.int8}
+    want, inside = np.float64(rounded(tokens[index], rhs, 32)), q.GROUP_OF_ROW < G
+    groups = q.GROUP_OF_ROW[inside]
+    terms = alpha[groups, None] * want[inside], beta[groups, None] * c[inside], bias[groups]
+    got = raggemm.grouped_gemm(rows, rhs, **added, **options)
+    near(got[inside], sum(terms), sum(map(np.abs, terms)), 1e-6)
+    np.testing.assert_array_equal(got[~inside], c[~inside])
+    got = raggemm.grouped_gemm(rows, rhs, row_index=added["row_index"], activation="relu", **options)
+    np.testing.assert_array_equal(got, np.maximum(want, 0))
 
 
 def test_derivatives_of_rounded_rows_are_those_of_the_unrounded_product():

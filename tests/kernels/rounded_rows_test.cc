@@ -249,13 +249,13 @@ TEST(RoundedRowsOnEveryIsa, HaveTheSameBitsWithEveryNumberOfThreads) {
   EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
 }
 
-// Rows have denormals, large numbers, infinities, NaN and numbers between two codes.
+// Rows have denormals, large numbers, infinities, NaN and numbers between two codes. Whole rows have several KC blocks.
 TEST(RoundedRowsOnEveryIsa, SpecialValues) {
   for (DType lhs : kRows) {
     for (DType rhs : {DType::kS8, DType::kU4, DType::kF4E2M1FN}) {
       for (int64_t block : {0, 32, 64}) {
         for (int64_t m : {1, 6, 40}) {
-          ProblemSpec spec = Rounded(block, lhs, rhs, m, 24, 128);
+          ProblemSpec spec = Rounded(block, lhs, rhs, m, 24, block == 0 ? 320 : 128);
           spec.special_values = true;
           SetBlocks(spec.rhs_scale, 32, false);
           ASSERT_TRUE(GivesExpectedBits(spec));
@@ -376,6 +376,15 @@ TEST(BadRoundedRows, HaveABlockThatDoesNotFitTheBlocksOfRhs) {
     spec.rhs_flipped = true;
     SetBlocks(spec.rhs_scale, steps, true);
     ExpectError(spec, {"lhs_block", std::to_string(block), std::to_string(steps)});
+  }
+}
+
+TEST(BadRoundedRows, HaveScalesAndZeroPointsWithBlocksThatDoNotFit) {
+  for (int64_t block : {0, 96}) {
+    ProblemSpec spec = Rounded(block, DType::kF32, DType::kS4, 4, 8, 96);
+    SetBlocks(spec.rhs_scale, 32, false);
+    SetBlocks(spec.rhs_zero, 48, false);
+    ExpectError(spec, {"rhs_scale", "32", "rhs_zero", "48"});
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 
 // Returns a problem of one row. The row has the given elements, then zeros.
-TestProblem OneRow(ProblemSpec spec, const std::vector<double>& elements) {
+TestProblem OneRow(const ProblemSpec& spec, const std::vector<double>& elements) {
   TestProblem test(spec);
   for (int64_t k = 0; k < spec.k; ++k) {
     StoreRounded(test.problem.lhs, k, k < static_cast<int64_t>(elements.size()) ? elements[k] : 0);

@@ -179,7 +179,6 @@ struct CodeLanes : ByteLanes<uint8_t> {
   using Floats = Lanes;
   static constexpr int kMostSums = 8;
 
-  static Floats::Vec FloatBits(Vec x) { return __builtin_bit_cast(Floats::Vec, x); }
   static Vec Bits(Floats::Vec x) { return __builtin_bit_cast(Vec, x); }
   static Floats::Vec ToFloats(Vec x) {
     Floats::Vec all;
@@ -209,9 +208,8 @@ struct PlainBytes {
       word ^= kFlip;
     }
   }
-  static void Arrange(Lanes::Vec (&x)[2]) {
-    const Lanes::Vec from[] = {x[0], x[1]};
-    for (int j = 0; j < kColumns; ++j) x[j % 2].x[j / 2] = from[j / 16].x[j % 16];
+  static void LoadArranged(const float* p, Lanes::Vec (&x)[2]) {
+    for (int j = 0; j < kColumns; ++j) x[j % 2].x[j / 2] = p[j];
   }
   static void Restore(Lanes::Vec (&x)[2]) {
     const Lanes::Vec from[] = {x[0], x[1]};
@@ -281,7 +279,8 @@ template <class E, int32_t kOffset>
 constexpr void AddPlainCodes(KernelRow& row, DType dtype) {
   AddRoundedTilesFormat<CodeLanes, PlainTiles>(row, dtype, kOffset,
                                                {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>});
-  AddRoundedGemvs<CodeLanes, PlainBytes<kOffset == 0 ? 0 : 0x80808080>, true>(row.formats[static_cast<int>(dtype)]);
+  AddRoundedGemvs<CodeLanes, PlainBytes<kOffset == 0 ? 0 : 0x80808080>, LhsInLines>(
+      row.formats[static_cast<int>(dtype)]);
 }
 
 }  // namespace
