@@ -70,10 +70,17 @@ struct AmxCodes : Avx512Codes {
   static constexpr int kGroup = 4;
 };
 
+// Packers and streaming GEMVs of AVX-512 VNNI.
+template <DType kDtype, int kBits>
+constexpr FormatKernels kVnniCodes = [] {
+  KernelRow row = {};
+  AddAvx512Codes<Avx512Codes, 0, kDtype, kBits>(row);
+  return row.formats[static_cast<int>(kDtype)];
+}();
+
 template <DType kDtype, int kBits>
 constexpr void AddAmxCodes(KernelRow& row) {
-  AddRoundedTilesFormat<AmxCodes, AmxTiles>(row, kDtype, Avx512Code<kDtype>::kOffset, CodePackers<kDtype, kBits>());
-  AddAvx512Gemvs<AmxCodes, LhsInLines, kDtype, kBits>(row.formats[static_cast<int>(kDtype)]);
+  AddRoundedTilesFormat<AmxCodes, AmxTiles, kVnniCodes<kDtype, kBits>>(row, kDtype);
 }
 
 }  // namespace

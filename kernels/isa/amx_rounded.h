@@ -134,15 +134,39 @@ void SetUpRoundedTiles(void* saved, int64_t stretch) {
   Tiles::SetUp(saved, StepsOfTile(stretch));
 }
 
-// Adds the kernels for an rhs of type `dtype`. Its packers add `offset` to the elements.
-template <class V, class Tiles>
-constexpr void AddRoundedTilesFormat(KernelRow& row, DType dtype, int32_t offset, Packers packers) {
+// Calls a streaming GEMV that reads lhs in words. It copies lhs, which is small beside rhs.
+template <Microkernel* kGemv, int kMr>
+void GemvOfLines(const MicrokernelArgs& args) {
+  constexpr int64_t kLineWords = kLine / 4;
+  uint32_t words[kByteKc / 4 * kMr];
+  const auto* const lines = static_cast<const uint32_t*>(args.a);
+  for (int64_t word = 0; 4 * word < args.k; ++word) {
+    const uint32_t* const from = lines + word / kLineWords * (kTileRows * kLineWords) + word % kLineWords;
+    for (int i = 0; i < kMr; ++i) words[word * kMr + i] = from[i * kLineWords];
+  }
+  MicrokernelArgs in_words = args;
+  in_words.a = words;
+  kGemv(in_words);
+}
+
+template <const FormatKernels& kCodes, int kMr = kGemvRows>
+constexpr void AddGemvsOfLines(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    kernels.gemv[kMr] = {GemvOfLines<kCodes.gemv[kMr].run, kMr>, kCodes.gemv[kMr].nr};
+    AddGemvsOfLines<kCodes, kMr - 1>(kernels);
+  }
+}
+
+// Adds the kernels for an rhs of type `dtype`. kCodes has its packers and its streaming GEMVs for lhs in words.
+template <class V, class Tiles, const FormatKernels& kCodes>
+constexpr void AddRoundedTilesFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   for (int mr = 1; mr <= row.rows; ++mr) {
     kernels.packed[mr] = mr <= kTileRows ? RoundedTilesKernel<V, Tiles, 1> : RoundedTilesKernel<V, Tiles, 2>;
   }
-  kernels.rhs = packers;
-  kernels.code_offset = offset;
+  AddGemvsOfLines<kCodes>(kernels);
+  kernels.rhs = kCodes.rhs;
+  kernels.code_offset = kCodes.code_offset;
 }
 
 // Kernels do not pack ahead: a streaming GEMV, which packs no panel, may follow them in the same tile.

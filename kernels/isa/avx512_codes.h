@@ -282,28 +282,19 @@ void PackNibbleRows(const PackArgs& args) {
   }
 }
 
-template <DType kDtype, int kBits>
-constexpr Packers CodePackers() {
-  return {kBits == 8 ? PackByteRows<kDtype> : PackNibbleRows<kDtype>,
-          PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>};
-}
-
-// L is the layout of packed lhs.
-template <class V, template <int> class L, DType kDtype, int kBits>
-constexpr void AddAvx512Gemvs(FormatKernels& kernels) {
-  if constexpr (kBits == 8) {
-    AddRoundedGemvs<V, Avx512Bytes<kDtype>, L>(kernels);
-  } else {
-    AddRoundedGemvs<V, Avx512Nibbles<kDtype>, L>(kernels);
-    kernels.gemv[1].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, L<1>, 1>;
-    kernels.gemv[2].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, L<2>, 2>;
-  }
-}
-
 template <class V, int kRows, DType kDtype, int kBits>
 constexpr void AddAvx512Codes(KernelRow& row) {
-  AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset, CodePackers<kDtype, kBits>());
-  AddAvx512Gemvs<V, LhsInWords, kDtype, kBits>(row.formats[static_cast<int>(kDtype)]);
+  constexpr Pack* kRowsPacker = kBits == 8 ? PackByteRows<kDtype> : PackNibbleRows<kDtype>;
+  AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset,
+                                {kRowsPacker, PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>});
+  FormatKernels& kernels = row.formats[static_cast<int>(kDtype)];
+  if constexpr (kBits == 8) {
+    AddRoundedGemvs<V, Avx512Bytes<kDtype>>(kernels);
+  } else {
+    AddRoundedGemvs<V, Avx512Nibbles<kDtype>>(kernels);
+    kernels.gemv[1].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, 1>;
+    kernels.gemv[2].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, 2>;
+  }
 }
 
 template <class V, int kRows>

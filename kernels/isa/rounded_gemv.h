@@ -21,11 +21,6 @@
 //   kMostSums                    sums that fit in registers, beside words of rhs
 //   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b
 //   Bits(x)                      the bits of floats as integers
-//
-// The layouts L of packed lhs have:
-//
-//   kRowWords                    words from row to row
-//   At(p, word)                  address of word `word` of the first row
 #pragma once
 
 #include <cstdint>
@@ -50,22 +45,6 @@ inline constexpr int64_t kPassSteps = 32;
 //     int8, 8 rows, 2048x768        1.14   0.97   0.84
 inline constexpr int64_t kPassBytes = 12 << 10, kLeastPassSteps = 8;
 
-// Packed lhs of kMr rows, in words.
-template <int kMr>
-struct LhsInWords {
-  static constexpr int64_t kRowWords = 1;
-  static const uint32_t* At(const void* p, int64_t word) { return static_cast<const uint32_t*>(p) + word * kMr; }
-};
-
-// Packed lhs of 16 rows, in lines of 16 words. Kernels read only the first kMr rows.
-template <int kMr>
-struct LhsInLines {
-  static constexpr int64_t kRowWords = 16;
-  static const uint32_t* At(const void* p, int64_t word) {
-    return static_cast<const uint32_t*>(p) + word / kRowWords * (16 * kRowWords) + word % kRowWords;
-  }
-};
-
 // `steps` steps of a piece, from step k of the block on.
 struct RoundedPass {
   int64_t k, steps, piece;
@@ -77,7 +56,7 @@ struct RoundedPass {
 // Multiplies kMr rows of lhs by a chunk. If all sums fit in registers, each word of rhs is multiplied as soon as it is
 // decoded. Otherwise the words of a pass go to a buffer, and slices of kSlice vectors of columns are multiplied one after
 // the other.
-template <class V, class D, class L, int kMr>
+template <class V, class D, int kMr>
 class RoundedChunk {
  public:
   using Vec = typename V::Vec;
@@ -95,6 +74,7 @@ class RoundedChunk {
       : args_(args), stretches_(*args.stretches), totals_(static_cast<float*>(args.chain)) {}
 
   RAGGEMM_INLINE void Run(const RoundedPass& pass, int64_t column) const {
+    const auto* a = static_cast<const uint32_t*>(args_.a) + pass.k / 4 * kMr;
     const int64_t stride = D::Bytes(args_.b.stride);
     const auto* b = static_cast<const uint8_t*>(args_.b.data) + pass.k * stride + D::Bytes(column);
     Arranged arranged = {};
@@ -105,10 +85,10 @@ class RoundedChunk {
     if constexpr (kSlice == kNv) {
       Vec sums[kMr][kSlice];
       BeginSums(pass, column, 0, sums);
-      for (int64_t word = 0; 4 * word < pass.steps; ++word, b += 4 * stride) {
+      for (int64_t left = pass.steps; left > 0; left -= 4, a += kMr, b += 4 * stride) {
         Words y[kNv];
-        D::Load(b, stride, pass.steps - 4 * word, y);
-        AddWord(pass.k / 4 + word, y, sums);
+        D::Load(b, stride, left, y);
+        ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
       }
       EndSums(pass, column, 0, arranged, sums);
     } else {
@@ -122,7 +102,7 @@ class RoundedChunk {
         for (int64_t word = 0; 4 * word < pass.steps; ++word) {
           Words y[kSlice];
           RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) y[v] = V::Pinned(buffer[word][first + v]);
-          AddWord(pass.k / 4 + word, y, sums);
+          ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
         }
         EndSums(pass, column, first, arranged, sums);
       }
@@ -138,10 +118,6 @@ class RoundedChunk {
   template <class Function>
   RAGGEMM_INLINE static void ForEachSum(Function f) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) f(i, v); }
-  }
-  RAGGEMM_INLINE void AddWord(int64_t word, const Words (&y)[kSlice], Vec (&sums)[kMr][kSlice]) const {
-    const uint32_t* const a = L::At(args_.a, word);
-    ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i * L::kRowWords, y[v], sums[i][v]); });
   }
   int32_t* Unfinished(int i, int64_t column) const {
     return static_cast<int32_t*>(args_.chain) + (kMr + i) * args_.columns + column;
@@ -204,7 +180,7 @@ class RoundedChunk {
 };
 
 // Wide is the decoder of most chunks. D decodes the last columns, if they are too few for Wide.
-template <class V, class Wide, class D, class L, int kMr>
+template <class V, class Wide, class D, int kMr>
 void RoundedGemv(const MicrokernelArgs& args) {
   const Stretches& stretches = *args.stretches;
   Prefetch prefetch = *args.side.prefetch;
@@ -213,8 +189,8 @@ void RoundedGemv(const MicrokernelArgs& args) {
   const int64_t chunks = args.columns / D::kColumns * ((args.k + pass_steps - 1) / pass_steps);
   const int64_t chunk_lines = (prefetch.count + chunks - 1) / chunks;
   int64_t lines = prefetch.count, before = stretches.before;
-  const RoundedChunk<V, Wide, L, kMr> wide(args);
-  const RoundedChunk<V, D, L, kMr> chunk(args);
+  const RoundedChunk<V, Wide, kMr> wide(args);
+  const RoundedChunk<V, D, kMr> chunk(args);
   RoundedPass pass = {};
   pass.begins_piece = stretches.starts || before == 0;
   pass.has_totals = args.begin == Begin::kResume;
@@ -246,12 +222,11 @@ void RoundedGemv(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.side.prefetch);
 }
 
-// L is the layout of packed lhs.
-template <class V, class D, template <int> class L = LhsInWords, int kMr = kGemvRows>
+template <class V, class D, class Wide = D, int kMr = kGemvRows>
 constexpr void AddRoundedGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    kernels.gemv[kMr] = {RoundedGemv<V, D, D, L<kMr>, kMr>, D::kColumns};
-    AddRoundedGemvs<V, D, L, kMr - 1>(kernels);
+    kernels.gemv[kMr] = {RoundedGemv<V, Wide, D, kMr>, D::kColumns};
+    AddRoundedGemvs<V, D, Wide, kMr - 1>(kernels);
   }
 }
 

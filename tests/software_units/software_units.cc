@@ -276,25 +276,26 @@ struct PlainTiles {
 };
 
 template <class E, int32_t kOffset>
-constexpr void AddPlainCodes(KernelRow& row, DType dtype) {
-  AddRoundedTilesFormat<CodeLanes, PlainTiles>(row, dtype, kOffset,
-                                               {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>});
-  AddRoundedGemvs<CodeLanes, PlainBytes<kOffset == 0 ? 0 : 0x80808080>, LhsInLines>(
-      row.formats[static_cast<int>(dtype)]);
-}
+constexpr FormatKernels kPlainCodes = [] {
+  FormatKernels kernels = {};
+  AddRoundedGemvs<CodeLanes, PlainBytes<kOffset == 0 ? 0 : 0x80808080>>(kernels);
+  kernels.rhs = {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>};
+  kernels.code_offset = kOffset;
+  return kernels;
+}();
 
 }  // namespace
 
 extern const KernelRow kAvx512Bf16Kernels[1];
 constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Lanes>()};
 extern const KernelRow kAmxKernels[3];
-constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>(),
-                                           [] {
-                                             KernelRow row = MakeRoundedTilesRow<CodeLanes, PlainTiles>();
-                                             AddPlainCodes<int8_t, 128>(row, DType::kS8);
-                                             AddPlainCodes<uint8_t, 0>(row, DType::kU8);
-                                             return row;
-                                           }()};
+constinit const KernelRow kAmxKernels[] = {
+    MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>(), [] {
+      KernelRow row = MakeRoundedTilesRow<CodeLanes, PlainTiles>();
+      AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainCodes<int8_t, 128>>(row, DType::kS8);
+      AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainCodes<uint8_t, 0>>(row, DType::kU8);
+      return row;
+    }()};
 
 extern const KernelRow kScalarKernels[7];
 extern const Dequantizers kScalarDequantizers;
