@@ -89,8 +89,7 @@ struct Checked {
   bool scales_sums = false;
   int64_t sum_steps = 0;                 // Steps of k that share a scale of sums. 0: all steps.
   const int64_t* first_group = nullptr;  // [P,R] Index of the first processed group.
-  // Only for rounded rows (grouped_gemm.h): steps of k in a block of lhs, and in a stretch. A stretch of all steps is
-  // rounded up to a multiple of 64.
+  // Only for rounded rows (grouped_gemm.h): steps of k in a block of lhs, and in a stretch.
   int64_t lhs_block = 0, stretch = 0;
 };
 

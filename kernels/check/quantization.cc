@@ -22,8 +22,6 @@ constexpr int64_t kLeastSumSteps = 32;
 // Rounded rows: granularity of blocks of lhs and of rhs, and most steps of a stretch. Sums of 2^16 products of a code
 // and an element without its zero point are less than 2^31: 127 * 255 * 2^16.
 constexpr int64_t kLhsBlockStep = 32, kRhsBlockStep = 16, kMostStretch = 1 << 16;
-// Steps of k in a line of AMX tiles. A stretch of all steps of K is rounded up to whole lines.
-constexpr int64_t kLineSteps = 64;
 
 // The axis k of a stored matrix: the rows if k_is_rows, else the columns.
 struct Axes {
@@ -197,7 +195,6 @@ absl::Status ResolveRounding(const GroupedGemmProblem& problem, Checked& checked
   if (checked.stretch > kMostStretch) {
     return Invalid("lhs_block: ", checked.stretch, " steps of K share their scales, must be at most ", kMostStretch);
   }
-  if (checked.stretch == k) checked.stretch = RoundUp(k, kLineSteps);
   return absl::OkStatus();
 }
 
