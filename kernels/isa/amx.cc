@@ -1,6 +1,8 @@
-// Kernels for AMX, which multiply tiles of bf16 or of bytes. The instructions are in assembly, because GCC's intrinsics
-// do not accept a template argument as a tile's number.
+// Kernels for AMX, which multiply tiles of bf16 or of bytes. Rounded rows of at most eight rows use VPDPBUSD. The
+// instructions are in assembly, because GCC's intrinsics do not accept a template argument as a tile's number.
 #include "kernels/isa/amx_gemm.h"
+#include "kernels/isa/amx_rounded.h"
+#include "kernels/isa/avx512_codes.h"
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {
@@ -39,13 +41,14 @@ struct AmxTiles {
   RAGGEMM_DOT(uint8_t, uint8_t, "tdpbuud")
 #undef RAGGEMM_DOT
 
-  static void SetUp(void* saved) {
+  static void SetUp(void* saved, int64_t bytes) {
     asm volatile("sttilecfg %0" : "=m"(*static_cast<TileConfig*>(saved)));
     TileConfig config = {};
     config.palette = 1;
     for (int tile = 0; tile < 8; ++tile) {
-      config.bytes_per_row[tile] = kLine;
-      config.rows[tile] = kTileRows;
+      const bool is_lhs = tile == 4 || tile == 5, is_rhs = tile > 5;
+      config.bytes_per_row[tile] = static_cast<uint16_t>(is_lhs ? bytes : kLine);
+      config.rows[tile] = static_cast<uint8_t>(is_rhs ? bytes / 4 : kTileRows);
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
@@ -61,14 +64,43 @@ struct AmxTiles {
   }
 };
 
+// Traits for kernels of rounded rows.
+struct AmxCodes : Avx512Codes {
+  using Source = const uint8_t*;
+  static constexpr int kGroup = 4;
+};
+
+// Packers and streaming GEMVs of AVX-512 VNNI.
+template <DType kDtype, int kBits>
+constexpr FormatKernels kVnniCodes = [] {
+  KernelRow row = {};
+  AddAvx512Codes<Avx512Codes, 0, kDtype, kBits>(row);
+  return row.formats[static_cast<int>(kDtype)];
+}();
+
+template <DType kDtype, int kBits>
+constexpr void AddAmxCodes(KernelRow& row) {
+  AddRoundedTilesFormat<AmxCodes, AmxTiles, kVnniCodes<kDtype, kBits>>(row, kDtype);
+}
+
 }  // namespace
 
-extern const KernelRow kAmxKernels[2];
+extern const KernelRow kAmxKernels[3];
 constinit const KernelRow kAmxKernels[] = {[] {
                                              KernelRow row = MakeAmxRow<Avx512Pairs, AmxTiles>();
                                              AddQuantized<Avx512Pairs, false>(row);
                                              return row;
                                            }(),
-                                           MakeAmxByteRow<Avx512Quads, AmxTiles>()};
+                                           MakeAmxByteRow<Avx512Quads, AmxTiles>(),
+                                           [] {
+                                             KernelRow row = MakeRoundedTilesRow<AmxCodes, AmxTiles>();
+                                             row.reads_scales = true;
+                                             AddAmxCodes<DType::kS8, 8>(row);
+                                             AddAmxCodes<DType::kU8, 8>(row);
+                                             AddAmxCodes<DType::kS4, 4>(row);
+                                             AddAmxCodes<DType::kU4, 4>(row);
+                                             AddAmxCodes<DType::kF4E2M1FN, 4>(row);
+                                             return row;
+                                           }()};
 
 }  // namespace raggemm

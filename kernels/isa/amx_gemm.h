@@ -15,7 +15,8 @@
 //   Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
 //   Dot<total, lhs, rhs>(A, B)               total += lhs x rhs, for elements of types A and B. bf16: one block of the
 //                                            arithmetic `tiles`. Bytes of any signedness: sums in s32
-//   SetUp(saved) Restore(saved)              KernelRow::set_up and KernelRow::restore
+//   SetUp(saved, bytes) Restore(saved)       KernelRow::set_up and KernelRow::restore. Tiles of lhs get lines of
+//                                            `bytes` bytes, and tiles of rhs get bytes / 4 lines
 //
 // The class V has the packers and the traits of word_gemm.h. A vector of V is as long as a line.
 #pragma once
@@ -70,7 +71,7 @@ RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   }
 }
 
-// Adds the products of kTileSteps steps of k to the totals.
+// Adds the products of one tile of lhs and of rhs in each direction to the totals.
 template <class Tiles, class A, class B, int kRowTiles>
 RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   Tiles::template Load<6>(b, kPanelLine);
@@ -85,18 +86,23 @@ RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   }
 }
 
+template <class Tiles, int kRowTiles>
+RAGGEMM_INLINE inline void ZeroTotals() {
+  Tiles::template Zero<0>();
+  Tiles::template Zero<1>();
+  if constexpr (kRowTiles == 2) {
+    Tiles::template Zero<2>();
+    Tiles::template Zero<3>();
+  }
+}
+
 // Computes a register tile of 16 * kRowTiles rows. A is the element type of lhs.
 template <class V, class Tiles, class A, int kRowTiles>
 void AmxGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   char* totals = static_cast<char*>(args.chain);
   if (args.begin == Begin::kZero) {
-    Tiles::template Zero<0>();
-    Tiles::template Zero<1>();
-    if constexpr (kRowTiles == 2) {
-      Tiles::template Zero<2>();
-      Tiles::template Zero<3>();
-    }
+    ZeroTotals<Tiles, kRowTiles>();
   } else {
     MoveTotals<Tiles, kRowTiles, true>(totals, kPanelLine);
   }
@@ -175,6 +181,11 @@ void PackLinesAcrossK(const PackArgs& args) {
   }
 }
 
+template <class Tiles>
+void SetUpTiles(void* saved, int64_t /*stretch*/) {
+  Tiles::SetUp(saved, kLine);
+}
+
 template <class V>
 constexpr void AddAmxFormat(KernelRow& row, DType dtype, Microkernel* low, Microkernel* tall) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
@@ -198,7 +209,7 @@ constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
   // Intel documents that the unit multiplies twice as many bytes as bf16 in a cycle. This is not measured.
   row.products_per_fma = 8 * V::kGroup;
   row.ahead_slice = kTileSteps<V>;
-  row.set_up = Tiles::SetUp;
+  row.set_up = SetUpTiles<Tiles>;
   row.restore = Tiles::Restore;
   return row;
 }

@@ -1,4 +1,4 @@
-// Decodes elements of rhs to words of u8 for rounded rows (AVX-512 BW).
+// Decodes elements of rhs to words of u8 for rounded rows (AVX-512 BW), and multiplies them (AVX-512 VNNI).
 #pragma once
 
 #include "kernels/isa/avx512_words.h"
@@ -6,6 +6,26 @@
 
 namespace raggemm {
 namespace {
+
+// Traits of VPDPBUSD for rounded rows (rounded_gemv.h). The instruction is in assembly, because files for AMX are
+// compiled without AVX-512 VNNI.
+struct Avx512Codes : Avx512S32 {
+  using Floats = Avx512F32;
+  static constexpr int kMostSums = 24;
+  static constexpr int32_t kByteOffset = 128;
+
+  static Vec Bits(__m512 x) { return _mm512_castps_si512(x); }
+  static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
+  RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*p));
+    return sum;
+  }
+  template <int kMr>
+  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
+    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
+    return sum;
+  }
+};
 
 // The elements of a format as u8: the element plus kOffset, all times kFactor. DecodeHigh decodes the high four bits of
 // each byte. It multiplies integers by 16 in addition, which saves a shift.

@@ -29,24 +29,6 @@ struct Avx512Vnni : Avx512Quads<E> {
   }
 };
 
-struct Avx512Codes : Avx512S32 {
-  using Floats = Avx512F32;
-  static constexpr int kMostSums = 24;
-  static constexpr int32_t kByteOffset = 128;
-
-  static Vec Bits(__m512 x) { return _mm512_castps_si512(x); }
-  static __m512 ToFloats(Vec x) { return _mm512_cvtepi32_ps(x); }
-  RAGGEMM_INLINE static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
-    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*p));
-    return sum;
-  }
-  template <int kMr>
-  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
-    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
-    return sum;
-  }
-};
-
 }  // namespace
 
 extern const KernelRow kAvx512VnniKernels[2];

@@ -474,8 +474,9 @@ struct KernelRow {
   // Steps of k in a slice (PackAhead::slice). 0: kernels do not pack ahead.
   int64_t ahead_slice;
   // Configuration of a matrix unit, or null. A thread calls set_up before its first kernel and restore after its last
-  // one. set_up saves the previous configuration in `saved`, and restore loads it.
-  void (*set_up)(void* saved);
+  // one. set_up saves the previous configuration in `saved`, and restore loads it. `stretch` is Stretches::steps of all
+  // kernel calls between them. Only rows of rounded rows read it.
+  void (*set_up)(void* saved, int64_t stretch);
   void (*restore)(const void* saved);
 };
 

@@ -18,6 +18,12 @@ namespace {
 // Steps of k that are quantized at once: the longest KC block.
 constexpr int64_t kChunk = kByteKc;
 
+// Stores the codes of a row as words or lines of kGroup codes, which are group_step bytes apart.
+template <int64_t kGroup>
+void StoreCodes(const int8_t* codes, int64_t count, char* to, int64_t group_step) {
+  for (int64_t i = 0; i < count; i += kGroup, to += group_step) std::memcpy(to, codes + i, kGroup);
+}
+
 }  // namespace
 
 int64_t PiecesOfKc(const TileContext& context) {
@@ -78,8 +84,8 @@ void RoundedRows::RoundParts(const Block& block, const char* row_elements, int64
   }
 }
 
-// Quantizes a row of a KC block. `to` is the first word of the row, and words are word_step bytes apart.
-void RoundedRows::PackRow(const Block& block, int64_t row, char* to, int64_t word_step) const {
+// Quantizes a row of a KC block. `to` is the first word or line of the row. Words or lines are group_step bytes apart.
+void RoundedRows::PackRow(const Block& block, int64_t row, char* to, int64_t group_step) const {
   const char* const elements =
       ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
   alignas(64) int8_t codes[kChunk + kMostVector];
@@ -103,17 +109,19 @@ void RoundedRows::PackRow(const Block& block, int64_t row, char* to, int64_t wor
   // Zeros fill up the last steps of the contraction.
   const int64_t padded = RoundUp(steps, context_.kernels.row->k_step);
   std::memset(codes + steps, 0, static_cast<size_t>(padded - steps));
-  for (int64_t i = 0; i < padded; i += 4, to += word_step) std::memcpy(to, codes + i, 4);
+  const auto store = context_.kernels.row->lhs.k_group == kLineBytes ? StoreCodes<kLineBytes> : StoreCodes<4>;
+  store(codes, padded, to, group_step);
 }
 
 void RoundedRows::Pack(const Block& block, char* packed_lhs) const {
   // Quantization keeps denormals.
   const FloatMode mode;
-  const int64_t row_bytes = PackedBytes(context_.kernels.row->lhs, context_.kernels.kc, 1);
+  const PackedLayout& layout = context_.kernels.row->lhs;
+  const int64_t row_bytes = PackedBytes(layout, context_.kernels.kc, 1);
   for (int64_t tile = 0; tile < task_.rows.count; ++tile) {
-    const int64_t begin = task_.rows.Begin(tile), height = task_.rows.Height(tile);
+    const int64_t begin = task_.rows.Begin(tile), group_step = task_.rows.Height(tile) * layout.k_group;
     for (int64_t i = 0; i < task_.rows.Rows(tile); ++i) {
-      PackRow(block, begin + i, packed_lhs + begin * row_bytes + i * 4, height * 4);
+      PackRow(block, begin + i, packed_lhs + begin * row_bytes + i * layout.k_group, group_step);
     }
   }
 }

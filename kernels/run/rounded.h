@@ -18,7 +18,7 @@ class RoundedRows {
 
   bool is_used() const { return context_.call.products.rounds_lhs; }
 
-  // Quantizes the KC block that `block` begins, and stores words of codes in packed_lhs. Must be called for the KC
+  // Quantizes the KC block that `block` begins, and stores its codes in packed_lhs. Must be called for the KC
   // blocks of a tile in the order of k.
   void Pack(const Block& block, char* packed_lhs) const;
 
@@ -41,7 +41,7 @@ class RoundedRows {
   bool BindStoredScales(const Block& block, const Panel& panel, int64_t col);
   // Returns the stored position of the scale and zero point of element (k, col) of rhs.
   StoredPosition PositionAt(const Block& block, int64_t k, int64_t col) const;
-  void PackRow(const Block& block, int64_t row, char* to, int64_t word_step) const;
+  void PackRow(const Block& block, int64_t row, char* to, int64_t group_step) const;
 
   const TileContext& context_;
   const TileTask& task_;

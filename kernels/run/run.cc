@@ -215,7 +215,7 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   const Scratch scratch(context, lease.at(worker));
   const TileResult result(context, task, scratch);
   const FloatMode mode(context.kernels.arithmetic->flushes);
-  const MatrixUnitScope gemm(*context.kernels.row);
+  const MatrixUnitScope gemm(*context.kernels.row, context.call.stretch);
   MicrokernelArgs args{};
 
   ArgumentBinder binder(context, task, scratch, args);

@@ -51,7 +51,7 @@ float Probe(const KernelRow& kernels) {
                                .offset = 0,
                                .column_stride = 0};
   args.stretches = &stretches;
-  const MatrixUnitScope unit(kernels);
+  const MatrixUnitScope unit(kernels, stretches.steps);
   Microkernel* const tallest = KernelsOf(kernels, ArithmeticOf(kernels).product).packed[kernels.rows];
   double best = 1;
   for (int turn = 0; turn < kTurns; ++turn) {

@@ -32,8 +32,8 @@ int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width);
 
 class MatrixUnitScope {
  public:
-  explicit MatrixUnitScope(const KernelRow& kernels) : kernels_(kernels) {
-    if (kernels.set_up != nullptr) kernels.set_up(saved_);
+  explicit MatrixUnitScope(const KernelRow& kernels, int64_t stretch = 0) : kernels_(kernels) {
+    if (kernels.set_up != nullptr) kernels.set_up(saved_, stretch);
   }
   ~MatrixUnitScope() {
     if (kernels_.restore != nullptr) kernels_.restore(saved_);

@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // First row: bf16. Second row: bytes.
+extern const KernelRow kAmxKernels[3];  // First row: bf16. The others: bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[2];
 extern const KernelRow kAvx512Kernels[5];
@@ -42,7 +42,7 @@ std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) 
 
 absl::Span<const IsaRow> IsaRows() {
   static const IsaRow rows[] = {
-      {kAmx, "amx", MissingForAmx, absl::MakeSpan(kAmxKernels).first(LacksTilesOfBytes() ? 1 : 2), kAvx512Vnni},
+      {kAmx, "amx", MissingForAmx, absl::MakeSpan(kAmxKernels).first(LacksTilesOfBytes() ? 1 : 3), kAvx512Vnni},
       {kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16, kAvx512Bf16Kernels, kAvx512Vnni},
       {kAvx512Vnni, "avx512_vnni", MissingForAvx512Vnni, kAvx512VnniKernels, kAvx512},
       {kAvx512, "avx512", MissingForAvx512, kAvx512Kernels, kAvx2, &kAvx512Dequantizers},

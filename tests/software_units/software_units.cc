@@ -7,6 +7,8 @@
 #define RAGGEMM_UNROLL
 
 #include "kernels/isa/amx_gemm.h"
+#include "kernels/isa/amx_rounded.h"
+#include "kernels/isa/rounded_gemv.h"
 #include "kernels/isa/scalar_traits.h"
 #include "kernels/isa/word_gemm.h"
 #include "kernels/target/target.h"
@@ -172,8 +174,52 @@ using Lanes = LanesOf<float, BFloat16>;
 template <class E>
 using ByteLanes = LanesOf<int32_t, E>;
 
+// Traits for kernels of rounded rows.
+struct CodeLanes : ByteLanes<uint8_t> {
+  using Floats = Lanes;
+  static constexpr int kMostSums = 8;
+
+  static Vec Bits(Floats::Vec x) { return __builtin_bit_cast(Vec, x); }
+  static Floats::Vec ToFloats(Vec x) {
+    Floats::Vec all;
+    for (int i = 0; i < kWidth; ++i) all.x[i] = static_cast<float>(x.x[i]);
+    return all;
+  }
+  static Vec DotWord(const uint32_t* p, Words b, Vec sum) {
+    for (int i = 0; i < kWidth; ++i) {
+      for (int byte = 0; byte < 32; byte += 8) {
+        sum.x[i] += static_cast<int8_t>(*p >> byte) * static_cast<uint8_t>(b.x[i] >> byte);
+      }
+    }
+    return sum;
+  }
+};
+
+// Decodes 32 columns of bytes for streaming GEMVs. The sums have the even columns first.
+template <uint32_t kFlip>
+struct PlainBytes {
+  static constexpr int kColumns = 32;
+  static int64_t Bytes(int64_t columns) { return columns; }
+  static void Load(const uint8_t* p, int64_t stride, int64_t rows, CodeLanes::Words (&y)[2]) {
+    for (int j = 0; j < kColumns; ++j) {
+      uint32_t& word = y[j % 2].x[j / 2];
+      word = 0;
+      for (int row = 0; row < 4 && row < rows; ++row) word |= uint32_t{p[row * stride + j]} << 8 * row;
+      word ^= kFlip;
+    }
+  }
+  static void LoadArranged(const float* p, Lanes::Vec (&x)[2]) {
+    for (int j = 0; j < kColumns; ++j) x[j % 2].x[j / 2] = p[j];
+  }
+  static void Restore(Lanes::Vec (&x)[2]) {
+    const Lanes::Vec from[] = {x[0], x[1]};
+    for (int j = 0; j < kColumns; ++j) x[j / 16].x[j % 16] = from[j % 2].x[j / 2];
+  }
+};
+
+// Bytes in the lines of tiles of lhs (KernelRow::set_up). 0: tiles are not configured.
+thread_local int64_t line_bytes = 0;
 thread_local Tile tiles[8];
-thread_local bool are_set_up = false;
 
 struct PlainTiles {
   template <int kTile>
@@ -185,8 +231,11 @@ struct PlainTiles {
   }
   template <int kTile>
   static void Load(const char* p, int64_t stride) {
-    Check();
-    for (int64_t i = 0; i < kTileRows; ++i) __builtin_memcpy(tiles[kTile][i], p + i * stride, kLine);
+    Zero<kTile>();
+    const bool is_lhs = kTile == 4 || kTile == 5, is_rhs = kTile > 5;
+    const int64_t lines = is_rhs ? line_bytes / 4 : kTileRows;
+    const int64_t bytes = is_lhs ? line_bytes : kLine;
+    for (int64_t i = 0; i < lines; ++i) __builtin_memcpy(tiles[kTile][i], p + i * stride, bytes);
   }
   template <int kTile>
   static void Store(char* p, int64_t stride) {
@@ -215,23 +264,38 @@ struct PlainTiles {
     }
   }
 
-  static void SetUp(void* saved) {
-    *static_cast<bool*>(saved) = are_set_up;
-    are_set_up = true;
+  static void SetUp(void* saved, int64_t bytes) {
+    *static_cast<int64_t*>(saved) = line_bytes;
+    line_bytes = bytes;
   }
-  static void Restore(const void* saved) { are_set_up = *static_cast<const bool*>(saved); }
+  static void Restore(const void* saved) { line_bytes = *static_cast<const int64_t*>(saved); }
   // Stops the process if tiles are not configured on this thread, as AMX instructions do.
   static void Check() {
-    if (!are_set_up) __builtin_trap();
+    if (line_bytes == 0) __builtin_trap();
   }
 };
+
+template <class E, int32_t kOffset>
+constexpr FormatKernels kPlainCodes = [] {
+  FormatKernels kernels = {};
+  AddRoundedGemvs<CodeLanes, PlainBytes<kOffset == 0 ? 0 : 0x80808080>>(kernels);
+  kernels.rhs = {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>};
+  kernels.code_offset = kOffset;
+  return kernels;
+}();
 
 }  // namespace
 
 extern const KernelRow kAvx512Bf16Kernels[1];
 constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Lanes>()};
-extern const KernelRow kAmxKernels[2];
-constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>()};
+extern const KernelRow kAmxKernels[3];
+constinit const KernelRow kAmxKernels[] = {
+    MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>(), [] {
+      KernelRow row = MakeRoundedTilesRow<CodeLanes, PlainTiles>();
+      AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainCodes<int8_t, 128>>(row, DType::kS8);
+      AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainCodes<uint8_t, 0>>(row, DType::kU8);
+      return row;
+    }()};
 
 extern const KernelRow kScalarKernels[7];
 extern const Dequantizers kScalarDequantizers;
