@@ -1,8 +1,8 @@
 // Register tiles of rounded rows (rounded_gemm.h) for a matrix unit that multiplies tiles of bytes (amx_gemm.h). lhs
 // has lines of 64 codes of one row, and packed panels of rhs have words of four u8.
 //
-// A tile of lhs has 64, 32 or 16 steps of k, so that a stretch has whole tiles (StepsOfTile). Steps of k that tiles of
-// lhs and rhs multiply at once, if stretches have 32 steps:
+// A tile of lhs has 64, 32 or 16 steps of k, so that a stretch has whole tiles (StepsOfTile). If stretches have 32
+// steps, each Dot multiplies half of the lines:
 //
 //     lines of lhs     |      64 steps     |      64 steps     |
 //     tiles            |  Dot    |  Dot    |  Dot    |  Dot    |
@@ -22,7 +22,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the steps of k in a tile of lhs or rhs: the largest of 64, 32 and 16 that divides a stretch.
+// Returns the steps of k in a tile of lhs or rhs: the largest of 64, 32 and 16 that divides a stretch. A stretch that
+// is no multiple of 16 is a whole row. Zeros fill up its last tile.
 constexpr int64_t StepsOfTile(int64_t stretch) { return stretch % 64 == 0 ? 64 : stretch % 32 == 0 ? 32 : 16; }
 
 template <class V, class Tiles, int kRowTiles>
@@ -88,14 +89,14 @@ class RoundedTiles {
     MoveTotals<Tiles, kRowTiles, false>(reinterpret_cast<char*>(sums_), kPanelLine);
     const int32_t* const row_sums = stretches_.row_sums + piece.index * stretches_.row_stride;
     const float* const row_scales = stretches_.row_scales + piece.index * stretches_.row_stride;
-    const int64_t first_column = piece.index * stretches_.column_stride;
+    const float* const column_scales = stretches_.column_scales + piece.index * stretches_.scale_stride;
+    const int64_t first_zero = piece.index * stretches_.column_stride;
     const bool corrects = !piece.is_corrected && (stretches_.column_zeros != nullptr || stretches_.offset != 0);
     Vec zeros[2];
     typename F::Vec scales[2];
     RAGGEMM_UNROLL for (int v = 0; v < 2; ++v) {
-      const int64_t column = first_column + v * kWidth;
-      scales[v] = F::Load(stretches_.column_scales + column);
-      zeros[v] = stretches_.column_zeros != nullptr ? V::Load(stretches_.column_zeros + column)
+      scales[v] = F::Load(column_scales + v * kWidth);
+      zeros[v] = stretches_.column_zeros != nullptr ? V::Load(stretches_.column_zeros + first_zero + v * kWidth)
                                                     : V::Broadcast(&stretches_.offset);
     }
     float* const to = piece.is_last ? static_cast<float*>(args_.out.data) : totals_;
