@@ -147,7 +147,7 @@ bool RoundedRows::BindStoredScales(const Block& block, const Panel& panel, int64
   const Operand& rhs = context_.call.rhs;
   const QuantParams& scale = rhs.scale;
   const DType type = scale.values.dtype;
-  const bool is_float = type == DType::kF32 && rhs.dtype != DType::kF4E2M1FN;
+  const bool is_float = type == DType::kF32 && rhs.dtype != DType::kF4E2M1FN;  // Nothing needs to be converted.
   const bool is_read = is_float || type == DType::kF16 || type == DType::kBF16 || type == DType::kF8E8M0FNU;
   if (panel.mode->mode != RhsMode::kGemv || !context_.kernels.row->reads_scales || rhs.is_trans) return false;
   if (!scale.per_block || scale.col_block != 1 || !is_read) return false;
@@ -158,8 +158,7 @@ bool RoundedRows::BindStoredScales(const Block& block, const Panel& panel, int64
   const int64_t step = pieces == 0 ? 0 : row_of((block.k / stretch + 1) * stretch) - row;
   if (row_of(last_k) - row != pieces * step) return false;
   const int64_t stride = step * scale.cols;
-  const char* const from =
-      scale.values.data + (row * scale.cols + PositionAt(block, block.k, col).col) * SizeOf(type);
+  const char* const from = scale.values.data + (row * scale.cols + PositionAt(block, block.k, col).col) * SizeOf(type);
   if (is_float) {
     stretches_.column_scales = reinterpret_cast<const float*>(from);
     stretches_.scale_stride = stride;
@@ -171,44 +170,46 @@ bool RoundedRows::BindStoredScales(const Block& block, const Panel& panel, int64
   return true;
 }
 
-void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col) {
+void RoundedRows::ReadScales(const Block& block, const Panel& panel, const StoredPosition& at, float* scales) const {
   const Operand& rhs = context_.call.rhs;
-  const bool is_doubled = rhs.dtype == DType::kF4E2M1FN;
+  if (!rhs.scale.is_given()) {
+    std::fill_n(scales, panel.cols, 1.0F);
+  } else {
+    // The scales of the next block. Its first rows are read when the block starts.
+    if (!rhs.is_trans && block.k + block.steps < block.rhs.rows) {
+      StoredPosition next = at;
+      next.row += block.steps;
+      PrefetchQuantParams(rhs.scale, next, panel.cols);
+    }
+    ReadQuantParams(context_, rhs.scale, block.gemm, at, panel.cols, scales);
+  }
+  // Codes of f4e2m1fn are twice the elements.
+  if (rhs.dtype == DType::kF4E2M1FN) {
+    for (int64_t j = 0; j < panel.cols; ++j) scales[j] *= 0.5F;
+  }
+  std::fill(scales + panel.cols, scales + panel.width, 0.0F);
+}
+
+void RoundedRows::ReadZeros(const Block& block, const Panel& panel, const StoredPosition& at, int32_t* zeros) const {
+  float values[kMaxCols + kMostVector];
+  ReadQuantParams(context_, context_.call.rhs.zero, block.gemm, at, panel.cols, values);
+  for (int64_t j = 0; j < panel.cols; ++j) zeros[j] = static_cast<int32_t>(values[j]) + stretches_.offset;
+  std::fill(zeros + panel.cols, zeros + panel.width, 0);
+}
+
+void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col) {
   const int64_t stretch = context_.call.stretch, end = block.k + block.steps;
+  const bool has_zeros = context_.call.rhs.zero.is_given();
   stretches_.column_stride = stretches_.scale_stride = RoundUp(panel.width, kMostVector);
   stretches_.column_scales = scratch_.column_scales;
   stretches_.stored_type = DType::kF32;
-  const bool reads_scales = !BindStoredScales(block, panel, col);
-  if (!reads_scales && !rhs.zero.is_given()) return;
-  float* scales = scratch_.column_scales;
-  int32_t* zeros = scratch_.column_zeros;
-  for (int64_t k = block.k; k < end; k = (k / stretch + 1) * stretch) {
+  const bool is_stored = BindStoredScales(block, panel, col);
+  if (is_stored && !has_zeros) return;
+  int64_t offset = 0;
+  for (int64_t k = block.k; k < end; k = (k / stretch + 1) * stretch, offset += stretches_.column_stride) {
     const StoredPosition at = PositionAt(block, k, col);
-    if (!reads_scales) {
-      // Kernels read the scales.
-    } else if (rhs.scale.is_given()) {
-      // The scales of the next block. Its first rows are read when the block starts.
-      if (k + block.steps < block.rhs.rows && !rhs.is_trans) {
-        StoredPosition next = at;
-        next.row += block.steps;
-        PrefetchQuantParams(rhs.scale, next, panel.cols);
-      }
-      ReadQuantParams(context_, rhs.scale, block.gemm, at, panel.cols, scales);
-    } else {
-      std::fill_n(scales, panel.cols, 1.0F);
-    }
-    if (reads_scales && is_doubled) {
-      for (int64_t j = 0; j < panel.cols; ++j) scales[j] *= 0.5F;
-    }
-    if (reads_scales) std::fill(scales + panel.cols, scales + panel.width, 0.0F);
-    if (rhs.zero.is_given()) {
-      float values[kMaxCols + kMostVector];
-      ReadQuantParams(context_, rhs.zero, block.gemm, at, panel.cols, values);
-      for (int64_t j = 0; j < panel.cols; ++j) zeros[j] = static_cast<int32_t>(values[j]) + stretches_.offset;
-      std::fill(zeros + panel.cols, zeros + panel.width, 0);
-    }
-    scales += stretches_.column_stride;
-    zeros += stretches_.column_stride;
+    if (!is_stored) ReadScales(block, panel, at, scratch_.column_scales + offset);
+    if (has_zeros) ReadZeros(block, panel, at, scratch_.column_zeros + offset);
   }
 }
 
