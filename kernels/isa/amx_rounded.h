@@ -173,16 +173,10 @@ constexpr void AddRoundedTilesFormat(KernelRow& row, DType dtype) {
 // Kernels do not pack ahead: a streaming GEMV, which packs no panel, may follow them in the same tile.
 template <class V, class Tiles>
 constexpr KernelRow MakeRoundedTilesRow() {
-  using F = typename V::Floats;
   KernelRow row = MakeTileRow<V, Tiles>(ArithmeticId::kRounded, DType::kS8);
   row.ahead_slice = 0;
   row.set_up = SetUpRoundedTiles<Tiles>;
-  row.round_row = RoundRowOf<F>;
-  row.round_part = RoundPartOf<F>;
-  row.largest_of = LargestOfRow<F>;
-  AddEpilogue<F, Float16>(row, DType::kF16);
-  AddEpilogue<F, BFloat16>(row, DType::kBF16);
-  AddEpilogue<F, float>(row, DType::kF32);
+  AddRounding<typename V::Floats>(row);
   return row;
 }
 

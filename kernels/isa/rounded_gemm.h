@@ -288,6 +288,17 @@ constexpr void AddRoundedFormat(KernelRow& row, DType dtype, int32_t offset, Pac
   kernels.code_offset = offset;
 }
 
+// Adds the functions that quantize rows of lhs and store results.
+template <class F>
+constexpr void AddRounding(KernelRow& row) {
+  row.round_row = RoundRowOf<F>;
+  row.round_part = RoundPartOf<F>;
+  row.largest_of = LargestOfRow<F>;
+  AddEpilogue<F, Float16>(row, DType::kF16);
+  AddEpilogue<F, BFloat16>(row, DType::kBF16);
+  AddEpilogue<F, float>(row, DType::kF32);
+}
+
 // Returns the kernels of an instruction set. kRows x (kNv * V::kWidth) is the largest register tile.
 template <class V, int kRows, int kNv>
 constexpr KernelRow MakeRoundedRow() {
@@ -302,12 +313,7 @@ constexpr KernelRow MakeRoundedRow() {
   row.vector = V::kWidth;
   row.lhs = row.rhs = {DType::kS8, 4};
   row.adds_totals = true;
-  row.round_row = RoundRowOf<F>;
-  row.round_part = RoundPartOf<F>;
-  row.largest_of = LargestOfRow<F>;
-  AddEpilogue<F, Float16>(row, DType::kF16);
-  AddEpilogue<F, BFloat16>(row, DType::kBF16);
-  AddEpilogue<F, float>(row, DType::kF32);
+  AddRounding<F>(row);
   constexpr int32_t kS8 = V::kByteOffset, kU8 = V::kByteOffset - 128;
   AddRoundedFormat<V, kNv, kRows>(row, DType::kS8, kS8, {PackCodes<int8_t, kS8, false>, PackCodes<int8_t, kS8, true>});
   AddRoundedFormat<V, kNv, kRows>(row, DType::kU8, kU8,
