@@ -20,11 +20,6 @@ struct Avx512Codes : Avx512S32 {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*p));
     return sum;
   }
-  template <int kMr>
-  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
-    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
-    return sum;
-  }
 };
 
 // The elements of a format as u8: the element plus kOffset, all times kFactor. DecodeHigh decodes the high four bits of

@@ -34,6 +34,11 @@ concept HasLanes = requires(typename V::Words x, typename V::Vec sum) {
   V::template DotByLane<0>(x, x, sum);
 };
 
+template <class V, int kMr>
+concept HasGroups = requires(const uint32_t* p, const typename V::Words (&b)[kGroupWords], typename V::Vec sum) {
+  V::template DotGroup<kMr>(p, b, sum);
+};
+
 // Adds the products of the words of kMr rows, from `a` on, with each word of y[v] to the sums.
 template <class V, int kMr, int kNv>
 RAGGEMM_INLINE inline void DotByLanes(const uint32_t* a, const typename V::Words (&y)[kNv],
@@ -120,13 +125,19 @@ class RoundedTile {
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
         DotByLanes<V>(a + word * kMr, y, sums);
       }
-    } else {
+    } else if constexpr (HasGroups<V, kMr>) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
         typename V::Words y[kGroupWords];
         RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
           y[word] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
         }
         RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::template DotGroup<kMr>(a + i, y, sums[i][v]);
+      }
+    } else {
+      RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) {
+        typename V::Words y[kNv];
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
+        ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
       }
     }
   }
@@ -171,40 +182,47 @@ void RoundedTileKernel(const MicrokernelArgs& args) {
   RoundedTile<V, kMr, kNv>(args).Run();
 }
 
-// Reduces a vector of 32-bit integers by halves.
+// Reduces a vector of 32-bit integers by halves. With __builtin_memcpy, GCC would keep x in memory in the caller's loop.
 template <int kWidth, class Vector, class Function>
-RAGGEMM_INLINE inline int32_t Reduce(const Vector& x, Function f) {
-  typedef int32_t Half __attribute__((vector_size(4 * (kWidth > 1 ? kWidth / 2 : 1))));
+RAGGEMM_INLINE inline int32_t Reduce(Vector x, Function f) {
   if constexpr (kWidth == 1) {
     return x[0];
   } else {
-    Half low, high;
-    __builtin_memcpy(&low, &x, sizeof(low));
-    __builtin_memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof(low), sizeof(high));
-    return Reduce<kWidth / 2>(f(low, high), f);
+    typedef int32_t Half __attribute__((vector_size(2 * kWidth)));
+    struct Halves {
+      Half low, high;
+    };
+    const auto halves = __builtin_bit_cast(Halves, x);
+    return Reduce<kWidth / 2>(f(halves.low, halves.high), f);
   }
 }
 
-// Loads up to a vector of floats, and fills up with zeros.
-template <class F>
-RAGGEMM_INLINE inline typename Codes<F>::Floats LoadFloats(const float* from, int64_t left) {
-  typename Codes<F>::Floats x = {};
-  if (left >= F::kWidth) {
-    __builtin_memcpy(&x, from, sizeof(x));
-  } else {
-    for (int64_t i = 0; i < left; ++i) x[i] = from[i];
+// Calls f(i, x) for each vector x of floats from from[i] on. Zeros fill up the last vector. The loop over whole vectors
+// has no other code, so that GCC keeps sums in registers.
+template <class F, class Function>
+RAGGEMM_INLINE inline void ForEachVector(int64_t count, const float* from, Function f) {
+  using Floats = typename Codes<F>::Floats;
+  int64_t i = 0;
+  for (; i + F::kWidth <= count; i += F::kWidth) {
+    Floats x;
+    __builtin_memcpy(&x, from + i, sizeof(x));
+    f(i, x);
   }
-  return x;
+  if (i == count) return;
+  Floats last = {};
+  for (int64_t j = 0; i + j < count; ++j) last[j] = from[i + j];
+  f(i, last);
 }
 
 template <class F>
 RAGGEMM_INLINE inline uint32_t LargestOfPart(int64_t count, const float* from) {
+  using Floats = typename Codes<F>::Floats;
   using Integers = typename Codes<F>::Signed;
   const auto larger = [](auto a, auto b) RAGGEMM_INLINE { return a > b ? a : b; };
   Integers largest = {};
-  for (int64_t i = 0; i < count; i += F::kWidth) {
-    largest = larger(largest, reinterpret_cast<Integers>(LoadFloats<F>(from + i, count - i)) & 0x7fffffff);
-  }
+  ForEachVector<F>(count, from, [&](int64_t, Floats x) RAGGEMM_INLINE {
+    largest = larger(largest, reinterpret_cast<Integers>(x) & 0x7fffffff);
+  });
   return static_cast<uint32_t>(Reduce<F::kWidth>(largest, larger));
 }
 template <class F>
@@ -220,15 +238,15 @@ RAGGEMM_INLINE inline int32_t RoundSteps(int64_t count, const float* from, float
   typedef int8_t Bytes __attribute__((vector_size(F::kWidth)));
   constexpr float kToInteger = 0x1.8p23F;
   Integers sums = {};
-  for (int64_t i = 0; i < count; i += F::kWidth) {
-    Floats x = LoadFloats<F>(from + i, count - i) / scale;
+  ForEachVector<F>(count, from, [&](int64_t i, Floats x) RAGGEMM_INLINE {
+    x = x / scale;
     x = x < -127.0F ? Floats{} - 127.0F : x;
     x = x > 127.0F ? Floats{} + 127.0F : x;
     const Integers rounded = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
     sums -= rounded;
     const Bytes bytes = __builtin_convertvector(rounded, Bytes);
     __builtin_memcpy(codes + i, &bytes, sizeof(bytes));
-  }
+  });
   return Reduce<F::kWidth>(sums, [](auto a, auto b) RAGGEMM_INLINE { return a + b; });
 }
 template <class F>
