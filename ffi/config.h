@@ -30,7 +30,8 @@ static_assert(HaveSameNumbers<Activation, proto::Activation::Value>(
 static_assert(HaveSameNumbers<Layout, proto::GroupedGemmConfig::Layout>(
     proto::GroupedGemmConfig::Layout_ARRAYSIZE, {{Layout::kStrided, proto::GroupedGemmConfig::STRIDED},
                                                  {Layout::kPacked, proto::GroupedGemmConfig::PACKED},
-                                                 {Layout::kColumnBlocks, proto::GroupedGemmConfig::COLUMN_BLOCKS}}));
+                                                 {Layout::kColumnBlocks, proto::GroupedGemmConfig::COLUMN_BLOCKS},
+                                                 {Layout::kWordBlocks, proto::GroupedGemmConfig::WORD_BLOCKS}}));
 static_assert(HaveSameNumbers<Executor, proto::GroupedGemmConfig::Executor::Value>(
     proto::GroupedGemmConfig::Executor::Value_ARRAYSIZE,
     {{Executor::kAuto, proto::GroupedGemmConfig::Executor::AUTO},

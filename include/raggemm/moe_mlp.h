@@ -91,7 +91,7 @@ struct MoeMlpProblem {
 
   bool up_is_trans = false;
   bool down_is_trans = false;
-  Layout up_layout = Layout::kStrided;  // Layout of w_up and w_gate: kStrided or kColumnBlocks.
+  Layout up_layout = Layout::kStrided;  // Layout of w_up and w_gate: any but kPacked.
   Layout down_layout = Layout::kStrided;
   Merged merged = Merged::kNone;
   WeightOn weight_on = WeightOn::kOutput;

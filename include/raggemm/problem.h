@@ -55,7 +55,17 @@ using RaggedDims = std::optional<Array>;
 //   two rows, three columns        a0 a1 a2          a0 a1 | a2 --
 //                                  b0 b1 b2          b0 b1 | b2 --
 //   order in memory                a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
-enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
+//
+// kWordBlocks is kColumnBlocks with B = 32 and another order of the elements in each tile of four rows and 32 columns. The
+// four elements of a column are adjacent and form a word, as instructions such as VPDPBUSD and SDOT multiply them. Only
+// products of rounded rows (lhs_block) take it. rhs must have elements of 8 or 4 bits, and K must be a multiple of 4. A
+// byte of 4-bit elements holds columns j and j + 16:
+//
+//   order of a tile in memory      8 bits: column 0, rows 0 to 3; column 1, rows 0 to 3; ...
+//   (low 4 bits / high 4 bits)     4 bits: column 0 / 16, rows 0 to 3; column 1 / 17, rows 0 to 3; ...
+enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks, kWordBlocks };
+// Returns true for layouts of shape [G,T,K,B].
+inline bool IsBlocked(Layout layout) { return layout == Layout::kColumnBlocks || layout == Layout::kWordBlocks; }
 // Limits of B, the number of columns of a column block. 32 is a multiple of all panel widths. 256 is the most that a
 // kernel reads at once.
 inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
@@ -147,6 +157,9 @@ struct GroupedGemmProblem {
   //   [D0,D1]       each of D0 x D1 equal blocks of the stored matrix. Along a ragged axis, D0 or D1 is 1 or the
   //                 extent.
   //   [D,D0,D1]     the same blocks, for an operand with a group axis. D is 1 or the number of groups.
+  //
+  // word blocks count as 32 * T columns. If each column has values of its own, D1 = 32 * T, they are in column blocks like
+  // the elements: the order in memory is [D,T,D0,32].
   //
   // Blocks are possible with ragged M, ragged K and uniform, but not with packed groups of columns. grouped_gemm.h says
   // which scales multiply elements. With ragged K, several replicas and a ragged last axis, scales that differ by row

@@ -35,4 +35,7 @@ enum class Isa : std::uint8_t { kScalar };
 // Largest number of ISAs of one architecture.
 inline constexpr int kMostIsas = 8;
 
+// Rows and columns of a tile of word blocks (Layout::kWordBlocks in problem.h).
+inline constexpr int64_t kWordRows = 4, kWordColumns = 32;
+
 }  // namespace raggemm

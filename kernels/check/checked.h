@@ -42,6 +42,13 @@ struct QuantParams {
   int64_t row_block = 1, col_block = 1;  // Size of a block, in elements.
   // Size of the array of values. Its rows repeat if the stacked matrices have more rows of blocks.
   int64_t rows = 0, cols = 0;
+  int64_t matrix_rows = 0;  // Rows of values for a matrix, if the values are in column blocks. 0: they are not.
+  // Returns the position of the value at a row and column of the array of values.
+  int64_t IndexOf(int64_t row, int64_t col) const {
+    if (matrix_rows == 0) return row * cols + col;
+    const int64_t blocks = (cols + kWordColumns - 1) / kWordColumns * (row / matrix_rows) + col / kWordColumns;
+    return (blocks * matrix_rows + row % matrix_rows) * kWordColumns + col % kWordColumns;
+  }
   // True: scales multiply elements. False: scales multiply sums. Always true for zero points, unless rows are rounded.
   bool applies_to_elements = false;
   bool is_given() const { return values.data != nullptr; }
@@ -61,6 +68,7 @@ struct Operand {
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t block_cols = 0;  // Columns of a column block. 0: no column blocks.
+  bool in_word_blocks = false;
   GroupExtents first, last;
   QuantParams scale, zero;
   Elements row_index;  // Only for lhs: the stored row of lhs for each row of out.

@@ -230,13 +230,28 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
   return absl::OkStatus();
 }
 
+// Checks what kWordBlocks need beyond column blocks.
+absl::Status CheckWordBlocks(const GroupedGemmProblem& problem, const Operand& operand) {
+  const auto wrong = [&](const auto&... text) {
+    return Invalid(problem.names.rhs, ": layout is WORD_BLOCKS, ", text...);
+  };
+  if (!problem.lhs_block) return wrong("which is only for rounded rows, with lhs_block");
+  const int bits = FormatOf(operand.dtype).bits;
+  if (bits != 8 && bits != 4) return wrong("dtype is ", NameOf(operand.dtype), ", must have 8 or 4 bits");
+  if (operand.block_cols != kWordColumns)
+    return wrong("has blocks of ", operand.block_cols, ", must be ", kWordColumns);
+  if (operand.rows % kWordRows != 0) return wrong("K is ", operand.rows, ", must be a multiple of ", kWordRows);
+  return absl::OkStatus();
+}
+
 absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
   for (const auto& [name, x] : {std::pair{problem.names.lhs, &problem.lhs},
                                 {problem.names.rhs, &problem.rhs},
                                 {problem.names.out, &problem.out}}) {
     const bool may_have_blocks = x == &problem.rhs && mode == RaggedMode::kRaggedM;
-    if (x->layout != Layout::kColumnBlocks || may_have_blocks) continue;
-    return Invalid(name, ": layout is COLUMN_BLOCKS, which is for rhs with ", NameOf(RaggedMode::kRaggedM));
+    if (!IsBlocked(x->layout) || may_have_blocks) continue;
+    return Invalid(name, ": layout is ", x->layout == Layout::kWordBlocks ? "WORD_BLOCKS" : "COLUMN_BLOCKS",
+                   ", which is for rhs with ", NameOf(RaggedMode::kRaggedM));
   }
   return absl::OkStatus();
 }
@@ -265,8 +280,12 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   if (!rhs.ok()) return rhs.status();
   absl::StatusOr<Extents> out = ResolveOperand(names.out, problem.out, roles.out, checked, checked.out);
   if (!out.ok()) return out.status();
-  if (problem.rhs.layout == Layout::kColumnBlocks) {
+  if (IsBlocked(problem.rhs.layout)) {
     if (absl::Status s = ResolveColumnBlocks(names.rhs, problem.rhs, out->cols, checked.rhs, *rhs); !s.ok()) return s;
+  }
+  if (problem.rhs.layout == Layout::kWordBlocks) {
+    if (absl::Status s = CheckWordBlocks(problem, checked.rhs); !s.ok()) return s;
+    checked.rhs.in_word_blocks = true;
   }
   if (checked.mode == RaggedMode::kRaggedN) roles.lhs = RaggedNLhs(problem, checked, out->rows, rhs->rows);
   absl::StatusOr<Extents> lhs = ResolveOperand(names.lhs, problem.lhs, roles.lhs, checked, checked.lhs);

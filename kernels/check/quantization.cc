@@ -39,7 +39,7 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
-  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;
+  if (IsBlocked(x.layout)) return rows && rank == 4 ? x.dims[2] : 0;
   uint64_t extent = 1;
   for (int64_t axis = rows ? has_group_axis : boundary; axis < (rows ? boundary : rank); ++axis) extent *= x.dims[axis];
   return static_cast<int64_t>(extent);
@@ -81,7 +81,9 @@ absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDe
   const size_t rank = has_group_axis ? 3 : 2;
   const int64_t groups = has_group_axis ? x.dims[0] : 1;
   const int64_t rows = StoredExtent(x, has_group_axis, true);
-  const int64_t cols = operand.block_cols != 0 ? operand.cols : StoredExtent(x, has_group_axis, false);
+  const int64_t cols = operand.in_word_blocks    ? RoundUp(operand.cols, kWordColumns)
+                       : operand.block_cols != 0 ? operand.cols
+                                                 : StoredExtent(x, has_group_axis, false);
   if (param.dims.size() != rank || (has_group_axis && param.dims[0] != 1 && param.dims[0] != groups)) {
     return Invalid(name, ": shape is ", Shape(param.dims), ", must have the ", rank, " axes of its matrices",
                    has_group_axis ? absl::StrCat(", the first of 1 or ", groups) : "", ", or [], or [rows]");
@@ -102,6 +104,7 @@ absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDe
   if (absl::Status s = divide(1, cols, x.last_dims.has_value(), resolved.col_block); !s.ok()) return s;
   resolved.rows = param.dims[rank - 2] * (has_group_axis ? param.dims[0] : 1);
   resolved.cols = param.dims[rank - 1];
+  if (operand.in_word_blocks && resolved.col_block == 1) resolved.matrix_rows = param.dims[rank - 2];
   return resolved;
 }
 

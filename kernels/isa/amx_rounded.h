@@ -139,7 +139,7 @@ void SetUpRoundedTiles(void* saved, int64_t stretch) {
 template <Microkernel* kGemv, int kMr>
 void GemvOfLines(const MicrokernelArgs& args) {
   constexpr int64_t kLineWords = kLine / 4;
-  uint32_t words[kByteKc / 4 * kMr];
+  uint32_t words[kWordBlockKc / 4 * kMr];
   const auto* const lines = static_cast<const uint32_t*>(args.a);
   for (int64_t word = 0; 4 * word < args.k; ++word) {
     const uint32_t* const from = lines + word / kLineWords * (kTileRows * kLineWords) + word % kLineWords;
@@ -153,7 +153,10 @@ void GemvOfLines(const MicrokernelArgs& args) {
 template <const FormatKernels& kCodes, int kMr = kGemvRows>
 constexpr void AddGemvsOfLines(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    kernels.gemv[kMr] = {GemvOfLines<kCodes.gemv[kMr].run, kMr>, kCodes.gemv[kMr].nr};
+    if constexpr (kCodes.gemv[kMr].run != nullptr) {
+      kernels.gemv[kMr] = {GemvOfLines<kCodes.gemv[kMr].run, kMr>, kCodes.gemv[kMr].nr};
+    }
+    if constexpr (kCodes.word_gemv[kMr] != nullptr) kernels.word_gemv[kMr] = GemvOfLines<kCodes.word_gemv[kMr], kMr>;
     AddGemvsOfLines<kCodes, kMr - 1>(kernels);
   }
 }

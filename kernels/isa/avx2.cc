@@ -112,11 +112,6 @@ struct Avx2ByteCodes : Avx2CodeSums {
     const Words pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(BroadcastWord(p), b));
     return Add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
-  template <int kMr>
-  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
-    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
-    return sum;
-  }
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "kernels/isa/avx2_f32.h"
 #include "kernels/isa/avx2_s32.h"
 #include "kernels/isa/rounded_gemv.h"
+#include "kernels/isa/word_blocks_gemv.h"
 
 namespace raggemm {
 namespace {
@@ -111,6 +112,30 @@ struct Avx2Rows {
   }
 };
 
+// Decodes tiles of word blocks (word_blocks_gemv.h).
+template <class Code>
+struct Avx2WordTiles {
+  static constexpr int kBits = Code::kBits;
+
+  RAGGEMM_INLINE static __m256i LoadWords(const uint8_t* tile, int v) {
+    constexpr int kInLine = kBits / 2;  // Vectors in the bytes of a tile.
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + 32 * (v % kInLine)));
+    return Code::Decode(v < kInLine ? x : _mm256_srli_epi16(x, 4));
+  }
+};
+
+// Packs 16 columns of a word block.
+template <class Code>
+void PackWordTiles(const PackArgs& args) {
+  const auto* src = static_cast<const uint8_t*>(args.src);
+  auto* dst = static_cast<uint32_t*>(args.dst);
+  for (int64_t kk = 0; kk < args.k_padded; kk += kWordRows, dst += args.dst_stride) {
+    const uint8_t* const tile = src + (kk < args.k ? kk * 4 * Code::kBits : 0);
+    const int first = static_cast<int>(args.column / 8);
+    for (int v = 0; v < 2; ++v) Avx2S32::StoreWords(dst + 8 * v, Avx2WordTiles<Code>::LoadWords(tile, first + v));
+  }
+}
+
 // Traits for PackTransposedWords (word_gemm.h).
 template <class Code>
 struct Avx2ColumnCodes : Avx2S32 {
@@ -171,8 +196,10 @@ template <class V, int kRows, DType kDtype>
 constexpr void AddAvx2Codes(KernelRow& row) {
   using Code = Avx2Code<kDtype, V::kByteOffset>;
   AddRoundedFormat<V, 2, kRows>(row, kDtype, Code::kOffset,
-                                {PackCodeRows<Code>, PackTransposedWords<Avx2ColumnCodes<Code>>});
-  AddRoundedGemvs<V, Avx2Rows<Code>>(row.formats[static_cast<int>(kDtype)]);
+                                {PackCodeRows<Code>, PackTransposedWords<Avx2ColumnCodes<Code>>, PackWordTiles<Code>});
+  FormatKernels& kernels = row.formats[static_cast<int>(kDtype)];
+  AddRoundedGemvs<V, Avx2Rows<Code>>(kernels);
+  AddWordGemvs<V, Avx2WordTiles<Code>>(kernels);
 }
 
 // Bytes and Nibbles are traits for 8-bit and for 4-bit formats.

@@ -3,6 +3,7 @@
 
 #include "kernels/isa/avx512_words.h"
 #include "kernels/isa/rounded_gemv.h"
+#include "kernels/isa/word_blocks_gemv.h"
 
 namespace raggemm {
 namespace {
@@ -71,6 +72,12 @@ struct Avx512Nibble : Avx512Code<kDtype> {
   static __m512i Sum(int v, __m512i sum) {
     return v % 2 == 0 || kDtype == DType::kF4E2M1FN ? sum : _mm512_srai_epi32(sum, 4);
   }
+};
+
+// 8-bit codes.
+template <DType kDtype>
+struct Avx512Plain : Avx512Code<kDtype> {
+  static constexpr int kFactor = 1;
 };
 
 inline __m256i LoadHalf(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
@@ -234,7 +241,7 @@ struct Avx512WideNibbles : Avx512Nibble<kDtype> {
 
 // Decodes 64 columns of bytes. Each 128-bit lane l of y[v] has four columns from 16 * l + 4 * v on.
 template <DType kDtype>
-struct Avx512Bytes : Avx512Code<kDtype> {
+struct Avx512Bytes : Avx512Plain<kDtype> {
   static constexpr int kColumns = 64;
   static int64_t Bytes(int64_t columns) { return columns; }
 
@@ -246,7 +253,6 @@ struct Avx512Bytes : Avx512Code<kDtype> {
   }
   template <DType kType>
   using Stored = Avx512Stored<kType>;
-  static constexpr int kFactor = 1;
   static void LoadArranged(const float* p, __m512 (&x)[4]) { LoadArranged(Stored<DType::kF32>(p), x); }
   template <class Source>
   RAGGEMM_INLINE static void LoadArranged(Source from, __m512 (&x)[4]) {
@@ -261,6 +267,23 @@ struct Avx512Bytes : Avx512Code<kDtype> {
     x[1] = _mm512_shuffle_f32x4(t[0], t[2], 0xdd);
     x[2] = _mm512_shuffle_f32x4(t[1], t[3], 0x88);
     x[3] = _mm512_shuffle_f32x4(t[1], t[3], 0xdd);
+  }
+};
+
+// Decodes tiles of word blocks (word_blocks_gemv.h). Codes is Avx512Plain<kDtype> or Avx512Nibble<kDtype>.
+template <class Codes, int kElementBits>
+struct Avx512WordTiles : Codes {
+  static constexpr int kBits = kElementBits;
+  template <DType kType>
+  using Stored = Avx512Stored<kType>;
+
+  static __m512i LoadWords(const uint8_t* tile, int v) {
+    if constexpr (kBits == 8) {
+      return Codes::Decode(_mm512_loadu_si512(tile + 64 * v));
+    } else {
+      const __m512i x = _mm512_loadu_si512(tile);
+      return v == 0 ? Codes::Decode(x) : Codes::DecodeHigh(x);
+    }
   }
 };
 
@@ -345,15 +368,32 @@ void PackNibbleRows(const PackArgs& args) {
   }
 }
 
+// Packs tiles of a word block, which has as many columns as a packed panel.
+template <DType kDtype, int kBits>
+void PackWordTiles(const PackArgs& args) {
+  const auto* src = static_cast<const uint8_t*>(args.src);
+  auto* dst = static_cast<uint32_t*>(args.dst);
+  for (int64_t kk = 0; kk < args.k_padded; kk += kWordRows, dst += args.dst_stride) {
+    const uint8_t* const tile = src + (kk < args.k ? kk * kWordColumns * kBits / 8 : 0);
+    const __m512i x = _mm512_loadu_si512(tile);
+    const __m512i high = kBits == 8 ? _mm512_loadu_si512(tile + 64) : _mm512_srli_epi16(x, 4);
+    _mm512_storeu_si512(dst, Avx512Code<kDtype>::Decode(x));
+    _mm512_storeu_si512(dst + 16, Avx512Code<kDtype>::Decode(high));
+  }
+}
+
 template <class V, int kRows, DType kDtype, int kBits>
 constexpr void AddAvx512Codes(KernelRow& row) {
   constexpr Pack* kRowsPacker = kBits == 8 ? PackByteRows<kDtype> : PackNibbleRows<kDtype>;
-  AddRoundedFormat<V, 2, kRows>(row, kDtype, Avx512Code<kDtype>::kOffset,
-                                {kRowsPacker, PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>});
+  AddRoundedFormat<V, 2, kRows>(
+      row, kDtype, Avx512Code<kDtype>::kOffset,
+      {kRowsPacker, PackTransposedWords<Avx512ColumnCodes<kDtype, kBits>>, PackWordTiles<kDtype, kBits>});
   FormatKernels& kernels = row.formats[static_cast<int>(kDtype)];
   if constexpr (kBits == 8) {
     AddRoundedGemvs<V, Avx512Bytes<kDtype>>(kernels);
+    AddWordGemvs<V, Avx512WordTiles<Avx512Plain<kDtype>, 8>>(kernels);
   } else {
+    AddWordGemvs<V, Avx512WordTiles<Avx512Nibble<kDtype>, 4>>(kernels);
     AddRoundedGemvs<V, Avx512Nibbles<kDtype>>(kernels);
     kernels.gemv[1].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, 1>;
     kernels.gemv[2].run = RoundedGemv<V, Avx512WideNibbles<kDtype>, Avx512Nibbles<kDtype>, 2>;
@@ -363,7 +403,7 @@ constexpr void AddAvx512Codes(KernelRow& row) {
 template <class V, int kRows>
 constexpr KernelRow MakeAvx512RoundedRow() {
   KernelRow row = MakeRoundedRow<V, kRows, 2>();
-  row.reads_scales = true;
+  row.reads_scales = row.streams_words = true;
   AddAvx512Codes<V, kRows, DType::kS8, 8>(row);
   AddAvx512Codes<V, kRows, DType::kU8, 8>(row);
   AddAvx512Codes<V, kRows, DType::kS4, 4>(row);

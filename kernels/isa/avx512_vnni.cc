@@ -33,6 +33,6 @@ struct Avx512Vnni : Avx512Quads<E> {
 
 extern const KernelRow kAvx512VnniKernels[2];
 constinit const KernelRow kAvx512VnniKernels[] = {MakeByteRow<Avx512Vnni>(DType::kS8),
-                                                  MakeAvx512RoundedRow<Avx512Codes, 6>()};
+                                                  MakeAvx512RoundedRow<Avx512Codes, 8>()};
 
 }  // namespace raggemm

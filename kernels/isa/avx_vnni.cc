@@ -42,11 +42,6 @@ struct AvxVnniCodes : Avx2CodeSums {
     asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(b), "x"(BroadcastWord(p)));
     return sum;
   }
-  template <int kMr>
-  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
-    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
-    return sum;
-  }
 };
 
 }  // namespace

@@ -78,6 +78,11 @@ struct RhsView {
   // Stride in elements. The panel's width if rhs is packed.
   int64_t stride;
   BlockScales scales = {};  // Only for an rhs in its stored layout.
+  // Only for word blocks: bytes to the next block of kWordColumns columns, the first byte to prefetch, and bytes from the
+  // prefetch of a tile of rhs to the prefetch of the next tile.
+  int64_t block_bytes = 0;
+  const char* ahead = nullptr;
+  int64_t ahead_step = 0;
 };
 
 struct OutView {
@@ -117,6 +122,9 @@ struct Stretches {
   const char* stored_scales = nullptr;
   DType stored_type = DType::kF32;
   int64_t stored_stride = 0;  // 0 if all pieces have the same scales.
+  // Only for GEMVs of word blocks: scales from one block of kWordColumns columns to the next, in stored_scales or
+  // column_scales.
+  int64_t scale_block = kWordColumns;
 };
 
 struct PackAhead;
@@ -175,6 +183,7 @@ struct PackArgs {
   // packer of lhs flips the top bit of each byte (word_gemm.h).
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Block scales of src. Only packers of f4e2m1fn apply them.
+  int64_t column = 0;       // Only for Packers::words: the first column to pack. src is the first column of the block.
 };
 using Pack = void(const PackArgs&);
 
@@ -332,6 +341,8 @@ static_assert([] {
 //     128 rows, 2048x768       627    676    683
 //     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
+// Most steps of k in a KC block of rounded rows with word blocks. Streaming GEMVs read that many rows without a gap.
+inline constexpr int64_t kWordBlockKc = 4 * kByteKc;
 // Steps of k in a KC block of f32 that is split into bf16 parts. For each step, kernels compute three or six steps of
 // bf16.
 inline constexpr int64_t kSplitKc = 64;
@@ -412,6 +423,7 @@ struct Dequantizers {
 struct Packers {
   Pack* rows;
   Pack* transposed;
+  Pack* words = nullptr;  // Only for rounded rows: reads word blocks (Layout::kWordBlocks).
 };
 
 // The functions of a KernelRow for one element format. Null: the KernelRow lacks the function.
@@ -421,6 +433,7 @@ struct FormatKernels {
   DirectKernel direct[kMaxRows + 1][2];
   // Streaming GEMVs of mr rows that read rhs in its stored layout. They compute any multiple of nr columns.
   DirectKernel gemv[kMaxRows + 1];
+  Microkernel* word_gemv[kMaxRows + 1];  // The same for word blocks. They compute multiples of kWordColumns columns.
   // Dot kernels (dot.h) of mr rows, for a transposed rhs.
   DirectKernel dot[kMaxRows + 1];
   // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
@@ -466,7 +479,8 @@ struct KernelRow {
   RoundRow* round_row;
   RoundPart* round_part;
   LargestOf* largest_of;
-  bool reads_scales;  // True if GEMVs of rounded rows read Stretches::stored_scales of types f16, bf16 and f8e8m0fnu.
+  bool streams_words;  // True if GEMVs of word blocks are also the fastest kernels for many rows.
+  bool reads_scales;   // True if GEMVs of rounded rows read Stretches::stored_scales of types f16, bf16 and f8e8m0fnu.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
   // Speed of kernels: multiply-adds per lane in the time of one fma.

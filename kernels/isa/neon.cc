@@ -62,11 +62,6 @@ struct NeonByteCodes : NeonCodeSums {
     const int16x8_t low = vmull_s8(vget_low_s8(x), vget_low_s8(y));
     return vpadalq_s16(sum, vpaddq_s16(low, vmull_high_s8(x, y)));
   }
-  template <int kMr>
-  RAGGEMM_INLINE static Vec DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], Vec sum) {
-    RAGGEMM_UNROLL for (int word = 0; word < kGroupWords; ++word) sum = DotWord(p + word * kMr, b[word], sum);
-    return sum;
-  }
 };
 
 // Rounded rows by 4-bit formats. Elements are at most 15, so the sum of eight products fits in s16.

@@ -6,6 +6,7 @@
 #include "kernels/isa/neon_f32.h"
 #include "kernels/isa/neon_s32.h"
 #include "kernels/isa/rounded_gemv.h"
+#include "kernels/isa/word_blocks_gemv.h"
 #include "kernels/isa/word_gemm.h"
 
 namespace raggemm {
@@ -125,6 +126,34 @@ struct NeonRows {
   }
 };
 
+// Decodes tiles of word blocks (word_blocks_gemv.h).
+template <class Code>
+struct NeonWordTiles {
+  static constexpr int kBits = Code::kBits;
+
+  RAGGEMM_INLINE static uint32x4_t LoadWords(const uint8_t* tile, int v) {
+    constexpr int kInLine = kBits;  // Vectors in the bytes of a tile.
+    const uint8x16_t x = vld1q_u8(tile + 16 * (v % kInLine));
+    if constexpr (kBits == 8) {
+      return WordsOf(Code::Decode(x));
+    } else {
+      return WordsOf(v < kInLine ? Code::Low(x) : Code::High(x));
+    }
+  }
+};
+
+// Packs eight columns of a word block.
+template <class Code>
+void PackWordTiles(const PackArgs& args) {
+  const auto* src = static_cast<const uint8_t*>(args.src);
+  auto* dst = static_cast<uint32_t*>(args.dst);
+  for (int64_t kk = 0; kk < args.k_padded; kk += kWordRows, dst += args.dst_stride) {
+    const uint8_t* const tile = src + (kk < args.k ? kk * 4 * Code::kBits : 0);
+    const int first = static_cast<int>(args.column / 4);
+    for (int v = 0; v < 2; ++v) NeonQuads::StoreWords(dst + 4 * v, NeonWordTiles<Code>::LoadWords(tile, first + v));
+  }
+}
+
 // Traits for PackTransposedWords (word_gemm.h).
 template <class Code>
 struct NeonColumnCodes : NeonQuads {
@@ -182,8 +211,10 @@ template <class V, int kRows, DType kDtype>
 constexpr void AddNeonCodes(KernelRow& row) {
   using Code = NeonCode<kDtype>;
   AddRoundedFormat<V, 2, kRows>(row, kDtype, Code::kOffset,
-                                {PackCodeRows<Code>, PackTransposedWords<NeonColumnCodes<Code>>});
-  AddRoundedGemvs<V, NeonRows<Code>>(row.formats[static_cast<int>(kDtype)]);
+                                {PackCodeRows<Code>, PackTransposedWords<NeonColumnCodes<Code>>, PackWordTiles<Code>});
+  FormatKernels& kernels = row.formats[static_cast<int>(kDtype)];
+  AddRoundedGemvs<V, NeonRows<Code>>(kernels);
+  AddWordGemvs<V, NeonWordTiles<Code>>(kernels);
 }
 
 // Bytes and Nibbles are traits for 8-bit and for 4-bit formats.

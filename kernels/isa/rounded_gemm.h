@@ -10,10 +10,10 @@
 //   kByteOffset               128 if panels have words of u8, 0 if they have words of s8. Packers add it to s8, and add
 //                             kByteOffset - 128 to u8.
 //   ToFloats(Vec)             s32 sums, rounded to f32
-//   DotGroup<kMr>(p, b, sum)  sum + the products of kGroupWords words of s8, p[0], p[kMr] and so on, with each word of
-//                             b[0], b[1] and so on
+//   DotWord(p, b, sum)        sum + the products of the word of s8 at p with each word of b
+//   DotGroup<kMr>(p, b, sum)  optional: the same for kGroupWords words, p[0], p[kMr] and so on, with b[0], b[1] and so on
 //   kSkipsZeroOffset          optional: kernels skip the corrections for the offset if it is zero
-//   DotByLane<i>(a, b, sum)   optional, replaces DotGroup and DotWord: sum + the products of word i of a with each word
+//   DotByLane<i>(a, b, sum)   optional, replaces DotWord: sum + the products of word i of a with each word
 //                             of b
 #pragma once
 
@@ -290,6 +290,37 @@ void PackCodes(const PackArgs& args) {
   }
 }
 
+// Returns a code as an integer. f4e2m1fn counts twice.
+template <DType kDtype>
+RAGGEMM_INLINE inline int32_t IntegerOf(uint8_t code) {
+  constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  if constexpr (kDtype == DType::kF4E2M1FN) return kDoubled[code];
+  if constexpr (kDtype == DType::kS4) return (code ^ 8) - 8;
+  if constexpr (kDtype == DType::kS8) return static_cast<int8_t>(code);
+  return code;
+}
+
+// Packs tiles of a word block: each element plus kOffset. It works with any vectors.
+template <DType kDtype, int kBits, int32_t kOffset>
+void PackEveryWordTile(const PackArgs& args) {
+  constexpr int64_t kInLine = kWordColumns * kBits / 8;  // Columns whose low bits are in bytes of their own.
+  const auto* src = static_cast<const uint8_t*>(args.src);
+  auto* dst = static_cast<uint32_t*>(args.dst);
+  for (int64_t kk = 0; kk < args.k_padded; kk += kWordRows, dst += args.dst_stride) {
+    const uint8_t* const tile = src + (kk < args.k ? kk * kInLine : 0);
+    for (int64_t j = 0; j < args.width; ++j) {
+      const int64_t column = args.column + j;
+      uint32_t word = 0;
+      for (int i = 0; i < kWordRows; ++i) {
+        const uint8_t byte = tile[column % kInLine * kWordRows + i];
+        const uint8_t code = kBits == 8 ? byte : column < kInLine ? byte & 15 : byte >> 4;
+        word |= uint32_t{static_cast<uint8_t>(IntegerOf<kDtype>(code) + kOffset)} << 8 * i;
+      }
+      dst[j] = word;
+    }
+  }
+}
+
 template <class V, int kNv, int kMr>
 constexpr void AddRoundedTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
@@ -333,9 +364,17 @@ constexpr KernelRow MakeRoundedRow() {
   row.adds_totals = true;
   AddRounding<F>(row);
   constexpr int32_t kS8 = V::kByteOffset, kU8 = V::kByteOffset - 128;
-  AddRoundedFormat<V, kNv, kRows>(row, DType::kS8, kS8, {PackCodes<int8_t, kS8, false>, PackCodes<int8_t, kS8, true>});
-  AddRoundedFormat<V, kNv, kRows>(row, DType::kU8, kU8,
-                                  {PackCodes<uint8_t, kU8, false>, PackCodes<uint8_t, kU8, true>});
+  AddRoundedFormat<V, kNv, kRows>(
+      row, DType::kS8, kS8,
+      {PackCodes<int8_t, kS8, false>, PackCodes<int8_t, kS8, true>, PackEveryWordTile<DType::kS8, 8, kS8>});
+  AddRoundedFormat<V, kNv, kRows>(
+      row, DType::kU8, kU8,
+      {PackCodes<uint8_t, kU8, false>, PackCodes<uint8_t, kU8, true>, PackEveryWordTile<DType::kU8, 8, kU8>});
+  // Rows of 4-bit formats are dequantized to s8.
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kS4, kS8, {nullptr, nullptr, PackEveryWordTile<DType::kS4, 4, kS8>});
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kU4, kS8, {nullptr, nullptr, PackEveryWordTile<DType::kU4, 4, kS8>});
+  AddRoundedFormat<V, kNv, kRows>(row, DType::kF4E2M1FN, kS8,
+                                  {nullptr, nullptr, PackEveryWordTile<DType::kF4E2M1FN, 4, kS8>});
   return row;
 }
 

@@ -22,7 +22,6 @@
 // The traits V are those of rounded_gemm.h, and these:
 //
 //   kMostSums                    sums that fit in registers, beside words of rhs
-//   DotWord(p, b, sum)           sum + the products of the word of s8 at p with each word b
 //   Bits(x)                      the bits of floats as integers
 #pragma once
 

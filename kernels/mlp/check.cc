@@ -78,7 +78,7 @@ struct Weights {
   const std::optional<Array>&bias, &scale, &zero;
   bool is_down, is_trans;
   Layout layout;
-  bool in_blocks() const { return layout == Layout::kColumnBlocks; }
+  bool in_blocks() const { return IsBlocked(layout); }
   size_t rank() const { return in_blocks() ? 4 : 3; }
 };
 
@@ -285,8 +285,7 @@ absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const
   MoeMlpExtents extents = {
       .tokens = problem.x.dims[0],
       .hidden = problem.x.dims[1],
-      .intermediate =
-          problem.w_down.dims[problem.down_is_trans || problem.down_layout == Layout::kColumnBlocks ? 2 : 1],
+      .intermediate = problem.w_down.dims[problem.down_is_trans || IsBlocked(problem.down_layout) ? 2 : 1],
       .rows = problem.row_tokens.dims[0],
       .groups = problem.group_sizes.dims[0],
       .element_bytes = LargestElement(problem),

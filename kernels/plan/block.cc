@@ -51,7 +51,8 @@ void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
 void SetCols(const TileContext& context, const TileTask& task, int64_t col, Block& block) {
   block.col = col;
   block.cols = std::min(task.blocks.n, task.window.cols - col);
-  if (const int64_t n = context.call.rhs.block_cols; n != 0) {
+  const bool crosses_blocks = context.call.rhs.in_word_blocks && task.plan.mode == RhsMode::kGemv;
+  if (const int64_t n = context.call.rhs.block_cols; n != 0 && !crosses_blocks) {
     block.cols = std::min(block.cols, n - (task.window.col + col) % n);
   }
 }

@@ -116,20 +116,20 @@ bool HasBlockScales(const Operand& x, bool is_lhs) {
 BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col) {
   if (!x.scale.is_given() || !x.scale.applies_to_elements) return {};
   const bool k_is_rows = x.is_trans == is_lhs;
-  const auto& [values, per_block, row_block, col_block, rows, cols, applies_to_elements] = x.scale;
+  const QuantParams& scale = x.scale;
   const StoredPosition at = PositionOf(x, matrix, row, col);
-  const int64_t first = at.row / row_block % rows * cols + at.col / col_block;
-  return {.first = reinterpret_cast<const uint8_t*>(values.data) + first,
-          .k_step = k_is_rows ? cols : 1,
-          .column_step = k_is_rows ? 1 : cols,
-          .steps = k_is_rows ? row_block : col_block,
-          .offset = k_is_rows ? at.row % row_block : at.col % col_block};
+  const int64_t first = scale.IndexOf(at.row / scale.row_block % scale.rows, at.col / scale.col_block);
+  return {.first = reinterpret_cast<const uint8_t*>(scale.values.data) + first,
+          .k_step = k_is_rows ? scale.cols : 1,
+          .column_step = k_is_rows ? 1 : scale.cols,
+          .steps = k_is_rows ? scale.row_block : scale.col_block,
+          .offset = k_is_rows ? at.row % scale.row_block : at.col % scale.col_block};
 }
 
 void PrefetchQuantParams(const QuantParams& params, const StoredPosition& at, int64_t n) {
   if (!params.per_block || at.down) return;
   const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
-  const char* const first = params.values.data + (row * params.cols + col) * SizeOf(params.values.dtype);
+  const char* const first = params.values.data + params.IndexOf(row, col) * SizeOf(params.values.dtype);
   const int64_t bytes = (n - 1) / params.col_block * SizeOf(params.values.dtype) + 1;
   for (int64_t byte = 0; byte < bytes; byte += kLineBytes) __builtin_prefetch(first + byte, 0, 2);
 }
@@ -149,10 +149,24 @@ void ReadQuantParams(const TileContext& context, const QuantParams& params, cons
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
   // One call reads all values: the n elements are in one matrix, so `row` does not wrap around.
+  Widen* const widen = KernelsOf(*context.kernels.floats, dtype).widen;
+  if (params.matrix_rows != 0) {
+    for (int64_t i = 0; i < n;) {
+      const int64_t count = std::min(n - i, kWordColumns - next.col % kWordColumns);
+      const int64_t first = params.IndexOf(next.row / params.row_block % params.rows, next.col);
+      if (widen != nullptr) {
+        widen({count, data + first * SizeOf(dtype), values + i});
+      } else {
+        ReadValues(data, dtype, {first, 1, count}, values + i);
+      }
+      i += count;
+      next.col += count;
+    }
+    return;
+  }
   if (block == 1) {
     const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
     const int64_t first = row * params.cols + col;
-    Widen* const widen = KernelsOf(*context.kernels.floats, dtype).widen;
     if (!at.down && widen != nullptr) return widen({n, data + first * SizeOf(dtype), values});
     return ReadValues(data, dtype, {first, at.down ? params.cols : 1, n}, values);
   }

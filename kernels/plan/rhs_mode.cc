@@ -51,12 +51,19 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // Returns the GEMV kernel for mr rows. It takes `cols` columns, rounded down to a multiple of its own nr.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
-  const DirectKernel kernel = RhsKernels(context).gemv[mr];
+  const FormatKernels& kernels = RhsKernels(context);
+  if (context.call.rhs.in_word_blocks) return {kernels.word_gemv[mr], cols / kWordColumns * kWordColumns};
+  const DirectKernel kernel = kernels.gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};
 }
 
 bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
+  if (rhs.in_word_blocks) {
+    const KernelRow& kernels = *context.kernels.row;
+    return (rows <= kGemvRows || kernels.streams_words) &&
+           RhsKernels(context).word_gemv[std::min(rows, kernels.rows)] != nullptr;
+  }
   if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
   if (RhsKernels(context).gemv[rows].run == nullptr) return false;
   // The GEMV is used if rhs streams from memory. It is also used if there is no direct kernel, except with ragged K,

@@ -53,6 +53,11 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
   const bool as_stored =
       !begins_within_bytes && !ends_within_bytes && (!ScalesElements(x) || HasBlockScales(x, is_lhs));
   OperandAccess access;
+  if (x.in_word_blocks) {
+    access.type = x.dtype;
+    access.pack = &packers_of(x.dtype);
+    return access;
+  }
   access.type = as_stored && packers_of(x.dtype).rows != nullptr ? x.dtype : x.product_type;
   access.dequantize = access.type == x.dtype ? nullptr : DequantizerFor(kernels.isa, x);
   access.pack = &packers_of(access.type);
@@ -60,9 +65,9 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
 }
 
 // Returns the steps of k in a KC block of rounded rows. Few stretches end within a KC block.
-int64_t KcOfStretches(const KernelRow& kernels, int64_t stretch, bool dequantizes) {
-  const int64_t steps = RoundUp(stretch, kernels.k_step);
-  if (steps <= kKc) return kKc / steps * steps;
+int64_t KcOfStretches(const KernelRow& kernels, const Checked& call, bool dequantizes) {
+  const int64_t steps = RoundUp(call.stretch, kernels.k_step), most = call.rhs.in_word_blocks ? kWordBlockKc : kKc;
+  if (steps <= most) return most / steps * steps;
   return dequantizes ? kKc : std::min(steps, kByteKc);
 }
 
@@ -70,7 +75,7 @@ void ChooseAccess(const Checked& call, KernelChoice& kernels) {
   if (call.products.rounds_lhs) {
     kernels.lhs.type = call.lhs.dtype;
     kernels.rhs = AccessTo(call.rhs, false, kernels);
-    kernels.kc = KcOfStretches(*kernels.row, call.stretch, kernels.rhs.dequantize != nullptr);
+    kernels.kc = KcOfStretches(*kernels.row, call, kernels.rhs.dequantize != nullptr);
     return;
   }
   kernels.lhs = AccessTo(call.lhs, true, kernels);

@@ -28,10 +28,11 @@ void PackIndexed(const TileContext& context, const PackSource& source, Pack* pac
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {
   const Packers& packers = *source.access.pack;
   const Matrix& matrix = source.matrix;
-  Pack* const pack = transposed ? packers.transposed : packers.rows;
+  Pack* const pack = source.operand.in_word_blocks ? packers.words : transposed ? packers.transposed : packers.rows;
   if (source.access.dequantize != nullptr) return PackDequantized(context, source, pack, transposed, args);
   if (source.operand.row_index.data != nullptr) return PackIndexed(context, source, packers.transposed, args);
-  args.src = ElementAt(matrix, source.operand.dtype, source.row, source.col);
+  args.column = source.operand.in_word_blocks ? source.col % kWordColumns : 0;
+  args.src = ElementAt(matrix, source.operand.dtype, source.row, source.col - args.column);
   args.src_stride = matrix.row_step == 1 ? matrix.col_step : matrix.row_step;
   args.scales = BlockScalesOf(source.operand, &source.operand == &context.call.lhs, matrix, source.row, source.col);
   pack(args);

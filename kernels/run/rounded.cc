@@ -16,7 +16,7 @@ namespace raggemm {
 namespace {
 
 // Steps of k that are quantized at once: the longest KC block.
-constexpr int64_t kChunk = kByteKc;
+constexpr int64_t kChunk = kWordBlockKc;
 
 // Stores the codes of a row as words or lines of kGroup codes, which are group_step bytes apart.
 template <int64_t kGroup>
@@ -157,8 +157,10 @@ bool RoundedRows::BindStoredScales(const Block& block, const Panel& panel, int64
   const int64_t row = row_of(block.k);
   const int64_t step = pieces == 0 ? 0 : row_of((block.k / stretch + 1) * stretch) - row;
   if (row_of(last_k) - row != pieces * step) return false;
-  const int64_t stride = step * scale.cols;
-  const char* const from = scale.values.data + (row * scale.cols + PositionAt(block, block.k, col).col) * SizeOf(type);
+  const bool in_blocks = scale.matrix_rows != 0;
+  const int64_t stride = step * (in_blocks ? kWordColumns : scale.cols);
+  const char* const from = scale.values.data + scale.IndexOf(row, PositionAt(block, block.k, col).col) * SizeOf(type);
+  stretches_.scale_block = in_blocks ? scale.matrix_rows * kWordColumns : kWordColumns;
   if (is_float) {
     stretches_.column_scales = reinterpret_cast<const float*>(from);
     stretches_.scale_stride = stride;
@@ -203,6 +205,7 @@ void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col)
   stretches_.column_stride = stretches_.scale_stride = RoundUp(panel.width, kMostVector);
   stretches_.column_scales = scratch_.column_scales;
   stretches_.stored_type = DType::kF32;
+  stretches_.scale_block = kWordColumns;
   const bool is_stored = BindStoredScales(block, panel, col);
   if (is_stored && !has_zeros) return;
   int64_t offset = 0;

@@ -178,10 +178,24 @@ class ArgumentBinder {
       args_.b.data = ElementAt(block.rhs, context_.kernels.rhs.type, block.k, task_.window.col + col);
       args_.b.stride = context_.call.rhs.is_trans ? block.rhs.col_step : block.rhs.row_step;
       args_.b.scales = BlockScalesOf(context_.call.rhs, false, block.rhs, block.k, task_.window.col + col);
+      if (context_.call.rhs.in_word_blocks) BindWordPrefetch(block, i);
       return panel.mode->kernel(context_, mr, panel.width).run;
     }
     args_.b = {packed, panel.width};
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
+  }
+
+  // A single register tile reads a stream, and prefetches a few KiB ahead. Each of several register tiles prefetches its
+  // share of the next block.
+  void BindWordPrefetch(const Block& block, int64_t i) {
+    constexpr int64_t kAhead = 4 << 10;
+    const DType dtype = context_.call.rhs.dtype;
+    const auto* const data = static_cast<const char*>(args_.b.data);
+    const int64_t tiles = task_.rows.count, tile_bytes = StepOf(dtype, kWordRows * kWordColumns);
+    args_.b.block_bytes = StepOf(dtype, block.rhs.rows * kWordColumns);
+    args_.b.ahead_step = tile_bytes / tiles;
+    ahead_bytes_ = args_.b.ahead_step * CeilDiv(block.steps, kWordRows);
+    args_.b.ahead = data + (tiles == 1 ? kAhead : args_.b.block_bytes + i * ahead_bytes_);
   }
 
   // Moves to the register tile below. Both must have the same RegisterTiles::Height and RegisterTiles::Rows.
@@ -190,6 +204,7 @@ class ArgumentBinder {
     args_.chain = static_cast<char*>(args_.chain) + chain_bytes_;
     args_.total = static_cast<const char*>(args_.total) + sum_bytes_;
     args_.out.data = static_cast<char*>(args_.out.data) + result_bytes_;
+    if (args_.b.ahead != nullptr) args_.b.ahead += ahead_bytes_;
   }
 
  private:
@@ -204,6 +219,7 @@ class ArgumentBinder {
   int64_t steps_before_ = 0;  // Bytes per row of lhs before this block of the KC block.
   // Bytes to the register tile below: in packed lhs, in chains, in totals, and in the output.
   int64_t lhs_bytes_ = 0, chain_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
+  int64_t ahead_bytes_ = 0;  // Bytes of rhs that a register tile prefetches.
 };
 
 // Computes a GEMM tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over the blocks of rhs, the panels
