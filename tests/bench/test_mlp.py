@@ -54,13 +54,17 @@ def test_blocks_of_ggml_have_the_same_values(form):
     np.testing.assert_array_equal((decoded[form] * scale).reshape(16, 64), layer.dequantize(q, form))
 
 
-@pytest.mark.parametrize("form", ["int4-32", "int8"])
-def test_exact_rows_of_raggemm_are_right(form):
+@pytest.mark.parametrize(("form", "rounded"), [("int4-32", "32"), ("mxfp4", "32"), ("int8", "row"), ("int4-32", "row")])
+def test_rows_of_raggemm_are_right(form, rounded):
+    """Weights are packed when rounded rows follow exact rows, and unpacked when the exact calls run again."""
     small = layer.Layer("small", form)
     system = ours.make("raggemm", None, small)
     for tokens in (1, 9):
-        out = system.to_numpy(system.prepare("exact", small.rows(tokens), small.calls(tokens)[0])())
-        assert judge.distance(out[small.checked_rows(tokens)], small.expected(tokens)) < 0.005
+        calls = {rows: system.prepare(rows, small.rows(tokens), small.calls(tokens)[0]) for rows in ("exact", rounded)}
+        for rows, most in (("exact", 0.005), (rounded, judge.TOLERANCE[rounded]), ("exact", 0.005)):
+            out = system.to_numpy(calls[rows]())
+            assert judge.distance(out[small.checked_rows(tokens)], small.expected(tokens)) < most
+            assert isinstance(system._copies[0]["up"], raggemm.PackedWeights) == (rows != "exact")
 
 
 @pytest.mark.parametrize("model", ["qwen3-30b-a3b", "gpt-oss-20b"])

@@ -44,7 +44,7 @@ TEST(HandlersTest, RandomMlpsAreRightWithEveryIsa) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   host::ThreadPool pool(2);
   for (int i = 0; i < 40; ++i) {
-    MlpCall call(RandomMlpSpec(random));
+    MlpCall call(RandomForwardSpec(random));
     for (Isa isa : HostIsas()) {
       call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
       ASSERT_EQ(call.Execute(&pool).message, "") << i;

@@ -29,17 +29,12 @@ TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
-// A matrix of 64 columns is a single column block, so it has the same bytes in both layouts.
-TEST(MoeMlpCall, TakesColumnBlocksOfUpAndOfDown) {
-  for (const bool up : {false, true}) {
-    for (const bool down : {false, true}) {
-      MlpCall call({.hidden = 64, .intermediate = 64});
-      host::Call& given = call.call();
-      const std::vector<int64_t> blocks = {4, 1, 64, 64};
-      if (up) given.attributes["up_layout"] = std::string("COLUMN_BLOCKS");
-      if (up) given.args[3].dims = given.args[6].dims = blocks;  // w_up, w_gate
-      if (down) given.attributes["down_layout"] = std::string("COLUMN_BLOCKS");
-      if (down) given.args[4].dims = blocks;
+TEST(MoeMlpCall, TakesEachLayoutOfUpAndOfDown) {
+  for (Layout layout : {Layout::kColumnBlocks, Layout::kWordBlocks}) {
+    for (const bool up : {false, true}) {
+      MlpSpec spec = {.weights = DType::kS4, .lhs_block = 32};
+      (up ? spec.up_layout : spec.down_layout) = layout;
+      MlpCall call(spec);
       ASSERT_EQ(call.Run(nullptr).message, "");
       EXPECT_TRUE(call.IsRight());
     }

@@ -237,7 +237,7 @@ std::unique_ptr<Checked> Make(const FuzzCase& fuzz_case) {
 FuzzCase RandomCase(Random& random) {
   if (random.Below(4) != 0) return {RandomSpec(random), {}};
   std::mt19937 mlp_random(static_cast<uint32_t>(random.Next()));
-  return {{}, {}, PlainMlp(RandomMlpSpec(mlp_random))};
+  return {{}, {}, PlainMlp(RandomForwardSpec(mlp_random))};
 }
 
 bool IsRight(Checked& problem, const FuzzCase& fuzz_case) {

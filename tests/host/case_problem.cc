@@ -259,6 +259,10 @@ void SetMatrixDType(DType dtype, GroupedGemmCase& explicit_case) {
   explicit_case.mutable_config()->set_operands(absl::StrJoin(operands, ","));
   explicit_case.mutable_config()->clear_precision();
   explicit_case.mutable_config()->clear_lhs_block();
+  // Only rounded rows take WORD_BLOCKS. COLUMN_BLOCKS have the same shape.
+  if (explicit_case.config().rhs_layout() == proto::GroupedGemmConfig::WORD_BLOCKS) {
+    explicit_case.mutable_config()->set_rhs_layout(proto::GroupedGemmConfig::COLUMN_BLOCKS);
+  }
 }
 
 bool TakesPrecision(const GroupedGemmCase& explicit_case) {

@@ -24,10 +24,14 @@ std::string SumsOf(const std::optional<ArithmeticId>& sums) {
   return row.bf16_sums != nullptr ? row.bf16_sums : row.name;
 }
 
+std::string NameOf(Layout layout) {
+  static constexpr const char* kNames[] = {"STRIDED", "PACKED", "COLUMN_BLOCKS", "WORD_BLOCKS"};
+  return kNames[static_cast<int>(layout)];
+}
+
 void DescribeMatrix(const std::string& name, const BufferDescriptor& matrix, Attributes& attributes) {
   attributes[name + "_axis_boundary"] = matrix.axis_boundary;
-  static constexpr const char* kLayouts[] = {"STRIDED", "PACKED", "COLUMN_BLOCKS"};
-  attributes[name + "_layout"] = std::string(kLayouts[static_cast<int>(matrix.layout)]);
+  attributes[name + "_layout"] = NameOf(matrix.layout);
   if (matrix.is_trans) attributes[name + "_is_trans"] = true;
 }
 
@@ -86,6 +90,8 @@ Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
   call.attributes["activation"] = std::string(kActivations[static_cast<int>(problem.activation)]);
   call.attributes["weight_on"] = std::string(problem.weight_on == WeightOn::kInput ? "INPUT" : "OUTPUT");
   call.attributes["merged"] = std::string(kMerged[static_cast<int>(problem.merged)]);
+  call.attributes["up_layout"] = NameOf(problem.up_layout);
+  call.attributes["down_layout"] = NameOf(problem.down_layout);
   call.attributes["up_is_trans"] = problem.up_is_trans;
   call.attributes["down_is_trans"] = problem.down_is_trans;
   call.attributes["operands"] = operands;

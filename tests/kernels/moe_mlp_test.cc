@@ -106,7 +106,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceForRandomCalls) {
   std::mt19937 random(seed);
   for (int i = 0; i < 12; ++i) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", call " << i);
-    ExpectSequence(RandomMlpSpec(random), 1 + i % 3, /*and_reference=*/true);
+    ExpectSequence(RandomForwardSpec(random), 1 + i % 3, /*and_reference=*/true);
     if (HasFailure()) return;
   }
 }

@@ -2,10 +2,20 @@
 
 #include <algorithm>
 
+#include "raggemm/format.h"
 #include "raggemm/operands.h"
 #include "tests/oracle/values.h"
 
 namespace raggemm {
+
+int64_t StoredIndex(Layout layout, DType dtype, int64_t index) {
+  if (layout != Layout::kWordBlocks) return index;
+  constexpr int64_t kRows = 4, kColumns = 32, kTile = kRows * kColumns;
+  const int64_t tile = index / kTile * kTile, row = index % kTile / kColumns, col = index % kColumns;
+  if (FormatOf(dtype).bits == 8) return tile + col * kRows + row;
+  // The low four bits of a tile's bytes hold the first half of its columns. The high four bits hold the second half.
+  return tile + 2 * (col % (kColumns / 2) * kRows + row) + col / (kColumns / 2);
+}
 
 Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is_lhs ? problem.lhs : problem.rhs) {
   const QuantSlot& slot = kQuantSlots[is_lhs ? 0 : 1];
@@ -14,7 +24,7 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   const auto rank = static_cast<int64_t>(x_.dims.size());
   const int64_t boundary = x_.axis_boundary < 0 ? x_.axis_boundary + rank : x_.axis_boundary;
   for (int64_t axis = 0; axis < rank; ++axis) (axis < boundary ? rows_ : cols_) *= x_.dims[axis];
-  if (x_.layout == Layout::kColumnBlocks) {
+  if (IsBlocked(x_.layout)) {
     block_cols_ = cols_;
     rows_ = x_.dims[0] * x_.dims[2];
     const Dims& out = problem.out.dims;
@@ -54,12 +64,16 @@ int64_t Dequantizer::IndexIn(const Array& values, int64_t index, int64_t row) co
     col = block % x_.dims[1] * block_cols_ + index % block_cols_;
   }
   const int64_t group = rank == 3 && values.dims[0] != 1 ? stored_row / group_rows : 0;
-  const int64_t block_row = stored_row % group_rows / (group_rows / d0), block_col = col / (cols_ / d1);
-  return (group * d0 + block_row) * d1 + block_col;
+  const int64_t block_row = stored_row % group_rows / (group_rows / d0);
+  if (x_.layout != Layout::kWordBlocks) return (group * d0 + block_row) * d1 + col / (cols_ / d1);
+  const int64_t blocks = x_.dims[1], columns = blocks * block_cols_ / d1;  // Columns that share a value.
+  if (columns != 1) return (group * d0 + block_row) * d1 + col / columns;
+  return ((group * blocks + col / block_cols_) * d0 + block_row) * block_cols_ + col % block_cols_;
 }
 
 double Dequantizer::Element(int64_t index, int64_t zero_row) const {
-  return ToDouble(x_, index) - (zero_ != nullptr ? ToDouble(*zero_, IndexIn(*zero_, index, zero_row)) : 0);
+  return ToDouble(x_, StoredIndex(x_.layout, x_.dtype, index)) -
+         (zero_ != nullptr ? ToDouble(*zero_, IndexIn(*zero_, index, zero_row)) : 0);
 }
 
 double Dequantizer::Scale(int64_t index, int64_t scale_row) const {

@@ -7,11 +7,15 @@
 
 namespace raggemm {
 
+// Returns where a layout stores the element that has this index in column blocks. Only kWordBlocks have another order.
+int64_t StoredIndex(Layout layout, DType dtype, int64_t index);
+
 class Dequantizer {
  public:
   Dequantizer(const GroupedGemmProblem& problem, bool is_lhs);
 
-  // Returns an element minus its zero point. zero_row selects the zero point if each group has one.
+  // Returns an element minus its zero point. The index of an element of kWordBlocks is its index in column blocks.
+  // zero_row selects the zero point if each group has one.
   double Element(int64_t index, int64_t zero_row) const;
   // Returns the scale of an element, or 1 without scales. scale_row selects the scale if each group has one.
   double Scale(int64_t index, int64_t scale_row) const;
@@ -35,7 +39,7 @@ class Dequantizer {
   const Array* scale_ = nullptr;
   const Array* zero_ = nullptr;
   int64_t rows_ = 1, cols_ = 1;  // Size of all stored matrices, stacked vertically.
-  int64_t block_cols_ = 0;       // Columns of a column block. 0: the operand has another layout.
+  int64_t block_cols_ = 0;  // Columns of a block of kColumnBlocks or kWordBlocks. 0: the operand has another layout.
   int64_t sum_steps_ = -1;
 };
 

@@ -41,7 +41,7 @@ struct GroupIndex {
 // An operand as a stack of blocks: matrices of equal shape. Groups may divide the rows or the columns of a block.
 class Operand {
  public:
-  // `cols` is the number of columns of out. Only an rhs in column blocks needs it.
+  // `cols` is the number of columns of out. Only an rhs in blocks of columns needs it.
   Operand(const BufferDescriptor& buffer, const Batch& batch, int64_t cols = 0, const Array* row_index = nullptr)
       : buffer_(buffer),
         batch_(batch),
@@ -51,7 +51,7 @@ class Operand {
     const int64_t rank = static_cast<int64_t>(buffer.dims.size());
     const int64_t boundary = buffer.axis_boundary < 0 ? buffer.axis_boundary + rank : buffer.axis_boundary;
     for (int64_t axis = 0; axis < rank; ++axis) (axis < boundary ? rows_ : cols_) *= buffer.dims[axis];
-    if (buffer.layout == Layout::kColumnBlocks) cols_ = cols, rows_ = buffer.dims[0] * buffer.dims[2];
+    if (IsBlocked(buffer.layout)) cols_ = cols, rows_ = buffer.dims[0] * buffer.dims[2];
   }
 
   int64_t rows() const { return rows_; }
@@ -59,7 +59,7 @@ class Operand {
 
   MatrixView InBlock(int64_t block, int64_t blocks, const GroupIndex& at) const {
     const int64_t height = rows_ / blocks;
-    if (buffer_.layout == Layout::kColumnBlocks) {
+    if (IsBlocked(buffer_.layout)) {
       const int64_t width = buffer_.dims[3];
       return {block * height * buffer_.dims[1] * width, height, cols_, width, 1, width, (height - 1) * width};
     }

@@ -37,10 +37,11 @@ double RelativeErrorOfSum(const Arithmetic& arithmetic, double contraction, doub
 // the infinity `got` in out's type. Returns infinity for any other NaN or infinity.
 double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 
-// The matrix of one group inside a buffer. If the operand is transposed, this is the matrix after transposing.
+// The matrix of one group inside a buffer. If the operand is transposed, this is the matrix after transposing. The
+// indices of elements of kWordBlocks are those of column blocks. Dequantizer finds the stored elements.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  // Only for column blocks: columns of a block, and elements to skip before each further block, besides col_step.
+  // Only for blocks of columns: columns of a block, and elements to skip before each further block, besides col_step.
   int64_t block_cols = 1, block_skip = 0;
   // If set, row i is row row_index[first_index + i] of the operand. Null: rows are in order.
   const Array* row_index = nullptr;

@@ -1,6 +1,7 @@
 // Tests tests/oracle/rounded_rows.cc with numbers that are easily computed by hand.
 #include "tests/oracle/rounded_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "raggemm/element.h"
 #include "tests/oracle/bits.h"
 #include "tests/oracle/values.h"
 #include "tests/support/problem_spec.h"
@@ -148,6 +150,36 @@ TEST(RoundedProduct, DoublesFloat4) {
   EXPECT_EQ(rhs.Element(2, 0), -12);
   EXPECT_EQ(rhs.Scale(0, 0), 0.5F);
   EXPECT_THAT(ExpectedOut(test.problem).value(), ElementsAre(63.5 + 1.5 - 12 + 12));
+}
+
+// K is 8 and N is 33, so there are two blocks, each with two tiles of four rows. The second block begins with the last
+// column.
+TEST(RoundedProduct, ReadsWordBlocks) {
+  for (DType rhs : {DType::kU8, DType::kU4}) {
+    ProblemSpec spec = SpecOf(0, 33, 8, rhs);
+    spec.rhs_layout = Layout::kWordBlocks;
+    spec.rhs_scale = {0, 1};
+    const TestProblem test = OneRow(spec, {1, 2, 4, 8, 16, 32, 64, 127});
+    const int64_t bytes = BytesOf(test.problem.rhs);
+    ASSERT_EQ(bytes, rhs == DType::kU8 ? 512 : 256);
+    auto* byte = static_cast<uint8_t*>(test.problem.rhs.data);
+    std::fill_n(byte, bytes, 0);
+    std::vector<double> expected(33);
+    for (int i = 0; i < 33; ++i) StoreRounded(*test.problem.rhs_scale, i, i + 1);
+    if (rhs == DType::kU8) {
+      byte[4 * 5 + 1] = 200;    // Row 1, column 5.
+      byte[128 + 4 * 19] = 7;   // Row 4, column 19.
+      byte[256 + 128 + 2] = 3;  // Row 6, column 32.
+      expected[5] = 6 * 2 * 200, expected[19] = 20 * 16 * 7, expected[32] = 33 * 64 * 3;
+    } else {
+      byte[4 * 5 + 1] = 0x9e;     // Row 1, columns 5 and 21.
+      byte[64 + 4 * 3] = 0x70;    // Row 4, columns 3 and 19.
+      byte[128 + 64 + 2] = 0xa3;  // Row 6, column 32 and a column of the padding.
+      expected[5] = 6 * 2 * 14, expected[21] = 22 * 2 * 9, expected[19] = 20 * 16 * 7, expected[32] = 33 * 64 * 3;
+    }
+    EXPECT_EQ(ExpectedOut(test.problem).value(), expected);
+    EXPECT_EQ(ComputeReference(test.problem)->want, expected);
+  }
 }
 
 TEST(RoundedProduct, WithoutStepsIsZero) {

@@ -10,6 +10,7 @@
 #include "kernels/isa/amx_rounded.h"
 #include "kernels/isa/rounded_gemv.h"
 #include "kernels/isa/scalar_traits.h"
+#include "kernels/isa/word_blocks_gemv.h"
 #include "kernels/isa/word_gemm.h"
 #include "kernels/target/target.h"
 #include "tests/oracle/rule.h"
@@ -217,6 +218,18 @@ struct PlainBytes {
   }
 };
 
+// Decodes tiles of word blocks of bytes.
+template <uint32_t kFlip>
+struct PlainWordTiles {
+  static constexpr int kBits = 8;
+  static CodeLanes::Words LoadWords(const uint8_t* tile, int v) {
+    CodeLanes::Words words;
+    __builtin_memcpy(&words, tile + sizeof(words) * v, sizeof(words));
+    for (uint32_t& word : words.x) word ^= kFlip;
+    return words;
+  }
+};
+
 // Bytes in the lines of tiles of lhs (KernelRow::set_up). 0: tiles are not configured.
 thread_local int64_t line_bytes = 0;
 thread_local Tile tiles[8];
@@ -278,9 +291,21 @@ struct PlainTiles {
 template <class E, int32_t kOffset>
 constexpr FormatKernels kPlainCodes = [] {
   FormatKernels kernels = {};
-  AddRoundedGemvs<CodeLanes, PlainBytes<kOffset == 0 ? 0 : 0x80808080>>(kernels);
-  kernels.rhs = {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>};
+  constexpr uint32_t kFlip = kOffset == 0 ? 0 : 0x80808080;
+  constexpr DType kDtype = kOffset == 0 ? DType::kU8 : DType::kS8;
+  AddRoundedGemvs<CodeLanes, PlainBytes<kFlip>>(kernels);
+  AddWordGemvs<CodeLanes, PlainWordTiles<kFlip>>(kernels);
+  kernels.rhs = {PackCodes<E, kOffset, false>, PackCodes<E, kOffset, true>, PackEveryWordTile<kDtype, 8, kOffset>};
   kernels.code_offset = kOffset;
+  return kernels;
+}();
+
+// Packers of 4-bit codes. Only word blocks have them.
+template <DType kDtype>
+constexpr FormatKernels kPlainNibbles = [] {
+  FormatKernels kernels = {};
+  kernels.rhs = {nullptr, nullptr, PackEveryWordTile<kDtype, 4, 128>};
+  kernels.code_offset = 128;
   return kernels;
 }();
 
@@ -294,6 +319,9 @@ constinit const KernelRow kAmxKernels[] = {
       KernelRow row = MakeRoundedTilesRow<CodeLanes, PlainTiles>();
       AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainCodes<int8_t, 128>>(row, DType::kS8);
       AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainCodes<uint8_t, 0>>(row, DType::kU8);
+      AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainNibbles<DType::kS4>>(row, DType::kS4);
+      AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainNibbles<DType::kU4>>(row, DType::kU4);
+      AddRoundedTilesFormat<CodeLanes, PlainTiles, kPlainNibbles<DType::kF4E2M1FN>>(row, DType::kF4E2M1FN);
       return row;
     }()};
 

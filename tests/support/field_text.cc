@@ -31,7 +31,7 @@ Names NamesOf(Precision) {
 }
 
 Names NamesOf(Layout) {
-  static constexpr absl::string_view kNames[] = {"strided", "packed", "column_blocks"};
+  static constexpr absl::string_view kNames[] = {"strided", "packed", "column_blocks", "word_blocks"};
   return kNames;
 }
 

@@ -177,6 +177,8 @@ void VisitFields(Spec& s, Visit visit) {
   visit("lhs_block", s.lhs_block);
   visit("gate", s.gate);
   visit("activation", s.activation);
+  visit("up_layout", s.up_layout);
+  visit("down_layout", s.down_layout);
   visit("up_is_trans", s.up_is_trans);
   visit("down_is_trans", s.down_is_trans);
   visit("biases", s.biases);

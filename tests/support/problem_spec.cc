@@ -36,7 +36,8 @@ std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
 }
 
 std::vector<int64_t> ColumnBlocks(int64_t count, const ProblemSpec& s) {
-  return {count, (s.n + s.block_cols - 1) / s.block_cols, s.k, s.block_cols};
+  const int64_t cols = s.rhs_layout == Layout::kWordBlocks ? kWordColumns : s.block_cols;
+  return {count, (s.n + cols - 1) / cols, s.k, cols};
 }
 
 Shapes ShapesOf(const ProblemSpec& s) {
@@ -44,8 +45,7 @@ Shapes ShapesOf(const ProblemSpec& s) {
   switch (s.mode) {
     case RaggedMode::kRaggedM:
       return {.lhs = Stack(segments, s.lhs_rows.value_or(s.m), s.k, s.lhs_flipped),
-              .rhs = s.rhs_layout == Layout::kColumnBlocks ? ColumnBlocks(locals, s)
-                                                           : Groups(locals, s.k, s.n, s.rhs_flipped),
+              .rhs = IsBlocked(s.rhs_layout) ? ColumnBlocks(locals, s) : Groups(locals, s.k, s.n, s.rhs_flipped),
               .out = {segments * s.m, s.n}};
     case RaggedMode::kRaggedK:
       return {.lhs = Stack(segments, s.k, s.m, s.lhs_flipped),
@@ -215,9 +215,9 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.alpha) problem.alpha = add_parameter();
   if (spec.beta) problem.beta = add_parameter();
   const auto add_quant_params = [&](const BufferDescriptor& x, const std::vector<int64_t>& blocks, DType dtype) {
-    const bool in_blocks = x.layout == Layout::kColumnBlocks;
-    return AddQuantParams(dtype,
-                          QuantParamsDims(in_blocks ? Dims{x.dims[0], x.dims[2], spec.n} : x.dims, blocks, rows));
+    const int64_t columns = x.layout == Layout::kWordBlocks ? x.dims[1] * x.dims[3] : spec.n;
+    return AddQuantParams(
+        dtype, QuantParamsDims(IsBlocked(x.layout) ? Dims{x.dims[0], x.dims[2], columns} : x.dims, blocks, rows));
   };
   if (!spec.lhs_scale.empty()) problem.lhs_scale = add_quant_params(problem.lhs, spec.lhs_scale, spec.scale_type);
   if (!spec.rhs_scale.empty()) problem.rhs_scale = add_quant_params(problem.rhs, spec.rhs_scale, spec.scale_type);

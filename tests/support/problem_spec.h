@@ -52,7 +52,7 @@ struct ProblemSpec {
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // Ragged N only. True: lhs is [G,M,K], a matrix for each group. False: [M,K].
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
-  int64_t block_cols = 64;  // Columns of a block if rhs_layout is kColumnBlocks.
+  int64_t block_cols = 64;  // Columns of a block if rhs_layout is kColumnBlocks. kWordBlocks have 32.
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // Type of group sizes, group_offset and row_index.
   bool c = false, bias = false, alpha = false, beta = false;

@@ -11,6 +11,7 @@
 #include "kernels/plan/tile.h"
 #include "kernels/target/isa.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/dequantizer.h"
 #include "tests/oracle/values.h"
 #include "tests/support/variants.h"
 
@@ -33,6 +34,11 @@ void ChooseQuantized(MlpSpec& spec, std::mt19937& random) {
   if (random() % 3 == 0 && spec.zero.empty()) spec.down = DType::kBF16;
   spec.hidden = RoundUp(spec.hidden, int64_t{32});
   spec.intermediate = RoundUp(spec.intermediate, int64_t{32});
+}
+
+// Returns true if blocks of scales or zero points are permitted with lhs_block.
+bool FitRoundedRows(const std::vector<int64_t>& blocks, bool is_trans) {
+  return blocks.size() < 2 || blocks[is_trans ? 1 : 0] % 16 == 0;
 }
 
 }  // namespace
@@ -67,6 +73,27 @@ MlpSpec RandomMlpSpec(std::mt19937& random) {
   spec.weight_on = up_to(2) == 0 ? WeightOn::kInput : WeightOn::kOutput;
   spec.row_slots = up_to(2) == 0;
   if (up_to(3) == 0) ChooseQuantized(spec, random);
+  return spec;
+}
+
+MlpSpec RandomForwardSpec(std::mt19937& random) {
+  MlpSpec spec = RandomMlpSpec(random);
+  const Format& weights = FormatOf(spec.weights);
+  bool rounds_rows = IsQuantized(spec.weights) && !spec.down && (weights.IsInteger() || weights.bits == 4);
+  for (const std::vector<int64_t>* blocks : {&spec.scale, &spec.zero}) {
+    for (bool is_trans : {spec.up_is_trans, spec.down_is_trans}) {
+      rounds_rows = rounds_rows && FitRoundedRows(*blocks, is_trans);
+    }
+  }
+  rounds_rows = rounds_rows && random() % 4 != 0;
+  if (rounds_rows) spec.lhs_block = random() % 3 * 32;
+  const bool may_have_words = rounds_rows && weights.bits != 2;
+  const auto layout = [&](bool is_trans) {
+    if (is_trans || random() % 2 == 0) return Layout::kStrided;
+    return may_have_words && random() % 3 != 0 ? Layout::kWordBlocks : Layout::kColumnBlocks;
+  };
+  spec.up_layout = layout(spec.up_is_trans);
+  spec.down_layout = layout(spec.down_is_trans);
   return spec;
 }
 
@@ -146,6 +173,48 @@ TestMlp::TestMlp(const MlpSpec& spec)
   problem.up_is_trans = spec.up_is_trans;
   problem.down_is_trans = spec.down_is_trans;
   problem.activation = spec.activation;
+  problem.up_layout = spec.up_layout;
+  problem.down_layout = spec.down_layout;
+  problem.w_up = InLayout(problem.w_up, spec.up_layout, 32);
+  if (problem.w_gate) problem.w_gate = InLayout(*problem.w_gate, spec.up_layout, 64);
+  problem.w_down = InLayout(problem.w_down, spec.down_layout, 128);
+  strided = problem;
+  for (std::optional<Array>* values : {&problem.up_scale, &problem.up_zero, &problem.gate_scale, &problem.gate_zero}) {
+    if (spec.up_layout == Layout::kWordBlocks) OrderByBlocks(columns, *values);
+  }
+  for (std::optional<Array>* values : {&problem.down_scale, &problem.down_zero}) {
+    if (spec.down_layout == Layout::kWordBlocks) OrderByBlocks(spec.hidden, *values);
+  }
+}
+
+// Copies scales or zero points [D,D0,D1] of word blocks with n columns. Values of single columns get the order of column
+// blocks. Padding gets ones.
+void TestMlp::OrderByBlocks(int64_t n, std::optional<Array>& values) {
+  if (!values || values->dims.size() != 3 || values->dims[2] == 1) return;
+  const int64_t rows = values->dims[1], count = (n + kWordColumns - 1) / kWordColumns, shared = n / values->dims[2];
+  const int64_t width = shared == 1 ? kWordColumns : count * kWordColumns / shared,
+                blocks_of_row = shared == 1 ? count : 1;
+  const Array copy =
+      blocks.emplace_back(values->dtype, std::vector{values->dims[0], rows, blocks_of_row * width}).array;
+  for (int64_t i = 0; i < ElementCount(copy); ++i) {
+    const int64_t col = i / (rows * width) % blocks_of_row * width + i % width;
+    const int64_t row = i / (blocks_of_row * rows * width) * rows + i / width % rows;
+    StoreRounded(copy, i, col < values->dims[2] ? ToDouble(*values, row * values->dims[2] + col) : 1);
+  }
+  values = copy;
+}
+
+// Copies weights [G,K,N] to blocks of `width` columns. Padding gets ones.
+Array TestMlp::InLayout(const Array& weights, Layout layout, int64_t width) {
+  if (!IsBlocked(layout)) return weights;
+  if (layout == Layout::kWordBlocks) width = kWordColumns;
+  const int64_t k = weights.dims[1], n = weights.dims[2], count = (n + width - 1) / width;
+  const Array copy = blocks.emplace_back(weights.dtype, std::vector{weights.dims[0], count, k, width}).array;
+  for (int64_t i = 0; i < ElementCount(copy); ++i) {
+    const int64_t col = i / (k * width) % count * width + i % width, row = i / (count * k * width) * k + i / width % k;
+    StoreRounded(copy, StoredIndex(layout, copy.dtype, i), col < n ? ToDouble(weights, row * n + col) : 1);
+  }
+  return copy;
 }
 
 void TestMlp::AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero) {
@@ -194,8 +263,9 @@ bool TestMlp::SurroundingsIntact() const {
                                     &row_weights, &row_slots, &out, &workspace}) {
     if (!tensor->tensor.buffer().SurroundingsIntact()) return false;
   }
-  return std::all_of(quant_params.begin(), quant_params.end(),
-                     [](const FloatTensor& x) { return x.tensor.buffer().SurroundingsIntact(); });
+  const auto is_intact = [](const FloatTensor& x) { return x.tensor.buffer().SurroundingsIntact(); };
+  return std::all_of(quant_params.begin(), quant_params.end(), is_intact) &&
+         std::all_of(blocks.begin(), blocks.end(), is_intact);
 }
 
 FloatTensor Gathered(const TestMlp& mlp) {
@@ -220,9 +290,9 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
   const MoeMlpProblem& problem = mlp.problem;
   GroupedGemmProblem gemm;
   static_cast<Array&>(gemm.lhs) = lhs;
-  static_cast<Array&>(gemm.rhs) = part == Part::kUp     ? problem.w_up
-                                  : part == Part::kGate ? *problem.w_gate
-                                                        : problem.w_down;
+  static_cast<Array&>(gemm.rhs) = part == Part::kUp     ? mlp.w_up.array
+                                  : part == Part::kGate ? mlp.w_gate.array
+                                                        : mlp.w_down.array;
   static_cast<Array&>(gemm.out) = out;
   gemm.rhs.is_trans = part == Part::kDown ? problem.down_is_trans : problem.up_is_trans;
   gemm.lhs.first_dims = gemm.out.first_dims = mlp.sizes.array;
@@ -233,8 +303,8 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
     return part == Part::kUp ? up : part == Part::kGate ? gate : down;
   };
   gemm.bias = choose(problem.b_up, problem.b_gate, problem.b_down);
-  gemm.rhs_scale = choose(problem.up_scale, problem.gate_scale, problem.down_scale);
-  gemm.rhs_zero = choose(problem.up_zero, problem.gate_zero, problem.down_zero);
+  gemm.rhs_scale = choose(mlp.strided.up_scale, mlp.strided.gate_scale, mlp.strided.down_scale);
+  gemm.rhs_zero = choose(mlp.strided.up_zero, mlp.strided.gate_zero, mlp.strided.down_zero);
   return gemm;
 }
 

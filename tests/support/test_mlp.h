@@ -38,6 +38,8 @@ struct MlpSpec {
   std::optional<int64_t> lhs_block = std::nullopt;
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
+  // Blocks of kColumnBlocks have 32 columns in w_up, 64 in w_gate, and 128 in w_down.
+  Layout up_layout = Layout::kStrided, down_layout = Layout::kStrided;
   bool up_is_trans = false, down_is_trans = false, biases = true, row_weights = true;
   WeightOn weight_on = WeightOn::kOutput;
   bool row_slots = false;
@@ -49,7 +51,10 @@ struct MlpSpec {
   // Returns the type of the activated values, `a` of moe_mlp.h.
   DType type_of_a() const { return IsMatrix(down_type()) ? down_type() : x; }
 };
+// Returns a random MLP that may have gradients.
 MlpSpec RandomMlpSpec(std::mt19937& random);
+// Returns a random MLP, which may also have an lhs_block and blocked layouts. Layouts have no gradients.
+MlpSpec RandomForwardSpec(std::mt19937& random);
 
 struct FloatTensor {
   FloatTensor(DType dtype, const std::vector<int64_t>& dims) : tensor(dtype, dims), array(tensor.array()) {}
@@ -85,13 +90,18 @@ class TestMlp {
   std::mt19937 random;
   const int64_t rows;
   const int64_t columns;  // Columns of w_up: twice `intermediate` if w_up also holds the gate.
+  // All operands. The weights are strided here, whatever the layouts of `problem`.
   FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, row_slots, out;
   std::deque<FloatTensor> quant_params;
+  std::deque<FloatTensor> blocks;  // Copies of weights, if `problem` has them in another layout.
   size_t workspace_size;
   FloatTensor workspace;
   MoeMlpProblem problem;
+  MoeMlpProblem strided;  // `problem` with the scales and zero points of strided weights.
 
  private:
+  void OrderByBlocks(int64_t n, std::optional<Array>& values);
+  Array InLayout(const Array& weights, Layout layout, int64_t width);
   void AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
@@ -99,6 +109,7 @@ class TestMlp {
 FloatTensor Gathered(const TestMlp& mlp);
 
 enum class Part : uint8_t { kUp, kGate, kDown };
+// Returns a product of the MLP. Its weights are strided.
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
 // The results of the first products, before the activation.

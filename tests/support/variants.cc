@@ -142,7 +142,12 @@ void ChooseRoundedRows(ProblemSpec& spec, Random& random) {
   }
   const int64_t columns = Choose<int64_t>({0, 1, 1, 1, 4}, random);
   spec.k = (spec.k + 3) / 4 * 4 - (spec.rhs_flipped || steps != 0 || spec.k == 0 ? 0 : random.Below(4));
-  if (!spec.rhs_flipped || columns == 4) spec.n = spec.n / 4 * 4;
+  const bool rows_end_at_any_column = spec.rhs_flipped || IsBlocked(spec.rhs_layout);
+  if (!rows_end_at_any_column || columns == 4) spec.n = spec.n / 4 * 4;
+  if (spec.rhs_layout == Layout::kColumnBlocks && FormatOf(spec.rhs).bits >= 4 && random.Below(3) != 0) {
+    spec.rhs_layout = Layout::kWordBlocks;
+    spec.k = (spec.k + 3) / 4 * 4;
+  }
   spec.m = std::min(spec.m, 2'000'000 / std::max<int64_t>(spec.n * spec.k, 1));
   const auto values = [&]() -> std::vector<int64_t> {
     const std::vector<int64_t> blocks =

@@ -60,7 +60,7 @@ TEST(IsaRows, AreThoseOfX86) {
   }
   std::vector<std::string> want = {"tiles_32x32_amx",       "s32_32x32_amx",
                                    "rounded_32x32_amx",     "pairs_14x32_avx512_bf16",   //
-                                   "s32_12x32_avx512_vnni", "rounded_6x32_avx512_vnni",  //
+                                   "s32_12x32_avx512_vnni", "rounded_8x32_avx512_vnni",  //
                                    "f32_14x32_avx512",      "f64_8x16_avx512",
                                    "pairs_14x32_avx512",    "tiles_7x32_avx512",
                                    "s32_12x32_avx512",                                //

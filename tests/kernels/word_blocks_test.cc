@@ -1,0 +1,301 @@
+// Tests the bits of products of rounded rows with Layout::kWordBlocks, on every ISA of the host.
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "kernels/target/isa.h"
+#include "raggemm/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/test_mlp.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr DType kCodes[] = {DType::kS8, DType::kU8, DType::kS4, DType::kU4, DType::kF4E2M1FN};
+constexpr DType kScales[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0FNU, DType::kF8E4M3FN};
+
+// Steps of k in a block of lhs and in a block of scales, and in a row. 0: the whole row.
+struct Steps {
+  int64_t block, scales, k;
+};
+
+ProblemSpec Blocked(DType rhs, int64_t m, int64_t n, const Steps& steps) {
+  ProblemSpec spec = OneGroup(DType::kBF16, rhs, m, n, steps.k);
+  spec.rhs_layout = Layout::kWordBlocks;
+  spec.lhs_block = steps.block;
+  spec.rhs_scale = {steps.scales, 1};
+  spec.gap_elements = n % 32 == 0 ? 0 : 1;  // With a gap, blocks are not aligned.
+  return spec;
+}
+
+// Adds zero points in the shape of the scales, if rhs has integers.
+ProblemSpec WithZeros(ProblemSpec spec) {
+  if (FormatOf(spec.rhs).IsInteger()) spec.rhs_zero = spec.rhs_scale;
+  return spec;
+}
+
+// Divides the rows into groups of these sizes.
+ProblemSpec WithGroups(ProblemSpec spec, std::vector<int64_t> sizes) {
+  spec.groups = static_cast<int64_t>(sizes.size());
+  spec.m = 0;
+  for (int64_t size : sizes) spec.m += size;
+  spec.sizes = std::move(sizes);
+  return spec;
+}
+
+// GEMVs have a function for each number of rows. The last of 40 and of 300 columns ends within a block.
+TEST(WordBlocksOnEveryIsa, EveryNumberOfRowsOfAGemv) {
+  for (DType rhs : kCodes) {
+    for (const Steps& steps : {Steps{0, 0, 4}, {0, 0, 2048}, {32, 32, 160}, {32, 64, 192}, {128, 32, 384}}) {
+      for (int64_t n : {32, 40, 300}) {
+        for (int64_t m = 1; m <= 8; ++m) {
+          if (!Sampled(4)) continue;
+          const ProblemSpec spec = Blocked(rhs, m, n, steps);
+          ASSERT_TRUE(GivesExpectedBits(spec));
+          ASSERT_TRUE(GivesExpectedBits(WithZeros(spec)));
+        }
+      }
+    }
+  }
+}
+
+TEST(WordBlocksOnEveryIsa, RegisterTiles) {
+  for (DType rhs : kCodes) {
+    for (const Steps& steps :
+         {Steps{0, 0, 4}, {32, 0, 36}, {0, 0, 96}, {32, 32, 160}, {64, 16, 192}, {128, 128, 512}, {0, 64, 1088}}) {
+      for (int64_t n : {32, 40, 300}) {
+        if (!Sampled(4)) continue;
+        const ProblemSpec spec = WithGroups(Blocked(rhs, 0, n, steps), {9, 60, 0, 16, 23, 11, 37, 14});
+        ASSERT_TRUE(GivesExpectedBits(spec));
+        ASSERT_TRUE(GivesExpectedBits(WithZeros(spec)));
+      }
+    }
+  }
+}
+
+// Each extent takes every remainder of the sizes of tiles and of the steps that an instruction multiplies at once.
+TEST(WordBlocksOnEveryIsa, TileEdges) {
+  for (DType rhs : kCodes) {
+    for (int64_t n = 1; n <= 100; n += 1 + n / 12) {
+      if (!Sampled(3)) continue;
+      ASSERT_TRUE(GivesExpectedBits(WithZeros(WithGroups(Blocked(rhs, 0, n, {32, 0, 36}), {1, 5, 12, 17, 33, 40}))));
+    }
+    for (int64_t k = 4; k <= 264; k += 4) {
+      if (!Sampled(3)) continue;
+      ASSERT_TRUE(GivesExpectedBits(WithZeros(WithGroups(Blocked(rhs, 0, 40, {k % 3 == 0 ? 0 : 64, 0, k}), {3, 26}))));
+    }
+  }
+}
+
+TEST(WordBlocksOnEveryIsa, EveryTypeOfRowsAndScales) {
+  for (DType rhs : kCodes) {
+    for (DType lhs : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (DType type : kScales) {
+        for (const Steps& steps : {Steps{32, 32, 160}, {32, 128, 256}, {64, 16, 192}, {32, 0, 100}, {0, 0, 100}}) {
+          if (!Sampled(4)) continue;
+          ProblemSpec spec = WithGroups(Blocked(rhs, 0, 72, steps), {1, 3, 0, 20});
+          spec.lhs = spec.out = lhs;
+          spec.scale_type = type;
+          ASSERT_TRUE(GivesExpectedBits(spec));
+        }
+      }
+    }
+  }
+}
+
+TEST(WordBlocksOnEveryIsa, EveryShapeOfScalesAndZeros) {
+  const std::vector<std::vector<int64_t>> shapes = {{},      {0},     {1},      {0, 0},  {0, 1},    {32, 1},
+                                                    {16, 1}, {64, 8}, {16, 24}, {32, 0}, {32, 1, 0}};
+  for (const std::vector<int64_t>& scale : shapes) {
+    for (const std::vector<int64_t>& zero : shapes) {
+      for (DType rhs : {DType::kS8, DType::kU4}) {
+        if (!Sampled(6)) continue;
+        ProblemSpec spec = WithGroups(Blocked(rhs, 0, 72, {32, 0, 192}), {15, 1, 14});
+        spec.rhs_scale = scale;
+        spec.rhs_zero = zero;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
+    }
+  }
+}
+
+// Blocks of lhs and stretches are longer than KC blocks. The last element of a row is the largest, so it sets the scale
+// of its block.
+TEST(WordBlocksOnEveryIsa, LongBlocks) {
+  for (DType rhs : kCodes) {
+    for (const Steps& steps : {Steps{512, 64, 896}, {1536, 1536, 3072}, {0, 0, 2052}, {0, 0, 9000}}) {
+      for (int64_t m : {1, 7, 40}) {
+        if (!Sampled(4)) continue;
+        const ProblemSpec spec = WithZeros(Blocked(rhs, m, 40, steps));
+        TestProblem test(spec);
+        for (int64_t i = 1; i <= m; ++i) StoreRounded(test.problem.lhs, i * steps.k - 1, 100);
+        ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+      }
+    }
+  }
+}
+
+// All products are as large as they can be. Sums of 16 bits would overflow or saturate.
+TEST(WordBlocksOnEveryIsa, LargestProducts) {
+  for (DType rhs : kCodes) {
+    for (const auto& [element, zero] : {std::pair{-128.0, 127.0}, {255.0, 0.0}, {127.0, -128.0}, {0.0, 255.0}}) {
+      for (int64_t m : {1, 7, 40}) {
+        ProblemSpec spec = Blocked(rhs, m, 72, {0, 0, 128});
+        if (FormatOf(rhs).IsInteger()) spec.rhs_zero = {0, 1};
+        TestProblem test(spec);
+        for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) StoreRounded(test.problem.lhs, i, m == 7 ? -1 : 1);
+        for (int64_t i = 0; i < ElementCount(test.problem.rhs); ++i) StoreRounded(test.problem.rhs, i, element);
+        for (int64_t i = 0; test.problem.rhs_zero && i < 72; ++i) StoreRounded(*test.problem.rhs_zero, i, zero);
+        ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+      }
+    }
+  }
+}
+
+// Rows have denormals, large numbers, infinities, NaN and numbers between two codes.
+TEST(WordBlocksOnEveryIsa, SpecialValues) {
+  for (DType rhs : kCodes) {
+    for (int64_t m : {1, 6, 40}) {
+      ProblemSpec spec = Blocked(rhs, m, 40, {32, 32, 128});
+      spec.special_values = true;
+      ASSERT_TRUE(GivesExpectedBits(spec));
+    }
+  }
+}
+
+// Computes twice: with the CPU of the host, and with a CPU whose L2 cache (one byte) cannot hold rhs.
+TEST(WordBlocksOnEveryIsa, ThreadsThatDivideTheColumns) {
+  for (DType rhs : {DType::kS8, DType::kF4E2M1FN}) {
+    for (bool cached : {true, false}) {
+      ProblemSpec spec = WithGroups(Blocked(rhs, 0, 600, {32, 32, 320}), {1, 5, 0, 2, 40, 9, 4, 13});
+      spec.group_offset = 3;
+      spec.local_groups = 5;
+      TestProblem test(spec);
+      Options options{.executor = Executor::kOpenMp};
+      if (!cached) options.cpu.l2_bytes = 1;
+      ASSERT_TRUE(GivesExpectedBits(test, options, {1, 2, 16})) << Describe(spec);
+    }
+  }
+}
+
+TEST(WordBlocksOnEveryIsa, EveryOperandOfTheEpilogue) {
+  for (DType rhs : {DType::kU8, DType::kS4}) {
+    ProblemSpec spec = Blocked(rhs, 40, 72, {32, 0, 160});
+    spec.groups = 4;
+    spec.sizes = {3, 17, 0, 12};
+    spec.local_groups = 3;
+    spec.group_offset = 1;
+    spec.lhs_rows = 13;
+    spec.rhs_scale = {1};
+    spec.c = spec.bias = spec.alpha = spec.beta = true;
+    spec.activation = Activation::kSilu;
+    spec.gate = DType::kBF16;
+    ASSERT_TRUE(GivesExpectedBits(spec));
+    spec.problems = 2, spec.replicas = 2;
+    for (int i = 0; i < 3; ++i) spec.sizes.insert(spec.sizes.end(), {5, 0, 21, 14});
+    spec.parameter_rows = ParameterRows::kPerReplica;
+    ASSERT_TRUE(GivesExpectedBits(spec));
+  }
+}
+
+TEST(WordBlocksOnEveryIsa, ExtentsOfZero) {
+  for (const auto& [m, n, k] : {std::tuple{3, 40, 0}, {0, 40, 32}, {3, 0, 32}}) {
+    ProblemSpec spec = Blocked(DType::kS4, m, n, {32, 0, k});
+    spec.bias = spec.alpha = true;
+    ASSERT_TRUE(GivesExpectedBits(spec));
+  }
+}
+
+class WordBlocks : public IsaTest {};
+RAGGEMM_FOR_EACH_ISA(WordBlocks);
+
+TEST_P(WordBlocks, GiveAnMlpTheBitsOfStridedWeights) {
+  for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
+    for (DType weights : kCodes) {
+      for (int blocked : {1, 2, 3}) {
+        MlpSpec spec = {.x = DType::kBF16, .weights = weights, .scale = {0, 1}, .lhs_block = 32, .gate = gate};
+        if (blocked & 1) spec.up_layout = Layout::kWordBlocks;
+        if (blocked & 2) spec.down_layout = Layout::kWordBlocks;
+        TestMlp mlp(spec);
+        ASSERT_EQ(mlp.Run({.executor = Executor::kOpenMp, .isa = GetParam(), .threads = 2}), absl::OkStatus());
+        EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp)) << FormatOf(weights).name << " " << blocked;
+      }
+    }
+  }
+}
+
+// ---- errors ----
+
+void ExpectError(
+    const ProblemSpec& spec, const std::vector<std::string>& parts,
+    const std::function<void(GroupedGemmProblem&)>& spoil = [](GroupedGemmProblem&) {}) {
+  ExpectParts(ErrorOf(spec, [&](TestProblem& test) { spoil(test.problem); }), parts);
+}
+
+const std::string kLayoutOfRhs = "rhs: layout is WORD_BLOCKS, ";
+
+TEST(BadWordBlocks, HaveNoBlockOfLhs) {
+  for (DType rhs : kCodes) {
+    ExpectError(Blocked(rhs, 4, 40, {32, 0, 64}), {kLayoutOfRhs + "which is only for rounded rows, with lhs_block"},
+                [](GroupedGemmProblem& p) { p.lhs_block.reset(); });
+  }
+}
+
+TEST(BadWordBlocks, HaveOtherTypes) {
+  ExpectError(Blocked(DType::kS2, 4, 40, {32, 0, 64}), {kLayoutOfRhs + "dtype is s2, must have 8 or 4 bits"});
+  for (DType rhs : {DType::kF8E4M3FN, DType::kBF16}) {
+    ExpectError(Blocked(rhs, 4, 40, {32, 0, 64}), {absl::StrCat("lhs_block: rhs is ", NameOf(rhs)), "f4e2m1fn"});
+  }
+}
+
+TEST(BadWordBlocks, HaveOtherShapes) {
+  ExpectError(Blocked(DType::kS8, 4, 40, {32, 0, 6}), {kLayoutOfRhs + "K is 6, must be a multiple of 4"});
+  const ProblemSpec spec = Blocked(DType::kS8, 4, 40, {32, 0, 64});
+  ExpectError(spec, {kLayoutOfRhs + "has blocks of 64, must be 32"}, [](GroupedGemmProblem& p) {
+    p.rhs.dims = {1, 1, 64, 64};
+  });
+  ExpectError(spec, {"rhs: has 1 column blocks of 32, must have 2"}, [](GroupedGemmProblem& p) {
+    p.rhs.dims = {1, 1, 64, 32};
+  });
+  ExpectError(spec, {"rhs: shape is [1,64,40]", "[G,T,K,B]"}, [](GroupedGemmProblem& p) { p.rhs.dims = {1, 64, 40}; });
+  ExpectError(spec, {"rhs", "not transposed"}, [](GroupedGemmProblem& p) { p.rhs.is_trans = true; });
+}
+
+TEST(BadWordBlocks, AreOtherOperandsOrInOtherModes) {
+  const ProblemSpec spec = Blocked(DType::kS8, 4, 40, {32, 0, 64});
+  ExpectError(spec, {"lhs: layout is WORD_BLOCKS, which is for rhs with ragged M"},
+              [](GroupedGemmProblem& p) { p.lhs.layout = Layout::kWordBlocks; });
+  ExpectError(spec, {"out: layout is WORD_BLOCKS, which is for rhs with ragged M"},
+              [](GroupedGemmProblem& p) { p.out.layout = Layout::kWordBlocks; });
+  ProblemSpec uniform = {.mode = RaggedMode::kUniform, .groups = 2, .m = 8, .n = 32, .k = 32};
+  uniform.rhs = DType::kS8;
+  uniform.lhs_block = 32;
+  ExpectError(uniform, {"rhs: layout is WORD_BLOCKS, which is for rhs with ragged M"},
+              [](GroupedGemmProblem& p) { p.rhs.layout = Layout::kWordBlocks; });
+}
+
+TEST(BadWordBlocks, AreRefusedInAnMlp) {
+  for (bool is_down : {false, true}) {
+    const std::string name = is_down ? "w_down" : "w_up";
+    MlpSpec spec = {.weights = DType::kS8, .lhs_block = 32, .gate = Gate::kNone};
+    (is_down ? spec.down_layout : spec.up_layout) = Layout::kWordBlocks;
+    TestMlp without_block(spec);
+    without_block.problem.lhs_block.reset();
+    EXPECT_EQ(without_block.Run({}).message(),
+              name + ": layout is WORD_BLOCKS, which is only for rounded rows, with lhs_block");
+    spec.hidden = spec.intermediate = 38;
+    EXPECT_EQ(TestMlp(spec).Run({}).message(), name + ": layout is WORD_BLOCKS, K is 38, must be a multiple of 4");
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
