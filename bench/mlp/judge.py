@@ -5,6 +5,9 @@ system is timed, some of its results are compared with sums in float64 over the 
 take turns. While one runs, all others are stopped. A time is the median of all calls, with the sort by expert and the
 weighted sum of each token's rows. A ratio is the median of the ratios of all rounds.
 
+Systems may repack weights before the first call. raggemm's weights are prepacked for rounded rows, and stay as JAX
+stores them for exact rows.
+
 Weights are cold: at least 1 GiB of other weights is read between two uses of an expert. Memory is on huge pages.
 """
 

@@ -1,4 +1,7 @@
-"""raggemm through JAX: sort_by_expert and moe_mlp in one jitted function, with the weights as arguments."""
+"""raggemm through JAX: sort_by_expert and moe_mlp in one jitted function, with the weights as arguments.
+
+Weights are prepacked for rounded rows, and stay as JAX stores them for exact rows.
+"""
 
 import functools
 import pathlib
@@ -45,13 +48,27 @@ class Raggemm:
             for copy in self._copies:
                 copy[name] = _tensor(q, layer.form)
         jax.block_until_ready(self._copies)
+        self._packed = False
         self.about = f"raggemm {raggemm.version()}, jax {jax.__version__}"
+
+    def _weights(self, rows: str, copy: int) -> dict[str, Any]:
+        """Returns a copy of the weights, packed for these rows. The first call for other rows converts all copies.
+
+        One matrix after the other is replaced, because memory has no room for both forms.
+        """
+        if self._packed != bool(ROUNDING[rows]):
+            self._packed = not self._packed
+            convert = functools.partial(raggemm.prepack, lhs_quantize=jnp.int8) if self._packed else raggemm.unprepack
+            for weights in self._copies:
+                for name in weights:
+                    weights[name] = jax.block_until_ready(convert(weights[name]))
+        return self._copies[copy]
 
     def prepare(self, rows: str, x: np.ndarray, call: Call) -> Callable[[], Any]:
         arguments = (x.view(ml_dtypes.bfloat16), call.experts, call.shares)
         arrays = jax.block_until_ready([jnp.array(a) for a in arguments])
-        weights = self._copies[call.copy]
-        return lambda: _mlp(*arrays, weights, rows=rows).block_until_ready()
+        self._weights(rows, call.copy)
+        return lambda: _mlp(*arrays, self._weights(rows, call.copy), rows=rows).block_until_ready()
 
     def to_numpy(self, out: Any) -> np.ndarray:
         return np.asarray(out, np.float32)

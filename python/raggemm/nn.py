@@ -108,7 +108,8 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 def _check_matrix(params: dict[str, Any], name: str, width: int, options: dict[str, Any]) -> tuple[int, int]:
     """Checks that params[name] has extent `width` along H. Returns its number of groups and its extent along I."""
     w, side = _grouped_matrix(params, name), "down" if name.endswith("down") else "up"
-    data, quant_params, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
+    data, quant_params, packed, layout = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
+    checks.check_takes_layout(f"params[{name!r}]", layout, options["lhs_quantize"] is not None)
     if options["lhs_quantize"] is not None:
         arguments.check_code_dtype(f"params[{name!r}]", data.dtype, quant_params is not None, "lhs_quantize")
     shape = data.shape if packed is None else w.shape

@@ -15,6 +15,7 @@ from arrays import random
 from oracle import membership
 from quantized_operands import dense, tensor
 from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, grouped_gemm, prepack, quantize, tgmm, unprepack
+from raggemm._src.call import WORD_BLOCKS, from_word_values
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 # ROWS and TOKENS differ from all other extents, so that tests can replace them by symbols. The last two rows belong to
@@ -56,7 +57,10 @@ def values(x):
     """Dequantizes x with jax.numpy, so that scales have gradients. An x without scales becomes a float array."""
     if isinstance(x, PackedWeights):
         elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
-        return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)
+        params = x.scale, x.zero_point
+        if x.layout == WORD_BLOCKS:
+            params = (None if p is None else from_word_values(p, x.columns) for p in params)
+        return values(QuantizedTensor(elements.data, *params) if x.quantized else elements)
     if not is_quantized(x):
         return jnp.asarray(x) if is_float(x) else jnp.asarray(x, jnp.float32).astype(jnp.float64)
     wide = values(x.data)
@@ -124,8 +128,8 @@ def _small(q):
     return QuantizedTensor(q.data, (np.float32(q.scale) * 2.0**-exponent).astype(q.scale.dtype), q.zero_point)
 
 
-def _packed(w):
-    return jax.tree.map(np.asarray, prepack(w))
+def _packed(w, **options):
+    return jax.tree.map(np.asarray, prepack(w, **options))
 
 
 def _transposed(arrays):
@@ -318,6 +322,12 @@ KINDS = [
         run=lambda arrays, **options: _forward(arrays, lhs_quantize=jnp.int8, **options),
         dense=_rounded(_dense_forward),
     ),
+    _ragged_rows(
+        "packed for rounded rows",
+        _packed(_weights(jnp.uint4, (G, 2, N), zero=True), lhs_quantize=jnp.int8),
+        run=lambda arrays, **options: _forward(arrays, lhs_quantize=jnp.int8, **options),
+        dense=_rounded(_dense_forward),
+    ),
     _ragged_rows("packed", _packed(random(G, K, N, seed=1))),
     _ragged_rows("packed scales", _packed(_weights(jnp.int8, (G, 2, N)))),
     *_other_modes(),
@@ -336,6 +346,12 @@ KINDS = [
     _mlp("moe_mlp: weights on the input", slots=np.arange(moe_mlps.ROWS)[::-1].copy(), weight_on="input"),
     _mlp("moe_mlp: quantized", to_weights=_quantized),
     _mlp("moe_mlp: rounded rows", to_weights=_quantized, relative=1e-5, lhs_quantize="int8"),
+    _mlp(
+        "moe_mlp: packed for rounded rows",
+        to_weights=lambda name, w: _packed(_quantized(name, w), lhs_quantize=jnp.int8),
+        relative=1e-5,
+        lhs_quantize="int8",
+    ),
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 

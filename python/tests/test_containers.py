@@ -27,7 +27,8 @@ REPRS = [
     (QuantizedTensor(np.zeros((2, 3), jax.dtypes.float0)), "QuantizedTensor(data=float0[2,3])"),
     (QuantizedTensor(W), f"QuantizedTensor(data={TEXT})"),
     (raggemm.prepack(jnp.ones((2, 3, 5))),
-     "PackedWeights(data=float32[2,1,3,64], columns=5, transposed=False, quantized=False, version=1)"),
+     "PackedWeights(data=float32[2,1,3,64], columns=5, transposed=False, quantized=False, version=1, "
+     "layout='COLUMN_BLOCKS')"),
     (GroupedTensor(W, np.zeros(3, np.int32)), f"GroupedTensor(data={TEXT}, first_dims=int32[3], layout='STRIDED')"),
 ]  # fmt: skip
 

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import re
 import zlib
@@ -130,6 +131,20 @@ def test_rounded_rows_are_divided_between_blocks(block, collectives):
     program = jax.jit(f).lower(random(M, 128), sharded, SIZES).compile()
     assert collectives_of(program) == collectives
     close(program(random(M, 128), sharded, SIZES), f(random(M, 128), weights, SIZES))
+
+
+def test_tiles_of_packed_weights_are_not_divided():
+    """Four devices divide four tiles of four rows, but not two. The tangent is a product of rows that stay floats."""
+    for k, collectives in ((16, {"all-reduce"}), (8, {"all-gather"})):
+        lhs, w = random(M, k), raggemm.prepack(raggemm.quantize(random(G, k, N), jnp.int8), lhs_quantize=jnp.int8)
+
+        def tangent(lhs, data, w=w):
+            weights = dataclasses.replace(w, data=data)
+            return jax.jvp(lambda x: gmm(x, weights, SIZES, lhs_quantize=jnp.int8), (lhs,), (lhs,))[1]
+
+        program = jax.jit(tangent).lower(lhs, put(w.data, along(2))).compile()
+        assert collectives_of(program) == collectives
+        close(program(lhs, put(w.data, along(2))), gmm(lhs, raggemm.unprepack(w), SIZES))
 
 
 @pytest.mark.parametrize("names", [("c", "beta"), ("bias",), ("c", "bias", "alpha", "beta")], ids="-".join)

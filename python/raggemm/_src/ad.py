@@ -14,6 +14,7 @@ product of the unrounded rows.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +22,18 @@ from jax.interpreters import ad
 
 from raggemm._src.activations import apply_activation
 from raggemm._src.call import (
-    COLUMN_BLOCKS,
+    BLOCKED,
     PACKED,
+    WORD_BLOCKS,
     Arguments,
     Call,
     Mode,
     OperandRole,
     Storage,
-    from_column_blocks,
+    from_blocks,
+    from_word_values,
     to_column_blocks,
+    to_word_values,
 )
 from raggemm._src.dtypes import FLOATS, compute_dtype
 from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replicas_to_problems
@@ -375,14 +379,39 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
     return reduce_to_scale(call, args, side, terms, aval.shape).astype(aval.dtype)
 
 
-def _transpose_column_blocks(ct, lhs, rhs, *others, call: Call):
-    columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
+def _transpose_blocks(ct, lhs, rhs, *others, call: Call):
+    columns, layout, strided = call.rhs.columns, call.rhs.layout, dataclasses.replace(call, rhs=Storage())
+    if layout == WORD_BLOCKS:
+        return _transpose_word_blocks(ct, lhs, rhs, *others, call=call, strided=strided)
     if not ad.is_undefined_primal(rhs):
-        return _transpose(ct, lhs, from_column_blocks(rhs, columns), *others, call=strided)
+        return _transpose(ct, lhs, from_blocks(rhs, columns, layout), *others, call=strided)
     p, g, _, k, width = rhs.aval.shape
     plain = ad.UndefinedPrimal(jax.ShapeDtypeStruct((p, g, k, columns), rhs.aval.dtype))
     cotangents = _transpose(ct, lhs, plain, *others, call=strided)
     return [to_column_blocks(x, width) if i == 1 else x for i, x in enumerate(cotangents)]
+
+
+def _transpose_word_blocks(ct, *flat, call: Call, strided: Call):
+    """Transposes the product of the same weights as matrices. Elements in WORD_BLOCKS have no derivatives."""
+    columns, args = call.rhs.columns, call.unflatten(flat)
+    plain: dict[str, Any] = {}
+    for operand in args.given:
+        name, values = operand.name, args.optional[operand.name]
+        aval = values.aval if ad.is_undefined_primal(values) else values
+        if operand.side != "rhs" or not operand.is_per_block(aval):
+            continue
+        if ad.is_undefined_primal(values):
+            shape = jax.eval_shape(functools.partial(from_word_values, columns=columns), values.aval)
+            plain[name] = ad.UndefinedPrimal(shape)
+        else:
+            plain[name] = from_word_values(values, columns)
+    matrices = args._replace(rhs=from_blocks(args.rhs, columns, WORD_BLOCKS), optional=args.optional | plain)
+    cotangents = _transpose(ct, *matrices.flatten(), call=strided)
+    names = [operand.name for operand in args.given]
+    for i, name in enumerate(names, start=len(flat) - len(names)):
+        if name in plain and cotangents[i] is not None:
+            cotangents[i] = to_word_values(cotangents[i], columns)
+    return cotangents
 
 
 def _transpose(ct, *flat, call: Call):
@@ -390,8 +419,8 @@ def _transpose(ct, *flat, call: Call):
     cotangents: list[jax.Array | None] = [None] * len(flat)
     if isinstance(ct, ad.Zero):
         return cotangents
-    if call.rhs.layout == COLUMN_BLOCKS:
-        return _transpose_column_blocks(ct, *flat, call=call)
+    if call.rhs.layout in BLOCKED:
+        return _transpose_blocks(ct, *flat, call=call)
     for index, operand in enumerate(args.given, start=len(flat) - len(args.optional)):
         if ad.is_undefined_primal(args.optional[operand.name]):
             cotangents[index] = _scale_cotangent(ct, call, args, operand.name)

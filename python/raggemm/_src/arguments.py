@@ -206,7 +206,7 @@ def takes_rounded_rows(lhs: jax.Array, dtype: np.dtype, rhs: Any, k_axis: int, o
     """
     if dtype != np.int8 or lhs.dtype not in _ROWS or out is None:
         return False
-    data, params, columns = checks.split_weights("rhs", rhs)
+    data, params, columns, _ = checks.split_weights("rhs", rhs)
     if params is None or data.dtype not in CODES or checks.as_dtype("preferred_element_type", out) not in _ROWS:
         return False
     try:

@@ -9,6 +9,7 @@ one array of a canonical shape. Axis 0 counts P independent problems (a batch). 
     not ragged     [P,G,x,y]       one matrix per group
     shared         [P,1,x,y]       one matrix for all groups
     column blocks  [P,G,T,K,B]     rhs of ragged M: T blocks of B columns, zero from column N on
+    word blocks    [P,G,T,K,32]    column blocks with another order of elements, see to_word_order
     both ragged    [P,1,length]    consecutive dense matrices
 
 A dims array has the sizes of the groups, [P,R,G]. Replicas of a problem share the per-group matrices; ragged K sums
@@ -24,9 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._src.dtypes import elements_per_byte
 from raggemm._src.library import tables
 
-STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
+STRIDED, PACKED, COLUMN_BLOCKS, WORD_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS", "WORD_BLOCKS"
+BLOCKED = (COLUMN_BLOCKS, WORD_BLOCKS)  # layouts of shape [...,T,K,B]
+WORD_ROWS, WORD_COLUMNS = 4, 32  # extents of a tile of WORD_BLOCKS
 
 
 class OperandRole(enum.Enum):
@@ -106,9 +110,9 @@ class Storage(NamedTuple):
     first: int | None = None  # index in Arguments.dims of the sizes along the first axis; None: not ragged
     last: int | None = None  # index in Arguments.dims of the sizes along the last axis; None: not ragged
     trans: bool = False  # True: the product uses the transpose of each group's matrix
-    layout: str = STRIDED  # STRIDED or PACKED along a ragged last axis, or COLUMN_BLOCKS
+    layout: str = STRIDED  # STRIDED or PACKED along a ragged last axis, or a layout in BLOCKED
     shared: bool = False  # True: one matrix for all groups
-    columns: int = 0  # number of columns, for COLUMN_BLOCKS only
+    columns: int = 0  # number of columns, for layouts in BLOCKED only
 
     @property
     def per_group(self) -> bool:
@@ -208,7 +212,7 @@ class Call:
             return (lhs.shape[0], 1, self._extent())
         rows = args.optional.get("row_index")
         m = lhs.shape[3 if self.lhs.trans else 2] if rows is None else rows.shape[2]
-        n = self.rhs.columns if self.rhs.layout == COLUMN_BLOCKS else rhs.shape[2 if self.rhs.trans else 3]
+        n = self.rhs.columns if self.rhs.layout in BLOCKED else rhs.shape[2 if self.rhs.trans else 3]
         if mode is Mode.RAGGED_K:
             return (lhs.shape[0], self._extent(), m, n)
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
@@ -271,3 +275,47 @@ def to_column_blocks(x: jax.Array, width: int) -> jax.Array:
 def from_column_blocks(x: jax.Array, columns: int) -> jax.Array:
     *outer, count, k, width = x.shape
     return jnp.moveaxis(x, -3, -2).reshape(*outer, k, count * width)[..., :columns]
+
+
+def to_word_order(x: jax.Array) -> jax.Array:
+    """Converts column blocks [...,K,32] of codes to the order of WORD_BLOCKS. The shape stays the same.
+
+    Reorders the elements of each tile of 4 rows and 32 columns. The four elements of a column become adjacent, as
+    instructions such as VPDPBUSD multiply them. A byte of 4-bit elements holds columns j and j + 16.
+    """
+    *outer, k, width = x.shape
+    halves = elements_per_byte(x.dtype)
+    tiles = x.reshape(*outer, k // WORD_ROWS, WORD_ROWS, halves, width // halves)
+    return jnp.moveaxis(tiles, -1, -3).reshape(x.shape)
+
+
+def from_word_order(x: jax.Array) -> jax.Array:
+    *outer, k, width = x.shape
+    halves = elements_per_byte(x.dtype)
+    tiles = x.reshape(*outer, k // WORD_ROWS, width // halves, WORD_ROWS, halves)
+    return jnp.moveaxis(tiles, -3, -1).reshape(x.shape)
+
+
+def to_word_values(values: jax.Array, columns: int) -> jax.Array:
+    """Converts scales or zero points [...,D0,N] of WORD_BLOCKS to the order of their column blocks.
+
+    Returns [...,D0,32*T], in the order of [...,T,D0,32]. Values that several columns share do not change. columns: N.
+    """
+    if values.ndim < 2 or columns == 1 or values.shape[-1] != columns:
+        return values
+    blocks = to_column_blocks(values, WORD_COLUMNS)
+    return blocks.reshape(*values.shape[:-1], blocks.shape[-3] * WORD_COLUMNS)
+
+
+def from_word_values(values: jax.Array, columns: int) -> jax.Array:
+    """Reverses to_word_values. columns: N."""
+    count = -(-columns // WORD_COLUMNS)
+    if values.ndim < 2 or values.shape[-1] != count * WORD_COLUMNS:
+        return values
+    *outer, rows, _ = values.shape
+    return from_column_blocks(values.reshape(*outer, count, rows, WORD_COLUMNS), columns)
+
+
+def from_blocks(x: jax.Array, columns: int, layout: str) -> jax.Array:
+    """Returns matrices [...,K,N] of a layout in BLOCKED. columns: N."""
+    return from_column_blocks(from_word_order(x) if layout == WORD_BLOCKS else x, columns)

@@ -10,7 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._src.dtypes import BYTES, FLOATS, INTEGER_ELEMENTS, INTEGERS, MATRICES, QUANTIZED, SCALES, format_dtypes
+from raggemm._src.call import BLOCKED, STRIDED, WORD_BLOCKS, WORD_COLUMNS, WORD_ROWS
+from raggemm._src.dtypes import (
+    BYTES,
+    FLOATS,
+    INTEGER_ELEMENTS,
+    INTEGERS,
+    MATRICES,
+    QUANTIZED,
+    SCALES,
+    WORD_ELEMENTS,
+    format_dtypes,
+)
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor
 
 
@@ -147,19 +158,33 @@ def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
     return jax.lax.stop_gradient(x.data), QuantParams(scale, x.zero_point)
 
 
-def split_weights(
-    name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
-) -> tuple[jax.Array, QuantParams | None, int | None]:
-    """Splits weights like split_quantized. Also returns the number of columns N for PackedWeights, else None.
+class Weights(NamedTuple):
+    """The parts of weights. The elements of PackedWeights are [G,T,K,B]."""
 
-    The elements of PackedWeights are [G,T,K,B].
-    """
+    data: jax.Array
+    params: QuantParams | None  # None: not quantized
+    columns: int | None = None  # number of columns N of PackedWeights; None: not packed
+    layout: str = STRIDED
+
+
+def split_weights(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> Weights:
+    """Splits weights like split_quantized. Also takes PackedWeights."""
     if not isinstance(x, PackedWeights):
-        return *split_quantized(name, x, allowed), None
+        return Weights(*split_quantized(name, x, allowed))
     packed = as_packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
     if not packed.quantized:
-        return packed.data, None, packed.columns
-    return *_split_tensor(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
+        return Weights(packed.data, None, packed.columns, packed.layout)
+    tensor = QuantizedTensor(packed.data, packed.scale, packed.zero_point)
+    return Weights(*_split_tensor(tensor), packed.columns, packed.layout)
+
+
+def check_takes_layout(name: str, layout: str, rounds_rows: bool, option: str = "lhs_quantize") -> None:
+    """Raises ValueError for weights in WORD_BLOCKS unless the call quantizes rows. option: the argument for that."""
+    if layout == WORD_BLOCKS and not rounds_rows:
+        raise ValueError(
+            f"{name}: is prepacked with lhs_quantize=int8, for products with {option}=int8; give {option}=jnp.int8, or "
+            "unprepack the weights"
+        )
 
 
 def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
@@ -171,13 +196,17 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
             f"{name}: is packed by version {x.version} of the layout, this raggemm reads version {PACKED_VERSION}; "
             "unprepack it with the raggemm that packed it, then pack it with this one"
         )
-    data = as_float_array(f"{name}.data", x.data, QUANTIZED if x.quantized else floats)
+    in_words = check_choice(f"{name}.layout", x.layout, BLOCKED) == WORD_BLOCKS
+    data = as_float_array(f"{name}.data", x.data, WORD_ELEMENTS if in_words else QUANTIZED if x.quantized else floats)
     width, columns = data.shape[-1] if data.ndim == 4 else 0, check_integer(f"{name}.columns", x.columns)
-    if width not in (32, 64, 128, 256) or data.shape[1] != -(-columns // width):
-        raise ValueError(f"{name}.data: shape is {data.shape}, must be [G,T,K,B] with T blocks for {columns} columns")
+    widths = (WORD_COLUMNS,) if in_words else (32, 64, 128, 256)
+    if width not in widths or data.shape[1] != -(-columns // width) or (in_words and data.shape[2] % WORD_ROWS):
+        axes = f"[G,T,{WORD_ROWS}*n,{WORD_COLUMNS}]" if in_words else "[G,T,K,B]"
+        raise ValueError(f"{name}.data: shape is {data.shape}, must be {axes} with T blocks for {columns} columns")
     scale, zero_point = x.scale, x.zero_point
     if scale is not None or zero_point is not None:
-        scale, zero_point = _check_scales(name, scale, zero_point, data.dtype, x.shape)
+        shape = (data.shape[0], data.shape[2], data.shape[1] * WORD_COLUMNS) if in_words else x.shape
+        scale, zero_point = _check_scales(name, scale, zero_point, data.dtype, shape)
     return dataclasses.replace(x, data=data, scale=scale, zero_point=zero_point)
 
 

@@ -48,6 +48,9 @@ def elements_per_byte(dtype: np.dtype) -> int:
     return max(1, 8 // info.bits)
 
 
+WORD_ELEMENTS = tuple(x for x in CODES if elements_per_byte(x) <= 2)  # elements that WORD_BLOCKS may have
+
+
 def format_dtypes(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
     """Returns a list for error messages, such as "int32, int64 or uint32"."""
     *others, last = map(str, dtypes)

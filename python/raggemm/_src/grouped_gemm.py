@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import arguments, checks, versions
-from raggemm._src.call import COLUMN_BLOCKS, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage
+from raggemm._src.call import STRIDED, Arguments, Call, Mode, OptionalOperand, Storage
 from raggemm._src.dtypes import compute_dtype
 from raggemm._src.operands import ArgNames, Operand, check_contraction, parse_operands
 from raggemm._src.primitive import bind
@@ -60,7 +60,7 @@ def _make_storages(
 
     def storage(x: Operand, trans: bool) -> Storage:
         if x.columns is not None:
-            return Storage(layout=COLUMN_BLOCKS, columns=x.columns)
+            return Storage(layout=x.layout, columns=x.columns)
         layout = STRIDED if x.last_dims is None else x.layout
         return Storage(index(x.first_dims), index(x.last_dims), trans, layout, not (x.dims or x.has_group_axis))
 
@@ -109,6 +109,7 @@ def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: 
     for x in (lhs, rhs):
         if x.columns is not None and (x is lhs or mode is not Mode.RAGGED_M):
             raise ValueError(f"{x.name}: PackedWeights are for the rhs of ragged M; unprepack them for other products")
+    checks.check_takes_layout(rhs.name, rhs.layout, given.lhs_block is not None, arg_names.lhs_quantize)
     lhs, rhs = _mark_group_axes(mode, lhs, rhs)
     index = None if given.row_index is None else arguments.check_row_index(given.row_index, mode, lhs)
     local = arguments.count_processed_groups(mode, lhs, rhs, given)

@@ -12,8 +12,18 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks
-from raggemm._src.call import from_column_blocks, to_column_blocks
-from raggemm._src.dtypes import E2M1, E8M0, FLOATS, SCALES
+from raggemm._src.call import (
+    COLUMN_BLOCKS,
+    WORD_BLOCKS,
+    WORD_COLUMNS,
+    WORD_ROWS,
+    from_blocks,
+    from_word_values,
+    to_column_blocks,
+    to_word_order,
+    to_word_values,
+)
+from raggemm._src.dtypes import E2M1, E8M0, FLOATS, SCALES, WORD_ELEMENTS, format_dtypes
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
 # Columns of a block of PackedWeights. prepack chooses the widest block that adds at most _PADDING * N columns of zeros.
@@ -29,25 +39,54 @@ def _choose_width(columns: int, dtype: np.dtype) -> int:
     return next(fits, least) if columns else least
 
 
-@functools.partial(jax.jit, static_argnames=("width", "transpose"))
-def _pack(data: jax.Array, width: int, transpose: bool) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("width", "transpose", "layout"))
+def _pack(data: jax.Array, width: int, transpose: bool, layout: str) -> jax.Array:
     bits = as_bits(data)
     blocks = to_column_blocks(bits.swapaxes(1, 2) if transpose else bits, width)
+    blocks = to_word_order(blocks) if layout == WORD_BLOCKS else blocks
     return blocks if bits.dtype == data.dtype else lax.bitcast_convert_type(blocks, data.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("columns", "transpose"))
-def _unpack(data: jax.Array, columns: int, transpose: bool) -> jax.Array:
-    bits = from_column_blocks(as_bits(data), columns)
+@functools.partial(jax.jit, static_argnames=("columns", "transpose", "layout"))
+def _unpack(data: jax.Array, columns: int, transpose: bool, layout: str) -> jax.Array:
+    bits = from_blocks(as_bits(data), columns, layout)
     bits = bits.swapaxes(1, 2) if transpose else bits
     return bits if bits.dtype == data.dtype else lax.bitcast_convert_type(bits, data.dtype)
 
 
-def _swap_axes(values: jax.Array | None, transpose: bool) -> jax.Array | None:
-    return values.swapaxes(1, 2) if transpose and values is not None and values.ndim == 3 else values
+def _pack_values(values: jax.Array | None, columns: int, transpose: bool, layout: str) -> jax.Array | None:
+    if values is None or values.ndim != 3:
+        return values
+    values = values.swapaxes(1, 2) if transpose else values
+    if layout != WORD_BLOCKS:
+        return values
+    if columns % WORD_COLUMNS and values.shape[2] not in (1, columns):
+        raise ValueError(
+            f"w: has {values.shape[2]} scales or zero points for {columns} columns, must have 1 or {columns} with "
+            f"lhs_quantize=int8, unless the number of columns is a multiple of {WORD_COLUMNS}"
+        )
+    return to_word_values(values, columns)
 
 
-def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
+def _unpack_values(values: jax.Array | None, packed: PackedWeights) -> jax.Array | None:
+    if values is None or values.ndim != 3:
+        return values
+    values = from_word_values(values, packed.columns) if packed.layout == WORD_BLOCKS else values
+    return values.swapaxes(1, 2) if packed.transposed else values
+
+
+def _check_word_elements(data: jax.Array, is_quantized: bool, k: int) -> None:
+    if not is_quantized or data.dtype not in WORD_ELEMENTS:
+        kind = "a QuantizedTensor" if is_quantized else "an array"
+        raise TypeError(
+            f"w: is {kind} of {data.dtype}, must be a QuantizedTensor of {format_dtypes(WORD_ELEMENTS)} with "
+            "lhs_quantize=int8"
+        )
+    if k % WORD_ROWS:
+        raise ValueError(f"w: K is {k}, must be a multiple of {WORD_ROWS} with lhs_quantize=int8")
+
+
+def prepack(w: Any, *, transpose: bool = False, lhs_quantize: Any = None) -> PackedWeights:
     """Packs the weights of G groups in the layout that kernels read fastest.
 
     Packing copies the weights, also under jit. So pack weights once, and donate w if nothing else needs it. prepack of
@@ -55,8 +94,12 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
 
     Args:
       w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor. Its scale and zero_point are
-        not packed.
+        not packed, except with lhs_quantize.
       transpose: True if w is stored as [G,N,K]. The result is [G,K,N] either way.
+      lhs_quantize: None, or int8: the result is only for products with lhs_quantize=jnp.int8. Their kernels read its
+        layout, "WORD_BLOCKS", without rearranging elements. w must be a QuantizedTensor of int8, uint8, int4, uint4 or
+        float4_e2m1fn, and K a multiple of 4. Several columns may share a scale only if all do, or if N is a multiple of
+        32.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -65,15 +108,21 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     transpose = checks.check_bool("transpose", transpose)
     if data.ndim != 3:
         raise ValueError(f"w: shape is {data.shape}, must be [G,{'N,K' if transpose else 'K,N'}]")
-    columns = data.shape[1 if transpose else 2]
+    k, columns = data.shape[1:][::-1] if transpose else data.shape[1:]
+    layout, width = COLUMN_BLOCKS, _choose_width(columns, data.dtype)
+    if lhs_quantize is not None:
+        checks.as_dtype("lhs_quantize", lhs_quantize, (np.dtype(np.int8),))
+        _check_word_elements(data, params is not None, k)
+        layout, width = WORD_BLOCKS, WORD_COLUMNS
     return PackedWeights(
-        _pack(data, _choose_width(columns, data.dtype), transpose),
-        None if params is None else _swap_axes(params.scale, transpose),
-        None if params is None else _swap_axes(params.zero, transpose),
+        _pack(data, width, transpose, layout),
+        None if params is None else _pack_values(params.scale, columns, transpose, layout),
+        None if params is None else _pack_values(params.zero, columns, transpose, layout),
         columns=columns,
         transposed=transpose,
         quantized=params is not None,
         version=PACKED_VERSION,
+        layout=layout,
     )
 
 
@@ -84,12 +133,10 @@ def unprepack(packed: PackedWeights) -> Any:
       ValueError: if `packed` has another version of the layout, or arrays that prepack cannot have made.
     """
     packed = checks.as_packed_weights("packed", packed)
-    data = _unpack(packed.data, packed.columns, packed.transposed)
+    data = _unpack(packed.data, packed.columns, packed.transposed, packed.layout)
     if not packed.quantized:
         return data
-    return QuantizedTensor(
-        data, _swap_axes(packed.scale, packed.transposed), _swap_axes(packed.zero_point, packed.transposed)
-    )
+    return QuantizedTensor(data, *(_unpack_values(x, packed) for x in (packed.scale, packed.zero_point)))
 
 
 _UINT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))

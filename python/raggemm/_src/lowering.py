@@ -14,7 +14,17 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from raggemm._src import library, options, sharding, versions
-from raggemm._src.call import Arguments, Call, OperandRole, OptionalOperand, custom_call_shape
+from raggemm._src.call import (
+    COLUMN_BLOCKS,
+    WORD_BLOCKS,
+    Arguments,
+    Call,
+    OperandRole,
+    OptionalOperand,
+    custom_call_shape,
+    from_word_order,
+    from_word_values,
+)
 from raggemm._src.dtypes import FLOATS, compute_dtype
 from raggemm._src.mlp_primitive import BackwardCall, backward_p, mlp_p, tangent_p
 from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall, is_given
@@ -65,6 +75,11 @@ def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, rep
 def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
     """Calls the custom call of grouped_gemm. options: see options.attributes."""
     args = call.unflatten(flat)
+    if call.rhs.layout == WORD_BLOCKS and call.lhs_block is None:  # A tangent: the custom call does not take it.
+        call = dataclasses.replace(call, rhs=call.rhs._replace(layout=COLUMN_BLOCKS))
+        in_blocks = (x for x in args.given if x.side == "rhs" and x.is_per_block(args.optional[x.name]))
+        values = {x.name: from_word_values(args.optional[x.name], call.rhs.columns) for x in in_blocks}
+        args = args._replace(rhs=from_word_order(args.rhs), optional=args.optional | values)
     shape = call.out_shape(args)
     dims = {name: args.dims[index] for name, index in call.ragged_slots.items()}
     unset = jnp.zeros((0,), np.int32)

@@ -9,7 +9,7 @@ import numpy as np
 
 from raggemm._src import arguments, checks, library, versions
 from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
-from raggemm._src.call import COLUMN_BLOCKS
+from raggemm._src.call import STRIDED
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.mlp_primitive import mlp_p
 from raggemm._src.mlp_reference import MlpCall, widen_partial_bytes
@@ -35,21 +35,26 @@ def _check_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> 
     return args
 
 
-def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the given weights, scales and zero points by name, and each weight's dtype and unpacked shape [G,K,N]."""
+def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """Checks the given weights.
+
+    Returns:
+      (weights, scales and zero points by name; each weight's dtype and unpacked shape [G,K,N]; each weight's layout).
+    """
     args: dict[str, jax.Array | None] = {}
     matrices: dict[str, jax.ShapeDtypeStruct] = {}
+    layouts: dict[str, str] = {}
     for part, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
         if w is None and part == "gate":
             continue
         name = f"w_{part}"
-        data, params, columns = checks.split_weights(name, w, MLP_FLOATS)
+        data, params, columns, layouts[name] = checks.split_weights(name, w, MLP_FLOATS)
         if params is not None:
             args |= {f"{part}_scale": params.scale, f"{part}_zero": params.zero}
         args[name] = data
         matrices[name] = jax.ShapeDtypeStruct(data.shape if columns is None else w.shape, data.dtype)
         checks.check_rank(name, matrices[name], "G,K,N")
-    return {name: x for name, x in args.items() if x is not None}, matrices
+    return {name: x for name, x in args.items() if x is not None}, matrices, layouts
 
 
 def _check_matrix(
@@ -57,7 +62,7 @@ def _check_matrix(
 ) -> None:
     """Checks that w has `hidden` elements along its axis H and, if `groups` is not None, `groups` groups.
 
-    part: "up" for w_up, "down" for w_down. layout: COLUMN_BLOCKS for PackedWeights, else "".
+    part: "up" for w_up, "down" for w_down. layout: that of PackedWeights, else "".
     """
     last = transpose == (part == "up")  # True if H is the last axis of w
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
@@ -109,16 +114,21 @@ def _check_group_offset(args: dict[str, Any], group_offset: Any) -> dict[str, An
     return {"group_offset": checks.as_group_offset(group_offset)}
 
 
-def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
-    in_blocks = {name: x.ndim == 4 for name, x in args.items() if name.startswith("w_")}
-    if in_blocks.get("w_gate", in_blocks["w_up"]) != in_blocks["w_up"]:
+def _check_layouts(layouts: dict[str, str], transposes: dict[str, bool], rounds_rows: bool) -> dict[str, str]:
+    """Returns up_layout and down_layout of the call. layouts: layout of each weight."""
+    up, gate = layouts["w_up"], layouts.get("w_gate", layouts["w_up"])
+    if (up == STRIDED) != (gate == STRIDED):
         raise TypeError("w_gate: must be PackedWeights if and only if w_up is")
+    if up != gate:
+        raise ValueError(f"w_gate: layout is {gate}, must be {up}, the layout of w_up; prepack both in the same way")
+    for name, layout in layouts.items():
+        checks.check_takes_layout(name, layout, rounds_rows)
     for name, transpose in transposes.items():
-        if in_blocks[name] and transpose:
+        if layouts[name] != STRIDED and transpose:
             raise ValueError(
                 f"{name}: is PackedWeights, which are [G,K,N] whatever was packed; transpose_{name[2:]} must be False"
             )
-    return {f"{name[2:]}_layout": COLUMN_BLOCKS if in_blocks[name] else "" for name in transposes}
+    return {f"{name[2:]}_layout": "" if layouts[name] == STRIDED else layouts[name] for name in transposes}
 
 
 def _check_codes(args: dict[str, Any], matrices: dict[str, Any], transposes: dict[str, bool], lhs_block: int) -> None:
@@ -194,7 +204,7 @@ def moe_mlp(
       row_weights: [M], or None for 1.
       group_sizes: [total groups], int32, int64 or uint32: rows of each group. The sum may be less than M.
       w_up: [G,H,I], or [G,I,H] with transpose_up. w_up, w_gate and w_down may be QuantizedTensors or PackedWeights.
-        w_gate must be PackedWeights if and only if w_up is.
+        w_gate must be PackedWeights if and only if w_up is, and of the same layout.
       w_down: [G,I,H], or [G,H,I] with transpose_down.
       w_gate: same shape and dtype as w_up, or None for no gate.
       b_up, b_gate: [G,I], or None.
@@ -253,11 +263,11 @@ def moe_mlp(
     if activation.upper() in GATED_ONLY and merged is None and w_gate is None:
         raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
     args = _check_rows(x, row_tokens, row_weights, group_sizes)
-    weights, matrices = _check_matrices(w_up, w_gate, w_down)
+    weights, matrices, layout_of = _check_matrices(w_up, w_gate, w_down)
     args |= weights
     transposes = {"w_up": transpose_up, "w_down": transpose_down}
-    layouts = _check_layouts(weights, transposes)
     _, lhs_block = arguments.check_lhs_quantize(lhs_quantize, lhs_block, (np.dtype(np.int8),))
+    layouts = _check_layouts(layout_of, transposes, lhs_block is not None)
     columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transposes, layouts)
     if lhs_block is not None:
         _check_codes(weights, matrices, transposes, lhs_block)

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from raggemm._src.activations import apply_activation
-from raggemm._src.call import from_column_blocks
+from raggemm._src.call import WORD_BLOCKS, from_blocks, from_word_values
 from raggemm._src.dtypes import FLOATS, SUB_BYTE
 from raggemm._src.grouped_gemm import compute_product
 from raggemm._src.operands import ArgNames, make_operands
@@ -87,7 +87,13 @@ class MlpCall:
         return (2 if self.merged else 1) * self.intermediate_size(args)
 
     def unpack_weights(self, args: Args) -> tuple["MlpCall", Args]:
-        plain = {name: from_column_blocks(args[name], n) for name, n in self.block_columns(args).items()}
+        plain = {}
+        for name, n in self.block_columns(args).items():
+            layout = self.down_layout if name == "w_down" else self.up_layout
+            plain[name] = from_blocks(args[name], n, layout)
+            values = [f"{name.removeprefix('w_')}_{field}" for field in ("scale", "zero")]
+            if layout == WORD_BLOCKS:
+                plain |= {x: from_word_values(args[x], n) for x in values if x in args}
         return dataclasses.replace(self, up_layout="", down_layout=""), widen_partial_bytes(args | plain)
 
     def block_columns(self, args: Args) -> dict[str, int]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import checks
-from raggemm._src.call import COLUMN_BLOCKS, PACKED, STRIDED
+from raggemm._src.call import PACKED, STRIDED
 from raggemm._src.dtypes import QUANTIZED, find_bad_dtype, format_dtypes
 from raggemm._src.tensors import GroupedTensor
 
@@ -78,7 +78,7 @@ class Operand:
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
-        data, quant_params, columns = checks.split_weights(name, tensor.data)
+        data, quant_params, columns, packed_layout = checks.split_weights(name, tensor.data)
         check_layout(f"{name}.layout", tensor.layout)
         first_dims, last_dims = (
             None if x is None else checks.as_group_sizes(x, sizes_name or f"{name}.{field}")
@@ -93,7 +93,7 @@ class Operand:
         contracted = _normalize_axes(name, axes, 2 if both else data.ndim if columns is None else 3)
         if both and len(contracted) == 2:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
-        layout = tensor.layout if columns is None else COLUMN_BLOCKS
+        layout = tensor.layout if columns is None else packed_layout
         operand = cls(name, data, contracted, first_dims, last_dims, sizes_name, layout, quant_params=quant_params)
         return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
@@ -213,13 +213,13 @@ def make_operands(
 
     If rhs_rank is 3, groups divide the rows of lhs. If rhs_rank is 2, groups divide the contracted axes.
     """
-    (lhs, lhs_params), (rhs, rhs_params, columns) = (
+    (lhs, lhs_params), (rhs, rhs_params, columns, layout) = (
         checks.split_quantized("lhs", lhs),
         checks.split_weights("rhs", rhs),
     )
     group_sizes = checks.as_integer_array("group_sizes", group_sizes)
     left = Operand("lhs", lhs, axes[:1], quant_params=lhs_params)
-    right = Operand("rhs", rhs, axes[1:], quant_params=rhs_params, columns=columns)
+    right = Operand("rhs", rhs, axes[1:], layout=layout, quant_params=rhs_params, columns=columns)
     for name, shape, rank in (
         ("lhs", left.shape, 2),
         ("rhs", right.shape, rhs_rank),

@@ -27,7 +27,18 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raggemm._src import versions
-from raggemm._src.call import COLUMN_BLOCKS, OPTIONAL, PACKED, Call, Mode, OperandRole, OptionalOperand, Storage
+from raggemm._src.call import (
+    BLOCKED,
+    OPTIONAL,
+    PACKED,
+    WORD_BLOCKS,
+    WORD_ROWS,
+    Call,
+    Mode,
+    OperandRole,
+    OptionalOperand,
+    Storage,
+)
 from raggemm._src.dtypes import compute_dtype, elements_per_byte
 from raggemm._src.primitive import grouped_gemm_p
 
@@ -70,7 +81,7 @@ def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str
     """
     if storage.first is not None and storage.last is not None:
         return [""], set()
-    if storage.layout == COLUMN_BLOCKS:
+    if storage.layout in BLOCKED:
         return ["", axes[0], ""], {axes[1]}
     packed = storage.last is not None and storage.layout == PACKED
     ragged = {axes[0]} if storage.first is not None else {axes[1]} if storage.last is not None else set()
@@ -119,6 +130,13 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
             parts[axis] = math.gcd(parts.get(axis, 0), extent)
     for axes, x in zip((lhs, rhs), operands, strict=False):
         parts[axes[-1]] = math.gcd(parts.get(axes[-1], 0), x.shape[-1] // elements_per_byte(x.dtype))
+    if call.rhs.layout == WORD_BLOCKS:
+        # Values per block are in the order of column blocks, so their rows cannot be divided.
+        params = [
+            x for operand, x in zip(optional, shapes[-1 - len(optional) : -1], strict=True) if operand.side == "rhs"
+        ]
+        whole |= {"k"} if any(len(x) == 4 and x[2] > 1 for x in params) else set()
+        parts["k"] = math.gcd(parts.get("k", 0), operands[0].shape[lhs.index("k")] // WORD_ROWS)
     if call.lhs_block is not None:
         k, block = operands[0].shape[lhs.index("k")], call.lhs_block
         parts["k"] = math.gcd(parts.get("k", 0), k // block) if block and k % block == 0 else 1

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._src.call import STRIDED
+from raggemm._src.call import COLUMN_BLOCKS, STRIDED
 from raggemm._src.dtypes import FLOATS, QUANTIZED, elements_per_byte
 
 
@@ -188,7 +188,7 @@ class QuantizedTensor(Container):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("data", "scale", "zero_point"),
-    meta_fields=("columns", "transposed", "quantized", "version"),
+    meta_fields=("columns", "transposed", "quantized", "version", "layout"),
 )
 @dataclasses.dataclass(frozen=True, repr=False)
 class PackedWeights(Container):
@@ -197,9 +197,15 @@ class PackedWeights(Container):
         data [G,T,K,B]    T = ceil(N/B) blocks per group. A block is K consecutive rows of B columns, with zeros from
                           column N on. B is a power of two from 32 to 256.
 
-    The layout is the same for all instruction sets. scale and zero_point are those of a QuantizedTensor [G,K,N]. The
-    other fields are static: columns is N, transposed and quantized tell unprepack what to return, and version
-    identifies the layout.
+    With the layout "WORD_BLOCKS", B is 32, and data has the elements of each tile of 4 rows and 32 columns in another
+    order: the four elements of a column are adjacent. In bytes of 4-bit elements, the low bits hold column j and the
+    high bits column j + 16. Only products with lhs_quantize=jnp.int8 take this layout.
+
+    Both layouts are the same for all instruction sets. scale and zero_point are those of a QuantizedTensor [G,K,N].
+    With "WORD_BLOCKS", values [G,D,N] are stored as [G,D,32*T], in the order of [G,T,D,32], with zeros for padding.
+
+    The other fields are static: columns is N, transposed and quantized tell unprepack what to return, version
+    identifies the definition of the layouts, and layout is "COLUMN_BLOCKS" or "WORD_BLOCKS".
 
     PackedWeights can be saved (with flax.serialization like a QuantizedTensor), donated, and sharded along G.
     """
@@ -211,6 +217,7 @@ class PackedWeights(Container):
     transposed: bool = False
     quantized: bool = False
     version: int = PACKED_VERSION
+    layout: str = COLUMN_BLOCKS
 
     @property
     def shape(self) -> tuple[int, ...]:
