@@ -15,6 +15,9 @@ import numpy as np
 import raggemm
 from layer import MATRICES, Call, Layer, Quantized
 
+# Each call is waited for, so it runs in the calling thread. JAX would use another thread because of the sort.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 DTYPES = {"int4-32": ml_dtypes.int4, "mxfp4": ml_dtypes.float4_e2m1fn, "int8": np.int8, "int8-32": np.int8}
 ROUNDING: dict[str, dict[str, Any]] = {
     "exact": {},

@@ -264,7 +264,11 @@ GroupedGemmProblem CheckedMlp::Product(const MlpProduct& product) const {
   const bool from_hidden = weights.is_down == product.is_gradient;
   const int64_t hidden = extents.hidden, inner = weights.is_down ? extents.intermediate : UpColumns();
   const DType type = weights.is_down || product.is_gradient ? TypeBeside(weights.array) : problem.x.dtype;
-  static_cast<Array&>(gemm.lhs) = {product.lhs, type, {product.rows, from_hidden ? hidden : inner}};
+  const int64_t lhs_rows = product.row_index == nullptr ? product.rows : extents.tokens;
+  static_cast<Array&>(gemm.lhs) = {product.lhs, type, {lhs_rows, from_hidden ? hidden : inner}};
+  if (product.row_index != nullptr) {
+    gemm.row_index = Array{const_cast<int64_t*>(product.row_index), DType::kS64, {product.rows}};
+  }
   static_cast<Array&>(gemm.out) = {product.out, DType::kF32, {product.rows, from_hidden ? inner : hidden}};
   const Array sizes = {buffers.chunk_sizes, DType::kS64, {rows.groups}};
   gemm.lhs.first_dims = gemm.out.first_dims = sizes;

@@ -30,6 +30,8 @@ struct MlpProduct {
   int64_t rows;
   bool is_gradient = false;  // True: transposed weights, without a bias.
   bool adds = false;         // True: adds the product to out.
+  // Rows of lhs, which is then all of MoeMlpProblem::x. Null: lhs has `rows` rows.
+  const int64_t* row_index = nullptr;
 };
 
 struct CheckedMlp {

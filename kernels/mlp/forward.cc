@@ -59,8 +59,15 @@ class MlpForward {
 
   absl::Status RunPiece(const MlpPiece& piece) {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
-    steps_.GatherX(piece.rows, b_.x);
-    if (absl::Status s = steps_.RunUpAndGate(piece, b_.x); !s.ok()) return s;
+    // Quantizing rows copies them in any case.
+    const bool gathers =
+        !mlp_.problem.lhs_block || steps_.rows.index != nullptr || mlp_.RowWeights(WeightOn::kInput, 0) != nullptr;
+    if (gathers) {
+      steps_.GatherX(piece.rows, b_.x);
+      if (absl::Status s = steps_.RunUpAndGate(piece, b_.x); !s.ok()) return s;
+    } else if (absl::Status s = steps_.RunUpAndGate(piece, mlp_.problem.x.data, b_.tokens + begin); !s.ok()) {
+      return s;
+    }
     steps_.Activate(piece, b_.a);
     if (absl::Status s = steps_.Run(mlp_.Product({MlpWeights::kDown, b_.a, b_.d, count})); !s.ok()) return s;
     const int64_t* const index = steps_.rows.index;

@@ -92,10 +92,13 @@ absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earli
 }
 
 // Runs both products in one parallel loop. The product for v has a workspace of its own, of_gate.
-absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, char* x) const {
-  const GroupedGemmProblem up = mlp.Product({MlpWeights::kUp, x, piece.up, piece.rows.count()});
+absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, void* x, const int64_t* row_index) const {
+  const auto product = [&](MlpWeights weights, float* out) {
+    return mlp.Product({.weights = weights, .lhs = x, .out = out, .rows = piece.rows.count(), .row_index = row_index});
+  };
+  const GroupedGemmProblem up = product(MlpWeights::kUp, piece.up);
   if (!mlp.problem.w_gate) return Run(up);
-  const GroupedGemmProblem gate = mlp.Product({MlpWeights::kGate, x, piece.gate, piece.rows.count()});
+  const GroupedGemmProblem gate = product(MlpWeights::kGate, piece.gate);
   const absl::StatusOr<Schedule> gate_schedule = MakeSchedule(gate, options_, mlp.buffers.of_gate);
   if (!gate_schedule.ok()) return gate_schedule.status();
   const absl::StatusOr<Schedule> up_schedule = MakeSchedule(up, options_, mlp.buffers.of_products);

@@ -61,7 +61,7 @@ class MlpSteps {
   // Computes `product` with the group sizes of SetSizes. The sums continue from earlier_totals (schedule.h), if given.
   absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
   // Computes u (moe_mlp.h) for the rows of a piece, and v if there is a w_gate. `x` has the gathered rows of the piece.
-  absl::Status RunUpAndGate(const MlpPiece& piece, char* x) const;
+  absl::Status RunUpAndGate(const MlpPiece& piece, void* x, const int64_t* row_index = nullptr) const;
   // Gathers the rows of MoeMlpProblem::x in `range`. With WeightOn::kInput, multiplies them by their row weights.
   void GatherX(const RowRange& range, char* x) const;
   // Writes row `row` of `from`, times `weight`, to `to`. Products are rounded to f32 and then to `type`.
