@@ -1,6 +1,8 @@
 // Tests the bits of products of rounded rows with Layout::kWordBlocks, on every ISA of the host.
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -172,10 +174,71 @@ TEST(WordBlocksOnEveryIsa, SpecialValues) {
   }
 }
 
+// Scales of rhs are denormal, infinite, NaN and zero. Rows have numbers about 1, or denormals.
+TEST(WordBlocksOnEveryIsa, SpecialScales) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double scales[] = {0x1p-149, 0x1p-127, 0x1.5p-120, 0x1p127, infinity, std::nan(""), 0, -1.5};
+  for (DType rhs : kCodes) {
+    for (DType type : kScales) {
+      for (int64_t m : {1, 6, 40}) {
+        ProblemSpec spec = Blocked(rhs, m, 72, {32, 32, 96});
+        spec.lhs = DType::kF32;
+        spec.scale_type = type;
+        TestProblem test(spec);
+        const Array& scale = *test.problem.rhs_scale;
+        for (int64_t i = 0; i < ElementCount(scale); ++i) {
+          if (FormatOf(type).bits == 8) {
+            static constexpr uint8_t kBytes[] = {0, 1, 254, 255, 127};
+            static_cast<uint8_t*>(scale.data)[i] = kBytes[i % 24 % 5];
+          } else {
+            StoreRounded(scale, i, scales[i % 24 % 8]);
+          }
+        }
+        ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+        for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) {
+          StoreRounded(test.problem.lhs, i, static_cast<double>(i * 37 % 381 - 190) * 0x1p-149);
+        }
+        ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+      }
+    }
+  }
+}
+
+// The longest stretch that is allowed, with the largest products. If kernels multiply codes by a factor, sums almost
+// fill s32.
+TEST(WordBlocksOnEveryIsa, TheLongestStretch) {
+  struct Extremes {
+    DType rhs;
+    double element, zero;
+  };
+  for (const Extremes& c : {Extremes{DType::kS8, -128, 127},
+                            {DType::kS8, 127, -128},
+                            {DType::kU8, 255, 0},
+                            {DType::kU8, 0, 255},
+                            {DType::kS4, -8, 7},
+                            {DType::kS4, 7, -8},
+                            {DType::kU4, 15, 0},
+                            {DType::kU4, 0, 15},
+                            {DType::kF4E2M1FN, 6, 0},
+                            {DType::kF4E2M1FN, -6, 0}}) {
+    for (int64_t m : {1, 9}) {
+      if (!Sampled(4)) continue;
+      ProblemSpec spec = Blocked(c.rhs, m, 8, {0, 0, 1 << 16});
+      if (FormatOf(c.rhs).IsInteger()) spec.rhs_zero = {0};
+      TestProblem test(spec);
+      for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) StoreRounded(test.problem.lhs, i, 1);
+      for (int64_t i = 0; i < ElementCount(test.problem.rhs); ++i) StoreRounded(test.problem.rhs, i, c.element);
+      if (test.problem.rhs_zero) StoreRounded(*test.problem.rhs_zero, 0, c.zero);
+      ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+    }
+  }
+}
+
 // Computes twice: with the CPU of the host, and with a CPU whose L2 cache (one byte) cannot hold rhs.
 TEST(WordBlocksOnEveryIsa, ThreadsThatDivideTheColumns) {
   for (DType rhs : {DType::kS8, DType::kF4E2M1FN}) {
     for (bool cached : {true, false}) {
+      if (!Sampled(2)) continue;
       ProblemSpec spec = WithGroups(Blocked(rhs, 0, 600, {32, 32, 320}), {1, 5, 0, 2, 40, 9, 4, 13});
       spec.group_offset = 3;
       spec.local_groups = 5;
@@ -222,6 +285,7 @@ TEST_P(WordBlocks, GiveAnMlpTheBitsOfStridedWeights) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
     for (DType weights : kCodes) {
       for (int blocked : {1, 2, 3}) {
+        if (!Sampled(4)) continue;
         MlpSpec spec = {.x = DType::kBF16, .weights = weights, .scale = {0, 1}, .lhs_block = 32, .gate = gate};
         if (blocked & 1) spec.up_layout = Layout::kWordBlocks;
         if (blocked & 2) spec.down_layout = Layout::kWordBlocks;
@@ -268,6 +332,16 @@ TEST(BadWordBlocks, HaveOtherShapes) {
   });
   ExpectError(spec, {"rhs: shape is [1,64,40]", "[G,T,K,B]"}, [](GroupedGemmProblem& p) { p.rhs.dims = {1, 64, 40}; });
   ExpectError(spec, {"rhs", "not transposed"}, [](GroupedGemmProblem& p) { p.rhs.is_trans = true; });
+}
+
+TEST(BadWordBlocks, HaveScalesOrZerosOfStridedColumns) {
+  const ProblemSpec spec = WithZeros(Blocked(DType::kS8, 4, 40, {32, 0, 64}));
+  ExpectError(spec, {"rhs_scale: axis 2 of shape [1,1,40] is 40, must be 1 or divide 64"}, [](GroupedGemmProblem& p) {
+    p.rhs_scale->dims = {1, 1, 40};
+  });
+  ExpectError(spec, {"rhs_zero: axis 2 of shape [1,1,40] is 40, must be 1 or divide 64"}, [](GroupedGemmProblem& p) {
+    p.rhs_zero->dims = {1, 1, 40};
+  });
 }
 
 TEST(BadWordBlocks, AreOtherOperandsOrInOtherModes) {

@@ -182,6 +182,23 @@ TEST(RoundedProduct, ReadsWordBlocks) {
   }
 }
 
+// Each of the two blocks has scales for steps 0 to 15 of its 32 columns, then for steps 16 to 31.
+TEST(RoundedProduct, ReadsScalesOfWordBlocks) {
+  ProblemSpec spec = SpecOf(0, 33, 32);
+  spec.rhs_layout = Layout::kWordBlocks;
+  spec.rhs_scale = {16, 1};
+  const TestProblem test = OneRow(spec, {127});
+  StoreRounded(test.problem.lhs, 16, 1);
+  for (int64_t i = 0; i < ElementCount(test.problem.rhs); ++i) StoreRounded(test.problem.rhs, i, 1);
+  ASSERT_EQ(ElementCount(*test.problem.rhs_scale), 2 * 2 * 32);
+  for (int i = 0; i < 2 * 2 * 32; ++i) StoreRounded(*test.problem.rhs_scale, i, i);
+  std::vector<double> expected;
+  for (int j = 0; j < 32; ++j) expected.push_back(127 * j + 32 + j);
+  expected.push_back(127 * 64 + 96);
+  EXPECT_EQ(ExpectedOut(test.problem).value(), expected);
+  EXPECT_EQ(ComputeReference(test.problem)->want, expected);
+}
+
 TEST(RoundedProduct, WithoutStepsIsZero) {
   ProblemSpec spec = SpecOf(0, 2, 0);
   spec.alpha = spec.bias = true;
