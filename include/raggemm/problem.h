@@ -158,8 +158,9 @@ struct GroupedGemmProblem {
   //                 extent.
   //   [D,D0,D1]     the same blocks, for an operand with a group axis. D is 1 or the number of groups.
   //
-  // word blocks count as 32 * T columns. If each column has values of its own, D1 = 32 * T, they are in column blocks like
-  // the elements: the order in memory is [D,T,D0,32].
+  // Word blocks count as 32 * T columns. If each column has values of its own, D1 = 32 * T, they are in column blocks like
+  // the elements: the order in memory is [D,T,D0,32]. Several columns may share values only if all do, or if N is a
+  // multiple of 32.
   //
   // Blocks are possible with ragged M, ragged K and uniform, but not with packed groups of columns. grouped_gemm.h says
   // which scales multiply elements. With ragged K, several replicas and a ragged last axis, scales that differ by row

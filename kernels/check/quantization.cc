@@ -105,6 +105,11 @@ absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDe
   resolved.rows = param.dims[rank - 2] * (has_group_axis ? param.dims[0] : 1);
   resolved.cols = param.dims[rank - 1];
   if (operand.in_word_blocks && resolved.col_block == 1) resolved.matrix_rows = param.dims[rank - 2];
+  // Values of strided weights would fit, too, and have another order.
+  if (operand.in_word_blocks && resolved.col_block != 1 && resolved.cols != 1 && operand.cols % kWordColumns != 0) {
+    return Invalid(name, ": axis ", rank - 1, " of shape ", Shape(param.dims), " is ", resolved.cols, ", must be 1 or ",
+                   cols, " unless N, ", operand.cols, ", is a multiple of ", kWordColumns);
+  }
   return resolved;
 }
 

@@ -203,7 +203,9 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
 
 absl::Status CheckGradients(const MoeMlpProblem& problem, const CallArrays& arrays) {
   for (const Weights& w : WeightsOf(problem)) {
-    if (w.in_blocks()) return Invalid(w.name, ": layout is COLUMN_BLOCKS, which has no gradients");
+    if (w.in_blocks())
+      return Invalid(w.name, ": layout is ", w.layout == Layout::kWordBlocks ? "WORD_BLOCKS" : "COLUMN_BLOCKS",
+                     ", which has no gradients");
   }
   const auto inputs = arrays.all.begin() + static_cast<ptrdiff_t>(arrays.results);
   for (auto gradient = arrays.all.begin(); gradient != inputs; ++gradient) {

@@ -1,6 +1,7 @@
 #include "tests/support/test_mlp.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -87,7 +88,11 @@ MlpSpec RandomForwardSpec(std::mt19937& random) {
   }
   rounds_rows = rounds_rows && random() % 4 != 0;
   if (rounds_rows) spec.lhs_block = random() % 3 * 32;
-  const bool may_have_words = rounds_rows && weights.bits != 2;
+  const bool shares = std::ranges::any_of(std::array{spec.scale, spec.zero}, [](const std::vector<int64_t>& blocks) {
+    return blocks.size() >= 2 && blocks[1] > 1;
+  });
+  const bool has_whole_blocks = spec.hidden % kWordColumns == 0 && spec.intermediate % kWordColumns == 0;
+  const bool may_have_words = rounds_rows && weights.bits != 2 && (!shares || has_whole_blocks);
   const auto layout = [&](bool is_trans) {
     if (is_trans || random() % 2 == 0) return Layout::kStrided;
     return may_have_words && random() % 3 != 0 ? Layout::kWordBlocks : Layout::kColumnBlocks;
@@ -187,19 +192,16 @@ TestMlp::TestMlp(const MlpSpec& spec)
   }
 }
 
-// Copies scales or zero points [D,D0,D1] of word blocks with n columns. Values of single columns get the order of column
-// blocks. Padding gets ones.
+// Copies scales or zero points [D,D0,n] of word blocks to the order of column blocks. Padding gets ones. Values that
+// columns share stay as they are.
 void TestMlp::OrderByBlocks(int64_t n, std::optional<Array>& values) {
-  if (!values || values->dims.size() != 3 || values->dims[2] == 1) return;
-  const int64_t rows = values->dims[1], count = (n + kWordColumns - 1) / kWordColumns, shared = n / values->dims[2];
-  const int64_t width = shared == 1 ? kWordColumns : count * kWordColumns / shared,
-                blocks_of_row = shared == 1 ? count : 1;
-  const Array copy =
-      blocks.emplace_back(values->dtype, std::vector{values->dims[0], rows, blocks_of_row * width}).array;
+  if (!values || values->dims.size() != 3 || values->dims[2] == 1 || values->dims[2] != n) return;
+  const int64_t rows = values->dims[1], count = (n + kWordColumns - 1) / kWordColumns;
+  const Array copy = blocks.emplace_back(values->dtype, std::vector{values->dims[0], rows, count * kWordColumns}).array;
   for (int64_t i = 0; i < ElementCount(copy); ++i) {
-    const int64_t col = i / (rows * width) % blocks_of_row * width + i % width;
-    const int64_t row = i / (blocks_of_row * rows * width) * rows + i / width % rows;
-    StoreRounded(copy, i, col < values->dims[2] ? ToDouble(*values, row * values->dims[2] + col) : 1);
+    const int64_t col = i / (rows * kWordColumns) % count * kWordColumns + i % kWordColumns;
+    const int64_t row = i / (count * rows * kWordColumns) * rows + i / kWordColumns % rows;
+    StoreRounded(copy, i, col < n ? ToDouble(*values, row * n + col) : 1);
   }
   values = copy;
 }

@@ -147,6 +147,7 @@ void ChooseRoundedRows(ProblemSpec& spec, Random& random) {
   if (spec.rhs_layout == Layout::kColumnBlocks && FormatOf(spec.rhs).bits >= 4 && random.Below(3) != 0) {
     spec.rhs_layout = Layout::kWordBlocks;
     spec.k = (spec.k + 3) / 4 * 4;
+    if (columns > 1) spec.n = spec.n / kWordColumns * kWordColumns;
   }
   spec.m = std::min(spec.m, 2'000'000 / std::max<int64_t>(spec.n * spec.k, 1));
   const auto values = [&]() -> std::vector<int64_t> {
