@@ -46,8 +46,11 @@ class Mlp:
 
     def with_rounded_rows(self, rows: tuple[tuple[str, Any], ...]) -> "Mlp":
         """Returns the MLP with `rows` as arguments of moe_mlp, if all its matrices are of CODES."""
-        matrices = [w for w in (self.up, self.down, self.gate) if w is not None]
-        return dataclasses.replace(self, rows=rows) if all(w.dtype in CODES for w in matrices) else self
+        matrices = {name: w for name in ("up", "down", "gate") if (w := getattr(self, name)) is not None}
+        if not rows or any(w.dtype not in CODES for w in matrices.values()):
+            return self
+        packed = {name: _pack_for_rounded_rows(w) for name, w in matrices.items()}
+        return dataclasses.replace(self, rows=rows, **packed)
 
 
 def parse_rows(text: str) -> tuple[tuple[str, Any], ...]:
@@ -61,6 +64,16 @@ def parse_rows(text: str) -> tuple[tuple[str, Any], ...]:
 
 # Dtypes of weights that moe_mlp takes with lhs_quantize.
 CODES = tuple(map(jnp.dtype, (jnp.int8, jnp.uint8, jnp.int4, jnp.uint4, jnp.int2, jnp.float4_e2m1fn)))
+
+
+def _pack_for_rounded_rows(w: Tree) -> Tree:
+    """Packs matrices for lhs_quantize. Returns `w` if its dtype or its blocks of scales cannot be packed so."""
+    is_packed = isinstance(w, raggemm.PackedWeights)
+    try:
+        plain = raggemm.unprepack(w) if is_packed else w
+        return raggemm.prepack(plain, transpose=is_packed and w.transposed, lhs_quantize=jnp.int8)
+    except (TypeError, ValueError):
+        return w
 
 
 def _quantizer(dtype: Any, **options: Any) -> Callable[[jax.Array], Tree]:
