@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check/errors.h"
+#include "kernels/check/matrices.h"
 #include "kernels/check/problem.h"
 #include "raggemm/element.h"
 

@@ -211,7 +211,7 @@ Array TestMlp::InLayout(const Array& weights, Layout layout, int64_t width) {
   if (!IsBlocked(layout)) return weights;
   if (layout == Layout::kWordBlocks) width = kWordColumns;
   const int64_t k = weights.dims[1], n = weights.dims[2], count = (n + width - 1) / width;
-  const Array copy = blocks.emplace_back(weights.dtype, std::vector{weights.dims[0], count, k, width}).array;
+  Array copy = blocks.emplace_back(weights.dtype, std::vector{weights.dims[0], count, k, width}).array;
   for (int64_t i = 0; i < ElementCount(copy); ++i) {
     const int64_t col = i / (k * width) % count * width + i % width, row = i / (count * k * width) * k + i / width % k;
     StoreRounded(copy, StoredIndex(layout, copy.dtype, i), col < n ? ToDouble(weights, row * n + col) : 1);
