@@ -132,18 +132,36 @@ TEST(WordBlocksOnEveryIsa, EveryShapeOfScalesAndZeros) {
   }
 }
 
-// Blocks of lhs and stretches are longer than KC blocks. The last element of a row is the largest, so it sets the scale
-// of its block.
+// K is longer than a KC block of word blocks, 4096 steps. Blocks of lhs and stretches are shorter or longer. The first or
+// the last element of a row is the largest, so it sets the scale of its block.
 TEST(WordBlocksOnEveryIsa, LongBlocks) {
-  for (DType rhs : kCodes) {
-    for (const Steps& steps : {Steps{512, 64, 896}, {1536, 1536, 3072}, {0, 0, 2052}, {0, 0, 9000}}) {
+  for (const Steps& steps : {Steps{32, 32, 4160},
+                             {128, 64, 4608},
+                             {0, 64, 4416},
+                             {0, 128, 8320},
+                             {1536, 1536, 3072},
+                             {0, 0, 2052},
+                             {0, 0, 9000}}) {
+    for (DType rhs : {DType::kS8, DType::kU4}) {
       for (int64_t m : {1, 7, 40}) {
-        if (!Sampled(4)) continue;
-        const ProblemSpec spec = WithZeros(Blocked(rhs, m, 40, steps));
+        const ProblemSpec spec = WithZeros(Blocked(rhs, m, 72, steps));
         TestProblem test(spec);
-        for (int64_t i = 1; i <= m; ++i) StoreRounded(test.problem.lhs, i * steps.k - 1, 100);
+        for (int64_t i = 0; i < m; ++i) {
+          StoreRounded(test.problem.lhs, i * steps.k + (rhs == DType::kS8 ? 0 : steps.k - 1), 100);
+        }
         ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
       }
+    }
+  }
+}
+
+// GEMVs read the scales of some KC blocks as they are stored, and converted scales of others.
+TEST(WordBlocksOnEveryIsa, StoredAndConvertedScales) {
+  for (DType type : kScales) {
+    for (const auto& [m, steps] : {std::pair{1, Steps{32, 6144, 12288}}, {40, {32, 1536, 3072}}}) {
+      ProblemSpec spec = Blocked(DType::kS4, m, 136, steps);
+      spec.scale_type = type;
+      ASSERT_TRUE(GivesExpectedBits(spec));
     }
   }
 }
@@ -297,6 +315,27 @@ TEST_P(WordBlocks, GiveAnMlpTheBitsOfStridedWeights) {
       }
     }
   }
+}
+
+// Rows of tokens are quantized where they are stored, unless they have weights, or a pass selects rows.
+TEST_P(WordBlocks, QuantizeTheRightTokensOfAnMlp) {
+  const auto expect = [](MlpSpec spec) {
+    spec.x = DType::kBF16;
+    spec.weights = DType::kS8;
+    spec.scale = {0, 1};
+    spec.lhs_block = 32;
+    TestMlp mlp(spec);
+    ASSERT_EQ(mlp.Run({.isa = GetParam()}), absl::OkStatus());
+    EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
+  };
+  for (int64_t offset : {1, 2}) expect({.sizes = {3, 300, 7, 2}, .local = 2, .offset = offset});
+  MlpSpec weighted;
+  weighted.row_weights = true;
+  weighted.weight_on = WeightOn::kInput;
+  expect(weighted);
+  MlpSpec passes = {.tokens = 5, .hidden = 24, .intermediate = 9, .sizes = {8000, 0, 3, 9000}, .local = 3, .offset = 1};
+  passes.row_slots = true;
+  expect(passes);
 }
 
 // ---- errors ----
