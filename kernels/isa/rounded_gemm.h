@@ -60,6 +60,28 @@ RAGGEMM_INLINE inline bool SkipsOffset(const Stretches& stretches) {
   return false;
 }
 
+// Corrects the sums of a piece for the columns from `column` on. Elements of rhs in sums are too large by their offsets
+// and zero points.
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void AddCorrections(const Stretches& stretches, int64_t piece, int64_t column,
+                                          typename V::Vec (&sums)[kMr][kNv]) {
+  const int32_t* const row_sums = stretches.row_sums + piece * stretches.row_stride;
+  if (stretches.column_zeros == nullptr) {
+    if (SkipsOffset<V>(stretches)) return;
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      const int32_t excess = row_sums[i] * stretches.offset;
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
+    }
+    return;
+  }
+  RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+    const auto zeros = V::Load(stretches.column_zeros + piece * stretches.column_stride + column + v * V::kWidth);
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      sums[i][v] = V::Add(sums[i][v], V::Mul(zeros, V::Broadcast(row_sums + i)));
+    }
+  }
+}
+
 template <class V, int kMr, int kNv>
 class RoundedTile {
  public:
@@ -87,7 +109,7 @@ class RoundedTile {
       Vec sums[kMr][kNv];
       SetZero<V>(sums);
       if (before != 0) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(unfinished + i * kNr + v * kWidth); });
-      if (before == 0 || stretches_.starts) AddCorrections(piece, sums);
+      if (before == 0 || stretches_.starts) AddCorrections<V>(stretches_, piece, /*column=*/0, sums);
       for (int64_t group = 0; group < (steps + kGroupSteps - 1) / kGroupSteps; ++group) {
         PrefetchDue(prefetch, groups_in_all, due);
         AddGroup(a, b, sums);
@@ -138,25 +160,6 @@ class RoundedTile {
         typename V::Words y[kNv];
         RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::LoadWords(b + word * kNr + v * kWidth));
         ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + word * kMr + i, y[v], sums[i][v]); });
-      }
-    }
-  }
-
-  // Corrects the sums of a piece. Elements of rhs in a panel are too large by their offsets and zero points.
-  RAGGEMM_INLINE void AddCorrections(int64_t piece, Vec (&sums)[kMr][kNv]) const {
-    const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
-    if (stretches_.column_zeros == nullptr) {
-      if (SkipsOffset<V>(stretches_)) return;
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        const int32_t excess = row_sums[i] * stretches_.offset;
-        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
-      }
-      return;
-    }
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      const Vec zeros = V::Load(stretches_.column_zeros + piece * stretches_.column_stride + v * kWidth);
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        sums[i][v] = V::Add(sums[i][v], V::Mul(zeros, V::Broadcast(row_sums + i)));
       }
     }
   }

@@ -50,9 +50,11 @@ class WordColumns {
       const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
       const int64_t words = (steps + kWordRows - 1) / kWordRows;
       Vec sums[kMr][kNv];
-      AddWords<kFirst>(words, a, tile, ahead, sums);
-      a += words * kMr;
-      tile += words * kTileBytes;
+      SetZero<V>(sums);
+      for (int64_t word = 0; word < words; ++word, a += kMr, tile += kTileBytes, ahead += args_.b.ahead_step) {
+        for (int64_t byte = 0; kFirst == 0 && byte < kTileBytes; byte += kLineBytes) __builtin_prefetch(ahead + byte);
+        AddWord<kFirst>(a, tile, sums);
+      }
       if constexpr (requires { D::Sum(0, sums[0][0]); }) {
         ForEachSum([&](int i, int v) { sums[i][v] = D::Sum(kFirst + v, sums[i][v]); });
       }
@@ -60,7 +62,7 @@ class WordColumns {
         ForEachSum(
             [&](int i, int v) { sums[i][v] = V::Add(sums[i][v], V::Load(unfinished + (i * kNv + v) * kWidth)); });
       }
-      if (before == 0 || stretches_.starts) AddCorrections(piece, column, sums);
+      if (before == 0 || stretches_.starts) AddCorrections<V>(stretches_, piece, column, sums);
       k += steps;
       before += steps;
       if (before == stretches_.steps || (k == args_.k && stretches_.ends)) {
@@ -80,38 +82,10 @@ class WordColumns {
  private:
   using Total = typename F::Vec;
   static constexpr int64_t kTileBytes = kWordRows * kWordColumns * D::kBits / 8;
-  static constexpr int kFewSums = 4;
 
   template <class Function>
   RAGGEMM_INLINE static void ForEachSum(Function f) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) f(i, v); }
-  }
-
-  // Sums the products of words. Few rows have two sums for each element, because one would wait for itself. GB/s for one
-  // row of int4, 2048x768, from L3 to one core of Zen 4: 47 with one sum, 56 with two.
-  template <int kFirst>
-  RAGGEMM_INLINE void AddWords(int64_t words, const uint32_t* a, const uint8_t* tile, const char*& ahead,
-                               Vec (&sums)[kMr][kNv]) const {
-    const int64_t step = args_.b.ahead_step;
-    const auto add = [&](int64_t word, Vec(&to)[kMr][kNv]) RAGGEMM_INLINE {
-      if constexpr (kFirst == 0) {
-        for (int64_t byte = 0; byte < kTileBytes; byte += kLineBytes) __builtin_prefetch(ahead + byte);
-        ahead += step;
-      }
-      AddWord<kFirst>(a + word * kMr, tile + word * kTileBytes, to);
-    };
-    SetZero<V>(sums);
-    int64_t word = 0;
-    if constexpr (kMr * kNv <= kFewSums) {
-      Vec others[kMr][kNv];
-      SetZero<V>(others);
-      for (; word + 2 <= words; word += 2) {
-        add(word, sums);
-        add(word + 1, others);
-      }
-      ForEachSum([&](int i, int v) { sums[i][v] = V::Add(sums[i][v], others[i][v]); });
-    }
-    for (; word < words; ++word) add(word, sums);
   }
 
   template <int kFirst>
@@ -123,22 +97,6 @@ class WordColumns {
     } else {
       ForEachSum([&](int i, int v) { sums[i][v] = V::DotWord(a + i, y[v], sums[i][v]); });
     }
-  }
-
-  RAGGEMM_INLINE void AddCorrections(int64_t piece, int64_t column, Vec (&sums)[kMr][kNv]) const {
-    const int32_t* const row_sums = stretches_.row_sums + piece * stretches_.row_stride;
-    if (stretches_.column_zeros == nullptr) {
-      if (SkipsOffset<V>(stretches_)) return;
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        const int32_t excess = row_sums[i] * stretches_.offset;
-        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
-      }
-      return;
-    }
-    const int32_t* const zeros = stretches_.column_zeros + piece * stretches_.column_stride + column;
-    ForEachSum([&](int i, int v) {
-      sums[i][v] = V::Add(sums[i][v], V::Mul(V::Load(zeros + v * kWidth), V::Broadcast(row_sums + i)));
-    });
   }
 
   RAGGEMM_INLINE void AddScaled(int64_t piece, int64_t column, const Vec (&sums)[kMr][kNv],
