@@ -147,6 +147,17 @@ def test_tiles_of_packed_weights_are_not_divided():
         close(program(lhs, put(w.data, along(2))), gmm(lhs, raggemm.unprepack(w), SIZES))
 
 
+def test_packed_weights_with_scales_along_k_are_not_divided():
+    """Scales of packed weights are in the order of column blocks. So devices cannot divide their rows."""
+    weights = raggemm.quantize(random(G, 128, N), jnp.int8, block=(1, 32))
+    lhs, w = random(M, 128), raggemm.prepack(weights, lhs_quantize=jnp.int8)
+    f = functools.partial(gmm, lhs_quantize=jnp.int8)
+    sharded = dataclasses.replace(w, data=put(w.data, along(2)))
+    program = jax.jit(f).lower(lhs, sharded, SIZES).compile()
+    assert collectives_of(program) == {"all-gather"}
+    close(program(lhs, sharded, SIZES), f(lhs, weights, SIZES))
+
+
 @pytest.mark.parametrize("names", [("c", "beta"), ("bias",), ("c", "bias", "alpha", "beta")], ids="-".join)
 def test_optional_operands_are_added_once(names):
     def f(x, w, *rest):
