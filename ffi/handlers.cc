@@ -203,14 +203,15 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 // Each extent is an argument, because C structs have no default values.
 // NOLINTBEGIN(readability-function-size)
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
-                                     int64_t sums_tokens, int64_t has_slots) {
+                                     int64_t sums_tokens, int64_t has_slots, int64_t rounds_rows) {
   return raggemm::MoeMlpWorkspaceSize({.tokens = tokens,
                                        .hidden = hidden,
                                        .intermediate = intermediate,
                                        .rows = rows,
                                        .groups = groups,
                                        .sums_tokens = sums_tokens != 0,
-                                       .has_slots = has_slots != 0});
+                                       .has_slots = has_slots != 0,
+                                       .rounds_rows = rounds_rows != 0});
 }
 int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
                                               int64_t groups, int64_t element_bytes, int64_t sums_tokens,

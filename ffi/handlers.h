@@ -45,9 +45,9 @@ XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
 
 // Returns the length of the workspace of raggemm_moe_mlp_v1, or -1 if no array can be that long. sums_tokens is 0 if
-// out is f32, else 1. has_slots is 1 if row_slots is an operand, else 0.
+// out is f32, else 1. has_slots is 1 if row_slots is an operand, else 0. rounds_rows is 1 if lhs_block is given, else 0.
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
-                                     int64_t sums_tokens, int64_t has_slots);
+                                     int64_t sums_tokens, int64_t has_slots, int64_t rounds_rows);
 
 // The custom call raggemm_moe_mlp_backward_v1 computes the gradients of raggemm_moe_mlp_v1. It binds, in order:
 //

@@ -142,7 +142,8 @@ struct MoeMlpExtents {
   // True if the workspace must hold f32 gradients of weights and biases. Not needed if each of these gradients is f32
   // or not wanted. For gradients only.
   bool sums_weights = true;
-  bool has_slots = false;  // True if MoeMlp is called with row_slots.
+  bool has_slots = false;   // True if MoeMlp is called with row_slots.
+  bool rounds_rows = true;  // True if MoeMlp is called with lhs_block.
 };
 // Returns the length of the workspace of MoeMlp in int64 elements, or -1 if extents are negative or too large.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);

@@ -22,7 +22,7 @@ constexpr int64_t kLeastSumSteps = 32;
 
 // Rounded rows: granularity of blocks of lhs and of rhs, and most steps of a stretch. Sums of 2^16 products of a code
 // and an element without its zero point are less than 2^31: 127 * 255 * 2^16.
-constexpr int64_t kLhsBlockStep = 32, kRhsBlockStep = 16, kMostStretch = 1 << 16;
+constexpr int64_t kRhsBlockStep = 16, kMostStretch = 1 << 16;
 
 // The axis k of a stored matrix: the rows if k_is_rows, else the columns.
 struct Axes {
@@ -172,8 +172,8 @@ absl::Status ResolveRounding(const GroupedGemmProblem& problem, Checked& checked
   if (!problem.lhs_block) return absl::OkStatus();
   const OperandNames& names = problem.names;
   const int64_t given = *problem.lhs_block;
-  if (given < 0 || given % kLhsBlockStep != 0) {
-    return Invalid("lhs_block: value ", given, ", must be a multiple of ", kLhsBlockStep, ", or 0 for whole rows");
+  if (given < 0 || given % kLeastLhsBlock != 0) {
+    return Invalid("lhs_block: value ", given, ", must be a multiple of ", kLeastLhsBlock, ", or 0 for whole rows");
   }
   if (checked.mode != RaggedMode::kRaggedM && checked.mode != RaggedMode::kUniform) {
     return Invalid("lhs_block: not possible with ", NameOf(checked.mode), ", only with ragged M and uniform");
@@ -181,7 +181,7 @@ absl::Status ResolveRounding(const GroupedGemmProblem& problem, Checked& checked
   if (problem.lhs.is_trans) return Invalid("lhs_block: ", names.lhs, " is transposed, so its rows cannot be quantized");
   const bool k_is_rows = AxesOf(problem.rhs, false).k_is_rows;
   const int64_t k = std::max<int64_t>(checked.lhs.cols, 1);
-  checked.lhs_block = given == 0 ? k : std::min(given, k);
+  checked.lhs_block = LhsBlockOf(given, k);
   checked.stretch = checked.lhs_block;
   for (const auto& [name, params] :
        {std::pair{names.rhs_scale, &checked.rhs.scale}, {names.rhs_zero, &checked.rhs.zero}}) {

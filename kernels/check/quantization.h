@@ -1,6 +1,9 @@
 // Checks quantized operands.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "kernels/check/checked.h"
 #include "raggemm/problem.h"
@@ -12,6 +15,11 @@ Products ProductsOf(const GroupedGemmProblem& problem);
 
 // Checks scales and zero points, and adds them to the operands of `checked`. Decides whether scales multiply sums.
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked);
+
+// Blocks of rounded rows are multiples of this many steps of k. Only a row or its last block may be shorter.
+inline constexpr int64_t kLeastLhsBlock = 32;
+// Returns the steps of k in a block of rows of k steps. `given` is GroupedGemmProblem::lhs_block.
+inline int64_t LhsBlockOf(int64_t given, int64_t k) { return given == 0 ? k : std::min(given, k); }
 
 // Returns true if rows can be rounded for an rhs of this type: integers and f4e2m1fn.
 bool HasCodes(DType dtype);

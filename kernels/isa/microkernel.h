@@ -83,6 +83,7 @@ struct RhsView {
   int64_t block_bytes = 0;
   const char* ahead = nullptr;
   int64_t ahead_step = 0;
+  bool reads_once = false;  // True if no other register tile reads the prefetched lines.
 };
 
 struct OutView {
@@ -303,23 +304,24 @@ struct DotArgs {
 using Dot = float(const DotArgs&);
 
 // Arguments of the quantization of whole blocks of a row (rounded rows, raggemm/grouped_gemm.h). The last block may be
-// shorter. `piece` steps share an entry of scales and sums, and divide a block. The entries are `stride` elements apart.
+// shorter.
 struct RoundArgs {
   int64_t count;
   const float* from;
   int64_t block;
-  int64_t piece;
   int8_t* codes;  // Has room for `count` codes, rounded up to whole vectors.
-  float* scales;
-  int32_t* sums;  // The sums of codes times -1.
-  int64_t stride;
+  float* scales;  // One scale for each block.
 };
 using RoundRow = void(const RoundArgs&);
-// Rounds a part of a block with the scale of the block. Returns the sum of its codes times -1.
-using RoundPart = int32_t(int64_t count, const float* from, float scale, int8_t* codes);
+// Rounds a part of a block with the scale of the block.
+using RoundPart = void(int64_t count, const float* from, float scale, int8_t* codes);
+// Returns the sum of `count` codes times -1. Zeros follow the codes up to a multiple of kRoundedSteps.
+using SumCodes = int32_t(int64_t count, const int8_t* codes);
 // Returns the largest magnitude of `count` numbers as bits of f32. The bits are at least those of infinity if one of the
 // numbers is an infinity or a NaN.
 using LargestOf = uint32_t(int64_t count, const float* from);
+// Steps of k in a group of rounded rows. Kernels multiply whole groups, and stretches have whole groups.
+inline constexpr int kRoundedSteps = 16;
 
 inline constexpr int kGemvRows = 8;  // Most rows in a streaming GEMV.
 inline constexpr int kDotRows = 4;   // Most rows in a dot kernel (dot.h).
@@ -478,6 +480,7 @@ struct KernelRow {
   // Functions that quantize rows. Null unless the arithmetic is `rounded`.
   RoundRow* round_row;
   RoundPart* round_part;
+  SumCodes* sum_codes;
   LargestOf* largest_of;
   bool streams_words;  // True if GEMVs of word blocks are also the fastest kernels for many rows.
   bool reads_scales;   // True if GEMVs of rounded rows read Stretches::stored_scales of types f16, bf16 and f8e8m0fnu.

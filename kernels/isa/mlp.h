@@ -58,9 +58,10 @@ void ActivateGradient(const ActivationGradientArgs& args) {
 
 template <class V, class E>
 void WidenRow(const WidenArgs& args) {
-  for (int64_t j = 0; j < args.count; j += V::kWidth) {
-    V::Store(args.to + j, LoadUpTo<V>(static_cast<const E*>(args.from) + j, args.count - j));
-  }
+  // The compiler would reload members of args after each store.
+  const auto [count, from, to] = args;
+  const auto* const elements = static_cast<const E*>(from);
+  for (int64_t j = 0; j < count; j += V::kWidth) V::Store(to + j, LoadUpTo<V>(elements + j, count - j));
 }
 
 template <class V, class E>
@@ -113,13 +114,19 @@ inline void WidenE4M3(const WidenArgs& args) {
 
 template <class V>
 void AddToTokens(const CombineArgs& args) {
+  const auto [rows, columns, from, tokens, weights, sums, stride] = args;
   const float one = 1;
-  for (int64_t i = 0; i < args.rows; ++i) {
-    const typename V::Vec weight = V::Broadcast(args.weights == nullptr ? &one : args.weights + i);
-    const float* row = args.from + i * args.stride;
-    float* sum = args.sums + args.tokens[i] * args.stride;
-    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
-      const int64_t left = args.columns - j;
+  for (int64_t i = 0; i < rows; ++i) {
+    const typename V::Vec weight = V::Broadcast(weights == nullptr ? &one : weights + i);
+    const float* const row = from + i * stride;
+    float* const sum = sums + tokens[i] * stride;
+    // Hardware prefetchers do not find the next sum. The last row prefetches itself.
+    const int64_t next = i + 1 < rows ? i + 1 : i;
+    const float *const next_row = from + next * stride, *const next_sum = sums + tokens[next] * stride;
+    for (int64_t j = 0; j < columns; j += V::kWidth) {
+      __builtin_prefetch(next_row + j);
+      __builtin_prefetch(next_sum + j, 1);
+      const int64_t left = columns - j;
       const typename V::Vec r = V::Fma(weight, LoadUpTo<V>(row + j, left), LoadUpTo<V>(sum + j, left));
       StoreUpTo<V>(sum + j, r, left);
     }

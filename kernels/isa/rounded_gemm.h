@@ -25,9 +25,8 @@
 namespace raggemm {
 namespace {
 
-// Words that a kernel multiplies at once, and their steps of k. Panels have whole groups. Stretches have, too, because
-// their blocks are multiples of 16 steps.
-inline constexpr int kGroupWords = 4, kGroupSteps = 4 * kGroupWords;
+// Words in a group of steps.
+inline constexpr int kGroupWords = kRoundedSteps / 4;
 
 template <class V>
 concept HasLanes = requires(typename V::Words x, typename V::Vec sum) {
@@ -102,7 +101,7 @@ class RoundedTile {
     });
     Prefetch prefetch = *args_.side.prefetch;
     int64_t due = 0;
-    const int64_t groups_in_all = (args_.k + kGroupSteps - 1) / kGroupSteps;
+    const int64_t groups_in_all = (args_.k + kRoundedSteps - 1) / kRoundedSteps;
     int64_t before = stretches_.before;
     for (int64_t k = 0, piece = 0; k < args_.k; ++piece) {
       const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
@@ -110,7 +109,7 @@ class RoundedTile {
       SetZero<V>(sums);
       if (before != 0) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(unfinished + i * kNr + v * kWidth); });
       if (before == 0 || stretches_.starts) AddCorrections<V>(stretches_, piece, /*column=*/0, sums);
-      for (int64_t group = 0; group < (steps + kGroupSteps - 1) / kGroupSteps; ++group) {
+      for (int64_t group = 0; group < (steps + kRoundedSteps - 1) / kRoundedSteps; ++group) {
         PrefetchDue(prefetch, groups_in_all, due);
         AddGroup(a, b, sums);
         a += kGroupWords * kMr;
@@ -235,45 +234,45 @@ uint32_t LargestOfRow(int64_t count, const float* from) {
 
 // Adding kToInteger to a number of at most 2^22 rounds it to an integer, which is then in the low bits.
 template <class F>
-RAGGEMM_INLINE inline int32_t RoundSteps(int64_t count, const float* from, float scale, int8_t* codes) {
+RAGGEMM_INLINE inline void RoundSteps(int64_t count, const float* from, float scale, int8_t* codes) {
   using Floats = typename Codes<F>::Floats;
   using Integers = typename Codes<F>::Signed;
   typedef int8_t Bytes __attribute__((vector_size(F::kWidth)));
   constexpr float kToInteger = 0x1.8p23F;
-  Integers sums = {};
   ForEachVector<F>(count, from, [&](int64_t i, Floats x) RAGGEMM_INLINE {
     x = x / scale;
     x = x < -127.0F ? Floats{} - 127.0F : x;
     x = x > 127.0F ? Floats{} + 127.0F : x;
     const Integers rounded = reinterpret_cast<Integers>(x + kToInteger) - __builtin_bit_cast(int32_t, kToInteger);
-    sums -= rounded;
     const Bytes bytes = __builtin_convertvector(rounded, Bytes);
     __builtin_memcpy(codes + i, &bytes, sizeof(bytes));
   });
-  return Reduce<F::kWidth>(sums, [](auto a, auto b) RAGGEMM_INLINE { return a + b; });
 }
 template <class F>
-int32_t RoundPartOf(int64_t count, const float* from, float scale, int8_t* codes) {
+void RoundPartOf(int64_t count, const float* from, float scale, int8_t* codes) {
   if (scale > 0) return RoundSteps<F>(count, from, scale, codes);
   for (int64_t i = 0; i < count; ++i) codes[i] = 0;
-  return 0;
 }
 
 template <class F>
 void RoundRowOf(const RoundArgs& args) {
-  float* scales = args.scales;
-  int32_t* sums = args.sums;
-  for (int64_t i = 0; i < args.count; i += args.block) {
-    const int64_t end = args.count - i < args.block ? args.count : i + args.block;
-    const uint32_t largest = LargestOfPart<F>(end - i, args.from + i);
+  float* scale = args.scales;
+  for (int64_t i = 0; i < args.count; i += args.block, ++scale) {
+    const int64_t count = args.count - i < args.block ? args.count - i : args.block;
+    const uint32_t largest = LargestOfPart<F>(count, args.from + i);
     const bool is_finite = largest < 0x7f800000;
-    const float scale = is_finite ? __builtin_bit_cast(float, largest) / 127 : __builtin_nanf("");
-    for (int64_t k = i; k < end; k += args.piece, scales += args.stride, sums += args.stride) {
-      const int64_t count = end - k < args.piece ? end - k : args.piece;
-      *scales = scale;
-      *sums = RoundPartOf<F>(count, args.from + k, scale, args.codes + k);
-    }
+    *scale = is_finite ? __builtin_bit_cast(float, largest) / 127 : __builtin_nanf("");
+    RoundPartOf<F>(count, args.from + i, *scale, args.codes + i);
   }
+}
+
+// GCC vectorizes this loop, but not a conversion of a vector of bytes. The template keeps each instruction set's function
+// apart.
+template <class F>
+int32_t SumCodesOf(int64_t count, const int8_t* codes) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum -= codes[i];
+  return sum;
 }
 
 // Packs words of rhs: element (kk, j) plus kOffset. E is int8_t or uint8_t.
@@ -345,6 +344,7 @@ template <class F>
 constexpr void AddRounding(KernelRow& row) {
   row.round_row = RoundRowOf<F>;
   row.round_part = RoundPartOf<F>;
+  row.sum_codes = SumCodesOf<F>;
   row.largest_of = LargestOfRow<F>;
   AddEpilogue<F, Float16>(row, DType::kF16);
   AddEpilogue<F, BFloat16>(row, DType::kBF16);
@@ -361,7 +361,7 @@ constexpr KernelRow MakeRoundedRow() {
   row.row_step = 1;
   row.products_per_fma = 4;
   row.cols = kNv * V::kWidth;
-  row.k_step = kGroupSteps;
+  row.k_step = kRoundedSteps;
   row.vector = V::kWidth;
   row.lhs = row.rhs = {DType::kS8, 4};
   row.adds_totals = true;

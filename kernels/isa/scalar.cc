@@ -16,7 +16,7 @@ struct ScalarCodes : ScalarTraits<int32_t> {
   static float ToFloats(int32_t x) { return static_cast<float>(x); }
   template <int kMr>
   static int32_t DotGroup(const uint32_t* p, const Words (&b)[kGroupWords], int32_t sum) {
-    for (int i = 0; i < kGroupSteps; ++i) {
+    for (int i = 0; i < kRoundedSteps; ++i) {
       sum += static_cast<int8_t>(p[i / 4 * kMr] >> i % 4 * 8) * static_cast<int32_t>(b[i / 4] >> i % 4 * 8 & 0xff);
     }
     return sum;

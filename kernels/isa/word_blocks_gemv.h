@@ -52,7 +52,7 @@ class WordColumns {
       Vec sums[kMr][kNv];
       SetZero<V>(sums);
       for (int64_t word = 0; word < words; ++word, a += kMr, tile += kTileBytes, ahead += args_.b.ahead_step) {
-        for (int64_t byte = 0; kFirst == 0 && byte < kTileBytes; byte += kLineBytes) __builtin_prefetch(ahead + byte);
+        if constexpr (kFirst == 0) PrefetchTile(ahead);
         AddWord<kFirst>(a, tile, sums);
       }
       if constexpr (requires { D::Sum(0, sums[0][0]); }) {
@@ -86,6 +86,15 @@ class WordColumns {
   template <class Function>
   RAGGEMM_INLINE static void ForEachSum(Function f) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) f(i, v); }
+  }
+
+  // Lines that are read only once do not replace other lines in the caches. A JAX program then finds more of its code
+  // there. With one token and an MLP of int8 (128 experts of 2048x768), its call took 1.12 times as long as a call from
+  // C++ without this, and 1.065 times with this (Zen 4, two cores).
+  RAGGEMM_INLINE void PrefetchTile(const char* ahead) const {
+    for (int64_t byte = 0; byte < kTileBytes; byte += kLineBytes) {
+      args_.b.reads_once ? __builtin_prefetch(ahead + byte, 0, 0) : __builtin_prefetch(ahead + byte);
+    }
   }
 
   template <int kFirst>

@@ -297,6 +297,7 @@ absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const
       .element_bytes = LargestElement(problem),
       .sums_tokens = IsNarrow(gradients == nullptr ? problem.out : gradients->x),
       .has_slots = problem.row_slots.has_value(),
+      .rounds_rows = problem.lhs_block.has_value(),
   };
   if (gradients != nullptr) {
     const MoeMlpGradients& g = *gradients;

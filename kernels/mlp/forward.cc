@@ -39,16 +39,32 @@ void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
 
 class MlpForward {
  public:
-  explicit MlpForward(MlpSteps& steps) : steps_(steps), mlp_(steps.mlp), b_(mlp_.buffers) {}
+  explicit MlpForward(MlpSteps& steps)
+      : steps_(steps),
+        mlp_(steps.mlp),
+        b_(mlp_.buffers),
+        rounds_tokens_(mlp_.problem.lhs_block && !mlp_.problem.row_slots && !mlp_.RowWeights(WeightOn::kInput, 0)) {}
 
   absl::Status RunAll() {
     steps_.ClearSums();
+    if (rounds_tokens_) RoundTokens();
     if (absl::Status s = mlp_.problem.row_slots ? RunPasses() : RunRows(); !s.ok()) return s;
     steps_.StoreSums(mlp_.problem.out);
     return absl::OkStatus();
   }
 
  private:
+  // Quantizes each token that has rows, once for all of them.
+  void RoundTokens() const {
+    const int64_t tokens = mlp_.extents.tokens, hidden = mlp_.extents.hidden;
+    const Array& x = mlp_.problem.x;
+    std::fill_n(b_.is_routed, tokens, false);
+    for (int64_t row = mlp_.rows.begin; row < mlp_.rows.end; ++row) b_.is_routed[b_.tokens[row]] = true;
+    steps_.ForEachRow(tokens, BytesOf(x.dtype, hidden), [&](int64_t i) {
+      if (b_.is_routed[i]) steps_.RoundRow(static_cast<const char*>(x.data), x.dtype, hidden, i, b_.rounded_x);
+    });
+  }
+
   absl::Status RunRows() {
     for (MlpPart piece = {steps_.rows, kPieceRows}; piece.Next();) {
       if (piece.rows.count() == 0) continue;
@@ -59,17 +75,15 @@ class MlpForward {
 
   absl::Status RunPiece(const MlpPiece& piece) {
     const int64_t begin = piece.rows.begin, count = piece.rows.count();
-    // Quantizing rows copies them in any case.
-    const bool gathers =
-        !mlp_.problem.lhs_block || steps_.rows.index != nullptr || mlp_.RowWeights(WeightOn::kInput, 0) != nullptr;
-    if (gathers) {
+    if (rounds_tokens_) {
+      if (absl::Status s = steps_.RunUpAndGate(piece, mlp_.problem.x.data, b_.tokens + begin); !s.ok()) return s;
+    } else {
       steps_.GatherX(piece.rows, b_.x);
       if (absl::Status s = steps_.RunUpAndGate(piece, b_.x); !s.ok()) return s;
-    } else if (absl::Status s = steps_.RunUpAndGate(piece, mlp_.problem.x.data, b_.tokens + begin); !s.ok()) {
-      return s;
     }
     steps_.Activate(piece, b_.a);
-    if (absl::Status s = steps_.Run(mlp_.Product({MlpWeights::kDown, b_.a, b_.d, count})); !s.ok()) return s;
+    const GroupedGemmProblem down = mlp_.Product({MlpWeights::kDown, b_.a, b_.d, count});
+    if (absl::Status s = steps_.Run(down, nullptr, b_.rounded_a); !s.ok()) return s;
     const int64_t* const index = steps_.rows.index;
     if (index == nullptr) {
       steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
@@ -131,6 +145,7 @@ class MlpForward {
   MlpSteps& steps_;
   const CheckedMlp& mlp_;
   const MlpBuffers& b_;
+  const bool rounds_tokens_;  // True: rows are quantized as tokens. False: rows are gathered first.
 };
 
 }  // namespace

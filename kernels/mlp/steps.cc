@@ -7,8 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/check/problem.h"
+#include "kernels/check/quantization.h"
 #include "kernels/plan/schedule.h"
 #include "kernels/plan/select_kernels.h"
+#include "kernels/run/rounded.h"
 #include "kernels/run/run.h"
 
 namespace raggemm {
@@ -77,17 +79,18 @@ absl::Status MlpSteps::WithTeam(const CheckedMlp& mlp, const Options& options, b
   const absl::StatusOr<Schedule> up = MakeSchedule(
       mlp.Product({MlpWeights::kUp, mlp.buffers.x, first.up, rows.count()}), options, mlp.buffers.of_products);
   if (!up.ok()) return up.status();
-  const KernelRow& kernels = KernelsFor(up->tile.kernels.isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]);
   return raggemm::WithTeam(up->threads, [&](Team& team) {
-    MlpSteps steps(mlp, options, kernels, team);
+    MlpSteps steps(mlp, options, up->tile.kernels, team);
     return run(steps);
   });
 }
 
-absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earlier_totals) const {
+absl::Status MlpSteps::Run(const GroupedGemmProblem& product, const float* earlier_totals,
+                           const RoundedLhs& rounded) const {
   absl::StatusOr<Schedule> schedule = MakeSchedule(product, options_, mlp.buffers.of_products);
   if (!schedule.ok()) return schedule.status();
   schedule->tile.earlier_totals = earlier_totals;
+  schedule->tile.rounded_lhs = rounded;
   return raggemm::Run(*schedule, team_);
 }
 
@@ -97,12 +100,14 @@ absl::Status MlpSteps::RunUpAndGate(const MlpPiece& piece, void* x, const int64_
     return mlp.Product({.weights = weights, .lhs = x, .out = out, .rows = piece.rows.count(), .row_index = row_index});
   };
   const GroupedGemmProblem up = product(MlpWeights::kUp, piece.up);
-  if (!mlp.problem.w_gate) return Run(up);
+  if (!mlp.problem.w_gate) return Run(up, nullptr, mlp.buffers.rounded_x);
   const GroupedGemmProblem gate = product(MlpWeights::kGate, piece.gate);
-  const absl::StatusOr<Schedule> gate_schedule = MakeSchedule(gate, options_, mlp.buffers.of_gate);
+  absl::StatusOr<Schedule> gate_schedule = MakeSchedule(gate, options_, mlp.buffers.of_gate);
   if (!gate_schedule.ok()) return gate_schedule.status();
-  const absl::StatusOr<Schedule> up_schedule = MakeSchedule(up, options_, mlp.buffers.of_products);
-  return up_schedule.ok() ? raggemm::Run(*gate_schedule, *up_schedule, team_) : up_schedule.status();
+  absl::StatusOr<Schedule> up_schedule = MakeSchedule(up, options_, mlp.buffers.of_products);
+  if (!up_schedule.ok()) return up_schedule.status();
+  gate_schedule->tile.rounded_lhs = up_schedule->tile.rounded_lhs = mlp.buffers.rounded_x;
+  return raggemm::Run(*gate_schedule, *up_schedule, team_);
 }
 
 void MlpSteps::GatherX(const RowRange& range, char* x) const {
@@ -116,6 +121,7 @@ void MlpSteps::GatherX(const RowRange& range, char* x) const {
     } else {
       ScaleRow(from, token, weights[row], from.dtype, x + i * bytes);
     }
+    RoundRow(x, from.dtype, mlp.extents.hidden, i, mlp.buffers.rounded_x);
   });
 }
 
@@ -152,7 +158,16 @@ void MlpSteps::Activate(const MlpPiece& piece, char* a) const {
     ActivationArgs args = ActivationOf(piece, i);
     args.out = a + BytesOf(type, i * columns);
     activate(args);
+    RoundRow(a, type, columns, i, mlp.buffers.rounded_a);
   });
+}
+
+void MlpSteps::RoundRow(const char* from, DType type, int64_t columns, int64_t row, const RoundedLhs& to) const {
+  if (to.codes == nullptr) return;
+  const int64_t block = LhsBlockOf(*mlp.problem.lhs_block, columns);
+  RowRounder(product_kernels, kernels, type)
+      .Round(from + BytesOf(type, row * columns), 0, columns, block, to.codes + row * CodesStride(columns),
+             to.scales + row * CeilDiv(columns, block));
 }
 
 // Threads divide the columns, so the rows of each token are added in order.

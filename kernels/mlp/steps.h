@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "kernels/check/matrices.h"
 #include "kernels/mlp/check.h"
+#include "kernels/plan/schedule.h"
 #include "kernels/target/isa.h"
 #include "kernels/threads/team.h"
 #include "raggemm/grouped_gemm.h"
@@ -56,17 +57,26 @@ class MlpSteps {
 
   const CheckedMlp& mlp;
   const KernelRow& kernels;  // Kernels for f32, for all steps except the products.
+  const KernelRow& product_kernels;  // Kernels of the product for u.
   MlpRows rows;              // Rows to compute: those of a pass, or all.
 
   // Computes `product` with the group sizes of SetSizes. The sums continue from earlier_totals (schedule.h), if given.
-  absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr) const;
-  // Computes u (moe_mlp.h) for the rows of a piece, and v if there is a w_gate. `x` has the gathered rows of the piece.
+  // `rounded` replaces the quantization of its lhs, if given.
+  absl::Status Run(const GroupedGemmProblem& product, const float* earlier_totals = nullptr,
+                   const RoundedLhs& rounded = {}) const;
+  // Computes u (moe_mlp.h) for the rows of a piece, and v if there is a w_gate. `x` has the gathered rows of the piece,
+  // or with a row_index all of MoeMlpProblem::x. MlpBuffers::rounded_x has the same rows, if it is set.
   absl::Status RunUpAndGate(const MlpPiece& piece, void* x, const int64_t* row_index = nullptr) const;
-  // Gathers the rows of MoeMlpProblem::x in `range`. With WeightOn::kInput, multiplies them by their row weights.
+  // Gathers the rows of MoeMlpProblem::x in `range`. With WeightOn::kInput, multiplies them by their row weights. Also
+  // quantizes them if MlpBuffers::rounded_x is set.
   void GatherX(const RowRange& range, char* x) const;
   // Writes row `row` of `from`, times `weight`, to `to`. Products are rounded to f32 and then to `type`.
   void ScaleRow(const Array& from, int64_t row, float weight, DType type, char* to) const;
+  // Computes the rows of a (moe_mlp.h) for a piece. Also quantizes them if MlpBuffers::rounded_a is set.
   void Activate(const MlpPiece& piece, char* a) const;
+  // Quantizes row `row` of an array that starts at `from`, and has rows of `columns` elements of this type. Does nothing
+  // if `to` is not set.
+  void RoundRow(const char* from, DType type, int64_t columns, int64_t row, const RoundedLhs& to) const;
   // Returns the arguments of the activation for row `row` of the piece. Their `out` is null.
   ActivationArgs ActivationOf(const MlpPiece& piece, int64_t row) const;
   // Adds weights[i] times row i of d to the sums of token tokens[i], for each i < count in order. Null `weights`: all
@@ -85,8 +95,13 @@ class MlpSteps {
   }
 
  private:
-  MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelRow& kernels, Team& team)
-      : mlp(mlp), kernels(kernels), rows(mlp.rows), options_(options), team_(team) {}
+  MlpSteps(const CheckedMlp& mlp, const Options& options, const KernelChoice& choice, Team& team)
+      : mlp(mlp),
+        kernels(*choice.floats),
+        product_kernels(*choice.row),
+        rows(mlp.rows),
+        options_(options),
+        team_(team) {}
 
   // Divides `count` items of `bytes` bytes into parts, and calls part(begin, end) for each part, on all threads. Parts
   // start at multiples of `step`. Parts of less than 64 KiB would not be worth another thread.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/check/matrices.h"
+#include "kernels/check/quantization.h"
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
@@ -60,6 +62,12 @@ void TakePass(const MoeMlpExtents& extents, Cursor& cursor, MlpPassBuffers& pass
   pass.d = cursor.Take<float>(rows, extents.hidden);
 }
 
+// Takes memory for the smallest blocks.
+RoundedLhs TakeRoundedRows(int64_t rows, int64_t columns, Cursor& cursor) {
+  return {.codes = cursor.Take<int8_t>(rows, CodesStride(columns)),
+          .scales = cursor.Take<float>(rows, CeilDiv(columns, kLeastLhsBlock))};
+}
+
 void TakeWeightSums(const MoeMlpExtents& extents, Cursor& cursor, MlpWeightSums& sums) {
   const int64_t hidden = extents.hidden, inner = extents.intermediate;
   // Sums for w_up, then for w_gate. If w_up holds the gate, all are for w_up.
@@ -99,6 +107,11 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* 
   a = cursor.Take<char>(chunk, inner, bytes);
   d = is_backward ? up : reinterpret_cast<float*>(x);
   if (!is_backward && extents.has_slots) TakePass(extents, cursor, pass);
+  if (!is_backward && extents.rounds_rows) {
+    rounded_x = TakeRoundedRows(std::max(extents.tokens, piece), hidden, cursor);
+    rounded_a = TakeRoundedRows(piece, inner, cursor);
+    is_routed = cursor.Take<bool>(extents.tokens);
+  }
   if (is_backward) {
     a_gradient = cursor.Take<float>(piece, inner);
     out_gradient = cursor.Take<char>(piece, hidden, bytes);

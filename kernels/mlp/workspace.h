@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "kernels/plan/schedule.h"
 #include "raggemm/moe_mlp.h"
 
 namespace raggemm {
@@ -72,6 +73,11 @@ struct MlpBuffers {
   char* a;  // [rows,I]
 
   MlpPassBuffers pass;  // Set only in forward calls with row_slots.
+
+  // Set only in forward calls with lhs_block.
+  RoundedLhs rounded_x;       // The tokens, or the gathered rows of a piece.
+  RoundedLhs rounded_a;       // The rows of a piece.
+  bool* is_routed = nullptr;  // [T] True if a token has rows.
 
   // Arrays for gradients only.
   float* a_gradient = nullptr;   // [piece,I] Gradients of a.

@@ -189,14 +189,8 @@ constexpr int64_t kWordGemvColumns = 128;
 // Returns the block size for column blocks: one KC block of one column block, or of the tile if it is narrower.
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (context.call.rhs.in_word_blocks) {
-    // A single register tile reads a block once, as a stream. Several register tiles read it again from L1 or L2.
-    // Milliseconds for an expert MLP of 512 tokens, int8, two cores of Zen 4, for each size of a block:
-    //
-    //     512x32   1024x32   2048x32   1024x64   1024x128
-    //     67       67        66        74        76
     const bool streams = plan.mode == RhsMode::kGemv && RegisterTiles(window.rows, *context.kernels.row).count == 1;
-    if (streams) return {.k = context.kernels.kc, .n = kWordGemvColumns, .k_inner = false};
-    return {.k = std::min(context.kernels.kc, kByteKc), .n = kWordColumns, .k_inner = false};
+    return {.k = context.kernels.kc, .n = streams ? kWordGemvColumns : window.cols, .k_inner = false};
   }
   return {.k = context.kernels.kc,
           .n = std::min(window.cols, context.call.rhs.block_cols),

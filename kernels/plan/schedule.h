@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/check/checked.h"
+#include "kernels/check/matrices.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/plan/tile_plan.h"
 #include "kernels/threads/team.h"
@@ -49,6 +50,14 @@ struct Blocking {
   TilePlans plans = {};
 };
 
+// All rows of lhs, quantized. Null `codes`: the caller has not quantized them.
+struct RoundedLhs {
+  int8_t* codes = nullptr;  // [rows,CodesStride(K)]
+  float* scales = nullptr;  // [rows,blocks] One scale for each block of a row.
+};
+// Returns the bytes from one row of codes to the next, for rows of k steps. Kernels store whole vectors of codes.
+inline int64_t CodesStride(int64_t k) { return RoundUp(k, kMostVector); }
+
 struct TileContext {
   Checked call;
   KernelChoice kernels = {};
@@ -57,6 +66,7 @@ struct TileContext {
   // those of a single sum if the earlier call had a multiple of kKc steps of k. Only for one problem with one replica,
   // and without scales.
   const float* earlier_totals = nullptr;
+  RoundedLhs rounded_lhs = {};  // Only with Checked::lhs_block. Replaces the quantization of lhs.
 };
 
 struct WorkList {

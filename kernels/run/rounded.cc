@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/base/casts.h"
+#include "kernels/check/quantization.h"
 #include "kernels/plan/quant_params.h"
 #include "kernels/run/dequantize.h"
 #include "kernels/target/isa.h"
@@ -26,12 +27,59 @@ void StoreCodes(const int8_t* codes, int64_t count, char* to, int64_t group_step
 
 }  // namespace
 
+const float* RowRounder::Read(const char* row, int64_t k, int64_t count, float* values) const {
+  const char* from = row + k * SizeOf(dtype_);
+  if (dtype_ == DType::kF32) return reinterpret_cast<const float*>(from);
+  KernelsOf(*floats_, dtype_).widen({count, from, values});
+  return values;
+}
+
+float RowRounder::ScaleOf(const char* row, int64_t k, int64_t count) const {
+  float values[kChunk + kMostVector];
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; i += kChunk) {
+    const int64_t part = std::min(kChunk, count - i);
+    largest = std::max(largest, kernels_->largest_of(part, Read(row, k + i, part, values)));
+  }
+  const auto amax = absl::bit_cast<float>(largest);
+  return std::isfinite(amax) ? amax / 127 : std::numeric_limits<float>::quiet_NaN();
+}
+
+void RowRounder::RoundPart(const char* row, int64_t k, int64_t count, float scale, int8_t* codes) const {
+  float values[kChunk + kMostVector];
+  for (int64_t i = 0; i < count; i += kChunk) {
+    const int64_t part = std::min(kChunk, count - i);
+    kernels_->round_part(part, Read(row, k + i, part, values), scale, codes + i);
+  }
+}
+
+void RowRounder::Round(const char* row, int64_t k, int64_t count, int64_t block, int8_t* codes, float* scales) const {
+  if (std::min(block, count) > kChunk) {
+    for (int64_t i = 0; i < count; i += block) {
+      const int64_t part = std::min(block, count - i);
+      *scales = ScaleOf(row, k + i, part);
+      RoundPart(row, k + i, part, *scales++, codes + i);
+    }
+    return;
+  }
+  float values[kChunk + kMostVector];
+  const int64_t step = std::max<int64_t>(kChunk / block, 1) * block;
+  for (int64_t i = 0; i < count; i += step, scales += step / block) {
+    const int64_t part = std::min(step, count - i);
+    kernels_->round_row({part, Read(row, k + i, part, values), block, codes + i, scales});
+  }
+}
+
 int64_t PiecesOfKc(const TileContext& context) {
   return context.call.products.rounds_lhs ? CeilDiv(context.kernels.kc, context.call.stretch) + 1 : 0;
 }
 
 RoundedRows::RoundedRows(const TileContext& context, const TileTask& task, const Scratch& scratch)
-    : context_(context), task_(task), scratch_(scratch), stride_(task.rows.AllHeights()) {
+    : context_(context),
+      task_(task),
+      scratch_(scratch),
+      rounder_(*context.kernels.row, *context.kernels.floats, context.call.lhs.dtype),
+      stride_(task.rows.AllHeights()) {
   if (!is_used()) return;
   stretches_.steps = context.call.stretch;
   stretches_.row_stride = stride_;
@@ -44,71 +92,51 @@ int64_t RoundedRows::FirstPiece(const Block& block) const {
   return kc_blocks_before * PiecesOfKc(context_) * stride_;
 }
 
-const float* RoundedRows::ReadRow(const char* row, int64_t k, int64_t count, float* values) const {
-  const DType dtype = context_.call.lhs.dtype;
-  const char* from = row + k * SizeOf(dtype);
-  if (dtype == DType::kF32) return reinterpret_cast<const float*>(from);
-  KernelsOf(*context_.kernels.floats, dtype).widen({count, from, values});
-  return values;
-}
-
-float RoundedRows::ScaleOf(const char* row, int64_t k, int64_t count) const {
-  float values[kChunk + kMostVector];
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < count; i += kChunk) {
-    const int64_t part = std::min(kChunk, count - i);
-    largest = std::max(largest, context_.kernels.row->largest_of(part, ReadRow(row, k + i, part, values)));
+// Quantizes row `row` of a KC block, or copies its codes if the caller has quantized it. `scales` are the scales of the
+// blocks of lhs from the first one in the KC block on.
+void RoundedRows::CodesOf(const Block& block, int64_t row, int8_t* codes, float* scales) const {
+  const int64_t block_steps = context_.call.lhs_block, all = block.lhs.cols, begin = block.kc_begin,
+                steps = block.kc_steps, end = begin + steps;
+  const int64_t stored_row = StoredRow(context_, block.gemm, task_.window.row + row);
+  const char* const elements = ElementAt(block.lhs, context_.call.lhs.dtype, stored_row, 0);
+  if (const RoundedLhs& rounded = context_.rounded_lhs; rounded.codes != nullptr) {
+    const int64_t at = (elements - context_.call.lhs.data) / (all * SizeOf(context_.call.lhs.dtype));
+    const int64_t blocks = CeilDiv(all, block_steps), first = begin / block_steps;
+    std::copy_n(rounded.codes + at * CodesStride(all) + begin, steps, codes);
+    std::copy_n(rounded.scales + at * blocks + first, CeilDiv(end, block_steps) - first, scales);
+    return;
   }
-  const auto amax = absl::bit_cast<float>(largest);
-  return std::isfinite(amax) ? amax / 127 : std::numeric_limits<float>::quiet_NaN();
-}
-
-// Quantizes a row of a KC block in which blocks of lhs neither begin nor end, except the first and last ones.
-void RoundedRows::RoundParts(const Block& block, const char* row_elements, int64_t row, int8_t* codes) const {
-  const int64_t block_steps = context_.call.lhs_block, stretch = context_.call.stretch, all = block.lhs.cols;
-  const int64_t end = block.kc_begin + block.kc_steps;
-  float& scale = scratch_.block_scales[row];
-  int64_t at = FirstPiece(block) + row;
-  for (int64_t k = block.kc_begin; k < end; at += stride_) {
-    if (k % block_steps == 0) scale = ScaleOf(row_elements, k, std::min(block_steps, all - k));
-    const int64_t piece_end = std::min(end, (k / stretch + 1) * stretch);
-    int32_t sum = 0;
-    for (int64_t part; k < piece_end; k += part) {
-      float values[kChunk + kMostVector];
-      part = std::min(kChunk, piece_end - k);
-      sum += context_.kernels.row->round_part(part, ReadRow(row_elements, k, part, values), scale,
-                                              codes + (k - block.kc_begin));
-    }
-    scratch_.piece_scales[at] = scale;
-    scratch_.piece_sums[at] = sum;
+  // True if the KC block has only whole blocks of lhs.
+  if (begin % block_steps == 0 && (steps % block_steps == 0 || end == all)) {
+    return rounder_.Round(elements, begin, steps, block_steps, codes, scales);
+  }
+  float& scale = scratch_.block_scales[row];  // It is kept for the next KC block.
+  for (int64_t k = begin; k < end; ++scales) {
+    const int64_t block_end = (k / block_steps + 1) * block_steps, part_end = std::min(end, block_end);
+    if (k % block_steps == 0) scale = rounder_.ScaleOf(elements, k, std::min(block_end, all) - k);
+    rounder_.RoundPart(elements, k, part_end - k, scale, codes + (k - begin));
+    *scales = scale;
+    k = part_end;
   }
 }
 
-// Quantizes a row of a KC block. `to` is the first word or line of the row. Words or lines are group_step bytes apart.
+// Packs a row of a KC block. `to` is the first word or line of the row. Words or lines are group_step bytes apart.
 void RoundedRows::PackRow(const Block& block, int64_t row, char* to, int64_t group_step) const {
-  const char* const elements =
-      ElementAt(block.lhs, context_.call.lhs.dtype, StoredRow(context_, block.gemm, task_.window.row + row), 0);
   alignas(64) int8_t codes[kChunk + kMostVector];
-  float values[kChunk + kMostVector];
-  const int64_t block_steps = context_.call.lhs_block, steps = block.kc_steps;
-  const bool is_whole =
-      block.kc_begin % block_steps == 0 && (steps % block_steps == 0 || block.kc_begin + steps == block.lhs.cols);
-  if (is_whole) {
-    const int64_t at = FirstPiece(block) + row;
-    context_.kernels.row->round_row({.count = steps,
-                                     .from = ReadRow(elements, block.kc_begin, steps, values),
-                                     .block = block_steps,
-                                     .piece = context_.call.stretch,
-                                     .codes = codes,
-                                     .scales = scratch_.piece_scales + at,
-                                     .sums = scratch_.piece_sums + at,
-                                     .stride = stride_});
-  } else {
-    RoundParts(block, elements, row, codes);
-  }
+  float scales[kChunk / kLeastLhsBlock + 2];
+  CodesOf(block, row, codes, scales);
+  const int64_t steps = block.kc_steps, begin = block.kc_begin, end = begin + steps;
   // Zeros fill up the last steps of the contraction.
   const int64_t padded = RoundUp(steps, context_.kernels.row->k_step);
   std::memset(codes + steps, 0, static_cast<size_t>(padded - steps));
+  const int64_t stretch = context_.call.stretch, block_steps = context_.call.lhs_block;
+  int64_t at = FirstPiece(block) + row;
+  for (int64_t k = begin; k < end; at += stride_) {
+    const int64_t piece_end = std::min(end, (k / stretch + 1) * stretch);
+    scratch_.piece_scales[at] = scales[k / block_steps - begin / block_steps];
+    scratch_.piece_sums[at] = context_.kernels.row->sum_codes(piece_end - k, codes + (k - begin));
+    k = piece_end;
+  }
   const auto store = context_.kernels.row->lhs.k_group == kLineBytes ? StoreCodes<kLineBytes> : StoreCodes<4>;
   store(codes, padded, to, group_step);
 }

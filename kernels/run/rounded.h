@@ -12,6 +12,29 @@
 
 namespace raggemm {
 
+// Quantizes rows of f16, bf16 or f32 in blocks.
+class RowRounder {
+ public:
+  // `kernels` are those of rounded rows, and `floats` those of f32.
+  RowRounder(const KernelRow& kernels, const KernelRow& floats, DType dtype)
+      : kernels_(&kernels), floats_(&floats), dtype_(dtype) {}
+
+  // Quantizes `count` elements of a row from step k on, where a block starts. The last block may be shorter. Stores the
+  // codes, and the scale of each block. `codes` has room for whole vectors.
+  void Round(const char* row, int64_t k, int64_t count, int64_t block, int8_t* codes, float* scales) const;
+  // Returns the scale of the block of `count` elements from step k on.
+  float ScaleOf(const char* row, int64_t k, int64_t count) const;
+  // Quantizes a part of a block.
+  void RoundPart(const char* row, int64_t k, int64_t count, float scale, int8_t* codes) const;
+
+ private:
+  const float* Read(const char* row, int64_t k, int64_t count, float* values) const;
+
+  const KernelRow* kernels_;
+  const KernelRow* floats_;
+  DType dtype_;
+};
+
 class RoundedRows {
  public:
   RoundedRows(const TileContext& context, const TileTask& task, const Scratch& scratch);
@@ -34,9 +57,7 @@ class RoundedRows {
  private:
   // Returns the first entry of a KC block in Scratch::piece_scales and piece_sums.
   int64_t FirstPiece(const Block& block) const;
-  const float* ReadRow(const char* row, int64_t k, int64_t count, float* values) const;
-  float ScaleOf(const char* row, int64_t k, int64_t count) const;
-  void RoundParts(const Block& block, const char* row_elements, int64_t row, int8_t* codes) const;
+  void CodesOf(const Block& block, int64_t row, int8_t* codes, float* scales) const;
   // Lets GEMVs read the scales of the block from memory. Returns false if they cannot. Converting them to floats first
   // took 15 % of the time of one row of int4 (2048x768 in L2, one core of Zen 4).
   bool BindStoredScales(const Block& block, const Panel& panel, int64_t col);
@@ -50,6 +71,7 @@ class RoundedRows {
   const TileContext& context_;
   const TileTask& task_;
   const Scratch& scratch_;
+  const RowRounder rounder_;
   const int64_t stride_;  // Rows of the tile, rounded up to whole register tiles.
   Stretches stretches_{};
   const float* row_scales_ = nullptr;

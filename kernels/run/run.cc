@@ -195,6 +195,7 @@ class ArgumentBinder {
     args_.b.block_bytes = StepOf(dtype, block.rhs.rows * kWordColumns);
     args_.b.ahead_step = tile_bytes / tiles;
     ahead_bytes_ = args_.b.ahead_step * CeilDiv(block.steps, kWordRows);
+    args_.b.reads_once = tiles == 1;
     args_.b.ahead = data + (tiles == 1 ? kAhead : args_.b.block_bytes + i * ahead_bytes_);
   }
 

@@ -51,6 +51,15 @@ std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool 
     regions.push_back({pass.weights, 4 * in_pass});
     regions.push_back({pass.d, 4 * in_pass * e.hidden});
   }
+  if (!is_backward && e.rounds_rows) {
+    const auto add = [&](const RoundedLhs& x, int64_t x_rows, int64_t columns) {
+      regions.push_back({x.codes, x_rows * ((columns + 15) / 16 * 16)});
+      regions.push_back({x.scales, 4 * x_rows * ((columns + 31) / 32)});
+    };
+    add(b.rounded_x, std::max(e.tokens, rows), e.hidden);
+    add(b.rounded_a, rows, e.intermediate);
+    regions.push_back({b.is_routed, e.tokens});
+  }
   if (!is_backward) return regions;
   // In gradient calls, MlpBuffers::d shares the memory of MlpBuffers::up, which is regions[4].
   regions[4].bytes = std::max(regions[4].bytes, 4 * rows * e.hidden);
@@ -82,7 +91,8 @@ TEST(MlpBuffersTest, DoNotOverlap) {
                                    .element_bytes = int64_t{2} << up_to(1),
                                    .sums_tokens = up_to(1) == 0,
                                    .sums_weights = up_to(1) == 0,
-                                   .has_slots = up_to(1) == 0};
+                                   .has_slots = up_to(1) == 0,
+                                   .rounds_rows = up_to(1) == 0};
     for (bool is_backward : {false, true}) {
       const int64_t size = WorkspaceSizeFor(extents, is_backward);
       std::vector<int64_t> memory(static_cast<size_t>(size) + 8);

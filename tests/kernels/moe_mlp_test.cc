@@ -95,6 +95,22 @@ TEST_P(MoeMlpTest, HasTheBitsOfEachRuleOfBf16) {
   }
 }
 
+// A call quantizes rows before the products, at most 4096 elements at once. The lengths of rows are no multiples of the
+// vectors that kernels store, and some tokens have no rows.
+TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceForRoundedRowsOfAnyLength) {
+  for (int64_t block : {0, 32, 96, 4128}) {
+    for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
+      MlpSpec spec = {.tokens = 40, .hidden = 4213, .intermediate = 37, .sizes = {3, 0, 14}};
+      spec.x = DType::kBF16;
+      spec.weights = DType::kS8;
+      spec.scale = {0, 1};
+      spec.lhs_block = block;
+      spec.weight_on = weight_on;
+      ExpectSequence(spec, 3);
+    }
+  }
+}
+
 TEST_P(MoeMlpTest, ComputesLocalGroupsAlone) {
   for (int64_t offset : {0, 1, 2}) {
     ExpectSequence({.sizes = {3, 300, 7, 2}, .local = 2, .offset = offset, .x = DType::kBF16}, 2);

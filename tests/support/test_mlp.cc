@@ -242,7 +242,8 @@ MoeMlpExtents TestMlp::Extents() const {
           .rows = rows + spec.behind,
           .groups = spec.groups(),
           .sums_tokens = spec.out != DType::kF32,
-          .has_slots = spec.row_slots};
+          .has_slots = spec.row_slots,
+          .rounds_rows = spec.lhs_block.has_value()};
 }
 
 void TestMlp::ClearOut() {

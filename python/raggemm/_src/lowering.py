@@ -153,7 +153,8 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
     extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
-    extents = *extents, avals[0].dtype != np.float32, "row_slots" in call.operands
+    rounds_rows = call.lhs_block is not None
+    extents = *extents, avals[0].dtype != np.float32, "row_slots" in call.operands, rounds_rows
     return _mlp_custom_call(library.MLP_TARGET, flat, avals, extents, call.attributes() | options)
 
 
