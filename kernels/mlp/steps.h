@@ -56,9 +56,9 @@ class MlpSteps {
                                absl::FunctionRef<absl::Status(MlpSteps&)> run);
 
   const CheckedMlp& mlp;
-  const KernelRow& kernels;  // Kernels for f32, for all steps except the products.
+  const KernelRow& kernels;          // Kernels for f32, for all steps except the products.
   const KernelRow& product_kernels;  // Kernels of the product for u.
-  MlpRows rows;              // Rows to compute: those of a pass, or all.
+  MlpRows rows;                      // Rows to compute: those of a pass, or all.
 
   // Computes `product` with the group sizes of SetSizes. The sums continue from earlier_totals (schedule.h), if given.
   // `rounded` replaces the quantization of its lhs, if given.
