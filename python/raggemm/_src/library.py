@@ -104,8 +104,8 @@ def moe_mlp_workspace(target: str, *extents: int) -> int:
     """Returns the size of the workspace of moe_mlp or its gradient, in int64 elements.
 
     target: MLP_TARGET or MLP_BACKWARD_TARGET. extents: tokens, hidden, intermediate, rows and groups, then for
-    MLP_TARGET sums_tokens, has_slots and rounds_rows, or for MLP_BACKWARD_TARGET element_bytes, sums_tokens and sums_weights.
-    ffi/handlers.h describes them.
+    MLP_TARGET sums_tokens, has_slots and rounds_rows, or for MLP_BACKWARD_TARGET element_bytes, sums_tokens and
+    sums_weights. ffi/handlers.h describes them.
     """
     elements = getattr(_library, f"raggemm_v1_{call_name(target)}_workspace")(*extents)
     if elements < 0:
