@@ -18,8 +18,11 @@ absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& chec
 
 // Blocks of rounded rows are multiples of this many steps of k. Only a row or its last block may be shorter.
 inline constexpr int64_t kLeastLhsBlock = 32;
-// Returns the steps of k in a block of rows of k steps. `given` is GroupedGemmProblem::lhs_block.
-inline int64_t LhsBlockOf(int64_t given, int64_t k) { return given == 0 ? k : std::min(given, k); }
+// Returns the steps of k in a block of rows of k steps, at least 1. `given` is GroupedGemmProblem::lhs_block.
+inline int64_t LhsBlockOf(int64_t given, int64_t k) {
+  const int64_t most = std::max<int64_t>(k, 1);
+  return given == 0 ? most : std::min(given, most);
+}
 
 // Returns true if rows can be rounded for an rhs of this type: integers and f4e2m1fn.
 bool HasCodes(DType dtype);

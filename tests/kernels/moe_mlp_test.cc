@@ -111,6 +111,17 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceForRoundedRowsOfAnyLength) {
   }
 }
 
+TEST_P(MoeMlpTest, RoundsRowsWithoutElements) {
+  for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
+    MlpSpec spec = {.hidden = 0, .intermediate = 32};
+    spec.weights = DType::kS8;
+    spec.scale = {0};
+    spec.lhs_block = 32;
+    spec.weight_on = weight_on;
+    ExpectSequence(spec);
+  }
+}
+
 TEST_P(MoeMlpTest, ComputesLocalGroupsAlone) {
   for (int64_t offset : {0, 1, 2}) {
     ExpectSequence({.sizes = {3, 300, 7, 2}, .local = 2, .offset = offset, .x = DType::kBF16}, 2);
