@@ -315,7 +315,7 @@ struct RoundArgs {
 using RoundRow = void(const RoundArgs&);
 // Rounds a part of a block with the scale of the block.
 using RoundPart = void(int64_t count, const float* from, float scale, int8_t* codes);
-// Returns the sum of `count` codes times -1. Zeros follow the codes up to a multiple of kRoundedSteps.
+// Returns the sum of `count` codes times -1.
 using SumCodes = int32_t(int64_t count, const int8_t* codes);
 // Returns the largest magnitude of `count` numbers as bits of f32. The bits are at least those of infinity if one of the
 // numbers is an infinity or a NaN.

@@ -120,12 +120,7 @@ void AddToTokens(const CombineArgs& args) {
     const typename V::Vec weight = V::Broadcast(weights == nullptr ? &one : weights + i);
     const float* const row = from + i * stride;
     float* const sum = sums + tokens[i] * stride;
-    // Hardware prefetchers do not find the next sum. The last row prefetches itself.
-    const int64_t next = i + 1 < rows ? i + 1 : i;
-    const float *const next_row = from + next * stride, *const next_sum = sums + tokens[next] * stride;
     for (int64_t j = 0; j < columns; j += V::kWidth) {
-      __builtin_prefetch(next_row + j);
-      __builtin_prefetch(next_sum + j, 1);
       const int64_t left = columns - j;
       const typename V::Vec r = V::Fma(weight, LoadUpTo<V>(row + j, left), LoadUpTo<V>(sum + j, left));
       StoreUpTo<V>(sum + j, r, left);

@@ -174,15 +174,8 @@ class RoundedChunk {
       });
     }
     if (!pass.begins_piece) return;
+    if (stretches_.column_zeros == nullptr) return AddCorrections<V>(stretches_, pass.piece, column, sums);
     const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
-    if (stretches_.column_zeros == nullptr) {
-      if (SkipsOffset<V>(stretches_)) return;
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        const int32_t excess = row_sums[i] * stretches_.offset;
-        RAGGEMM_UNROLL for (int v = 0; v < kSlice; ++v) sums[i][v] = V::Add(sums[i][v], V::Broadcast(&excess));
-      }
-      return;
-    }
     const int32_t* const zeros = stretches_.column_zeros + pass.piece * stretches_.column_stride + column;
     Scales z[kNv];
     D::LoadArranged(reinterpret_cast<const float*>(zeros), z);

@@ -145,7 +145,9 @@ class MlpForward {
   MlpSteps& steps_;
   const CheckedMlp& mlp_;
   const MlpBuffers& b_;
-  const bool rounds_tokens_;  // True: rows are quantized as tokens. False: rows are gathered first.
+  // True: tokens are quantized, each once. False: rows are gathered first, because rows are not quantized, or differ from
+  // their tokens by a weight, or belong to a pass.
+  const bool rounds_tokens_;
 };
 
 }  // namespace

@@ -190,6 +190,12 @@ constexpr int64_t kWordGemvColumns = 128;
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (context.call.rhs.in_word_blocks) {
     const bool streams = plan.mode == RhsMode::kGemv && RegisterTiles(window.rows, *context.kernels.row).count == 1;
+    // Milliseconds of an expert MLP of 512 tokens with 128 experts of 2048x768, for steps of k in a block (Zen 4, two
+    // cores):
+    //
+    //             512     1024    2048
+    //     int8    62.6    57.4    57.7
+    //     int4    83.0    81.7    76.7
     return {.k = context.kernels.kc, .n = streams ? kWordGemvColumns : window.cols, .k_inner = false};
   }
   return {.k = context.kernels.kc,

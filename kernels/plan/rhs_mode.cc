@@ -150,13 +150,12 @@ static_assert([] {
 absl::Span<const RhsModeRow> RhsModes() { return kModes; }
 
 Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left) {
-  // A single register tile reads word blocks once, as a stream. Several register tiles read each block again, from L2.
-  // Panels of several blocks were slower. Milliseconds of an expert MLP of 512 tokens with 128 experts of 2048x768, for
-  // steps of k in a block (BlocksOfColumnBlocks; Zen 4, two cores):
+  // A single register tile reads word blocks once, as a stream. Several register tiles read each block again, from L2. So
+  // their panels have one block. Wider panels are slower. Milliseconds of an expert MLP of 512 tokens, int8, with 1024
+  // steps of k in a block (Zen 4, two cores):
   //
-  //             512     1024    2048
-  //     int8    62.6    57.4    57.7
-  //     int4    83.0    81.7    76.7
+  //     columns of a panel    32    64    128
+  //                           67    74    76
   if (context.call.rhs.in_word_blocks && task.rows.count > 1) cols_left = std::min(cols_left, kWordColumns);
   const RhsModeRow* mode = &RowOf(task.plan.mode);
   while (mode->mode != kPacked) {
