@@ -89,8 +89,10 @@ class RoundedTiles {
     MoveTotals<Tiles, kRowTiles, false>(reinterpret_cast<char*>(sums_), kPanelLine);
     const int32_t* const row_sums = stretches_.row_sums + piece.index * stretches_.row_stride;
     const float* const row_scales = stretches_.row_scales + piece.index * stretches_.row_stride;
-    const float* const column_scales = stretches_.column_scales + piece.index * stretches_.scale_stride;
-    const int64_t first_zero = piece.index * stretches_.column_stride;
+    const float* const column_scales =
+        stretches_.column_scales + stretches_.scale_rows[piece.index] * stretches_.scale_stride;
+    const int64_t first_zero =
+        stretches_.column_zeros == nullptr ? 0 : stretches_.zero_rows[piece.index] * stretches_.column_stride;
     const bool corrects = !piece.is_corrected && (stretches_.column_zeros != nullptr || stretches_.offset != 0);
     Vec zeros[2];
     typename F::Vec scales[2];

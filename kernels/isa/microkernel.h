@@ -112,17 +112,21 @@ struct Stretches {
   // The sums of the codes of lhs times -1, [pieces][row_stride]. Each counts the steps that the piece has in the KC block.
   const int32_t* row_sums;
   int64_t row_stride;
-  const float* column_scales;  // Scales of the columns of the panel, [pieces][scale_stride].
+  // Scales of the columns of the panel, [rows][scale_stride]. Several pieces may share a row: scale_rows has the row of
+  // each piece.
+  const float* column_scales;
+  const uint16_t* scale_rows;
   int64_t scale_stride;
-  // Zero points of the columns plus the offset of codes, [pieces][column_stride]. Null: `offset` for all columns.
+  // Zero points of the columns plus the offset of codes, [rows][column_stride]. Null: `offset` for all columns.
   const int32_t* column_zeros;
+  const uint16_t* zero_rows;
   int32_t offset;
   int64_t column_stride;
-  // GEMVs may read scales as they are stored, [pieces][stored_stride bytes], in place of column_scales. A stored_type of
+  // GEMVs may read scales as they are stored, [rows][stored_stride bytes], in place of column_scales. A stored_type of
   // kF32 means that they do not. See KernelRow::reads_scales.
   const char* stored_scales = nullptr;
   DType stored_type = DType::kF32;
-  int64_t stored_stride = 0;  // 0 if all pieces have the same scales.
+  int64_t stored_stride = 0;
   // Only for GEMVs of word blocks: scales from one block of kWordColumns columns to the next, in stored_scales or
   // column_scales.
   int64_t scale_block = kWordColumns;

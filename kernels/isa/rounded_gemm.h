@@ -73,8 +73,9 @@ RAGGEMM_INLINE inline void AddCorrections(const Stretches& stretches, int64_t pi
     }
     return;
   }
+  const int32_t* const column_zeros = stretches.column_zeros + stretches.zero_rows[piece] * stretches.column_stride;
   RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-    const auto zeros = V::Load(stretches.column_zeros + piece * stretches.column_stride + column + v * V::kWidth);
+    const auto zeros = V::Load(column_zeros + column + v * V::kWidth);
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       sums[i][v] = V::Add(sums[i][v], V::Mul(zeros, V::Broadcast(row_sums + i)));
     }
@@ -165,7 +166,8 @@ class RoundedTile {
 
   RAGGEMM_INLINE void AddScaled(int64_t piece, const Vec (&sums)[kMr][kNv], Total (&totals)[kMr][kNv]) const {
     const float* const row_scales = stretches_.row_scales + piece * stretches_.row_stride;
-    const float* const column_scales = stretches_.column_scales + piece * stretches_.scale_stride;
+    const float* const column_scales =
+        stretches_.column_scales + stretches_.scale_rows[piece] * stretches_.scale_stride;
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
       const Total scales = F::Load(column_scales + v * kWidth);
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {

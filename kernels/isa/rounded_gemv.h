@@ -146,13 +146,14 @@ class RoundedChunk {
           break;
       }
     }
-    D::LoadArranged(stretches_.column_scales + pass.piece * stretches_.scale_stride + column, to.x);
+    D::LoadArranged(stretches_.column_scales + stretches_.scale_rows[pass.piece] * stretches_.scale_stride + column,
+                    to.x);
   }
   template <DType kType>
   RAGGEMM_INLINE void LoadStored(const RoundedPass& pass, int64_t column, Arranged& to) const {
     constexpr int64_t kBytes = kType == DType::kF8E8M0FNU ? 1 : 2;
     const int64_t stride = stretches_.stored_stride;
-    const char* const from = stretches_.stored_scales + pass.piece * stride + kBytes * column;
+    const char* const from = stretches_.stored_scales + stretches_.scale_rows[pass.piece] * stride + kBytes * column;
     for (int64_t byte = 0; byte < kBytes * kColumns; byte += kLineBytes) {
       __builtin_prefetch(from + kStoredAhead * stride + byte, 0, 2);
     }
@@ -176,7 +177,8 @@ class RoundedChunk {
     if (!pass.begins_piece) return;
     if (stretches_.column_zeros == nullptr) return AddCorrections<V>(stretches_, pass.piece, column, sums);
     const int32_t* const row_sums = stretches_.row_sums + pass.piece * stretches_.row_stride;
-    const int32_t* const zeros = stretches_.column_zeros + pass.piece * stretches_.column_stride + column;
+    const int32_t* const zeros =
+        stretches_.column_zeros + stretches_.zero_rows[pass.piece] * stretches_.column_stride + column;
     Scales z[kNv];
     D::LoadArranged(reinterpret_cast<const float*>(zeros), z);
     ForEachSum([&](int i, int v) {

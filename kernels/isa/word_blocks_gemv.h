@@ -139,7 +139,8 @@ class WordColumns {
           break;
       }
     }
-    const float* const from = stretches_.column_scales + piece * stretches_.scale_stride + ScaleOffset(column);
+    const int64_t row = stretches_.scale_rows[piece];
+    const float* const from = stretches_.column_scales + row * stretches_.scale_stride + ScaleOffset(column);
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) scales[v] = F::Load(from + v * kWidth);
   }
   int64_t ScaleOffset(int64_t column) const {
@@ -148,7 +149,8 @@ class WordColumns {
   template <DType kType>
   RAGGEMM_INLINE void LoadStored(int64_t piece, int64_t column, Total (&scales)[kNv]) const {
     constexpr int64_t kBytes = kType == DType::kF8E8M0FNU ? 1 : 2;
-    const char* const from = stretches_.stored_scales + piece * stretches_.stored_stride + kBytes * ScaleOffset(column);
+    const int64_t row = stretches_.scale_rows[piece];
+    const char* const from = stretches_.stored_scales + row * stretches_.stored_stride + kBytes * ScaleOffset(column);
     const typename D::template Stored<kType> stored(from);
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) scales[v] = stored.Load(v * kWidth);
     if constexpr (D::kFactor != 1) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/casts.h"
+#include "kernels/plan/select_kernels.h"
 #include "kernels/target/isa.h"
 #include "raggemm/element.h"
 
@@ -84,12 +85,43 @@ void ReadValues(const char* data, DType dtype, const Series& at, float* values) 
       });
     case DType::kF16:
       return ReadEach<uint16_t>(data, at, values, OfF16);
-    default:  // Zero points, which are integers.
+    default:  // Integers, which are zero points.
       for (int64_t i = 0; i < at.count; ++i) {
         values[i] = static_cast<float>(ToInteger({const_cast<char*>(data), dtype, {}}, at.first + i * at.step));
       }
   }
 }
+
+// Reads successive values of an array.
+class ValueReader {
+ public:
+  ValueReader(const KernelChoice& kernels, const GroupValues& from)
+      : from_(from), widen_(KernelsOf(*kernels.floats, from.dtype).widen) {
+    if (widen_ == nullptr) dequantize_ = DequantizerFor(kernels.isa, from.dtype, DType::kF32);
+  }
+
+  // Reads n values. Writes up to a vector more.
+  void Read(int64_t first, int64_t n, float* values) const {
+    if (widen_ != nullptr) return widen_({n, from_.data + first * SizeOf(from_.dtype), values});
+    if (dequantize_ == nullptr || first % ElementsPerByte(from_.dtype) != 0) {
+      return ReadValues(from_.data, from_.dtype, {first, 1, n}, values);
+    }
+    dequantize_({.src = from_.data,
+                 .first = first,
+                 .src_step = 0,
+                 .lines = 1,
+                 .count = n,
+                 .dst = values,
+                 .dst_step = 0,
+                 .zeros = nullptr,
+                 .scales = nullptr});
+  }
+
+ private:
+  const GroupValues& from_;
+  Widen* const widen_;
+  Dequantize* dequantize_ = nullptr;
+};
 
 }  // namespace
 
@@ -148,32 +180,25 @@ void ReadQuantParams(const TileContext& context, const QuantParams& params, cons
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? params.row_block : params.col_block;
-  // One call reads all values: the n elements are in one matrix, so `row` does not wrap around.
-  Widen* const widen = KernelsOf(*context.kernels.floats, dtype).widen;
+  const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
   if (params.matrix_rows != 0) {
-    for (int64_t i = 0; i < n;) {
-      const int64_t count = std::min(n - i, kWordColumns - next.col % kWordColumns);
-      const int64_t first = params.IndexOf(next.row / params.row_block % params.rows, next.col);
-      if (widen != nullptr) {
-        widen({count, data + first * SizeOf(dtype), values + i});
-      } else {
-        ReadValues(data, dtype, {first, 1, count}, values + i);
-      }
-      i += count;
-      next.col += count;
+    const ValueReader reader(context.kernels, params.values);
+    for (int64_t i = 0, first = params.IndexOf(row, col), count; i < n; i += count) {
+      count = std::min(n - i, kWordColumns - (col + i) % kWordColumns);
+      reader.Read(first, count, values + i);
+      first += count + (params.matrix_rows - 1) * kWordColumns;
     }
     return;
   }
   if (block == 1) {
-    const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
     const int64_t first = row * params.cols + col;
-    if (!at.down && widen != nullptr) return widen({n, data + first * SizeOf(dtype), values});
-    return ReadValues(data, dtype, {first, at.down ? params.cols : 1, n}, values);
+    // One call reads all values: the n elements are in one matrix, so `row` does not wrap around.
+    if (!at.down) return ValueReader(context.kernels, params.values).Read(first, n, values);
+    return ReadValues(data, dtype, {first, params.cols, n}, values);
   }
   for (int64_t left = n; left > 0;) {
-    const int64_t row = next.row / params.row_block % params.rows, col = next.col / params.col_block;
     const int64_t count = std::min(left, block - moving % block);
-    fill(row * params.cols + col, count);
+    fill(next.row / params.row_block % params.rows * params.cols + next.col / params.col_block, count);
     moving += count;
     left -= count;
   }

@@ -30,16 +30,6 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmet
                                                     "; usable: ", absl::StrJoin(usable, ", ")));
 }
 
-Dequantize* DequantizerFor(Isa isa, const Operand& x) {
-  const Dequantizers& dequantizers = DequantizersFor(isa);
-  const auto* format = std::find_if(std::begin(kQuantized), std::end(kQuantized),
-                                    [&](const QuantizedFormat& row) { return row.dtype == x.dtype; });
-  const auto index = format - std::begin(kQuantized);
-  return x.product_type == DType::kBF16  ? dequantizers.to_bf16[index]
-         : x.product_type == DType::kF32 ? dequantizers.to_f32[index]
-                                         : dequantizers.to_bytes[index];
-}
-
 // Returns how kernels and packers read an operand: in its stored type if possible, else dequantized.
 OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernels) {
   const auto packers_of = [&](DType type) -> const Packers& {
@@ -59,7 +49,7 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
     return access;
   }
   access.type = as_stored && packers_of(x.dtype).rows != nullptr ? x.dtype : x.product_type;
-  access.dequantize = access.type == x.dtype ? nullptr : DequantizerFor(kernels.isa, x);
+  access.dequantize = access.type == x.dtype ? nullptr : DequantizerFor(kernels.isa, x.dtype, x.product_type);
   access.pack = &packers_of(access.type);
   return access;
 }
@@ -92,6 +82,17 @@ void ChooseAccess(const Checked& call, KernelChoice& kernels) {
 }
 
 }  // namespace
+
+Dequantize* DequantizerFor(Isa isa, DType from, DType to) {
+  const auto* format = std::find_if(std::begin(kQuantized), std::end(kQuantized),
+                                    [&](const QuantizedFormat& row) { return row.dtype == from; });
+  if (format == std::end(kQuantized)) return nullptr;
+  const Dequantizers& dequantizers = DequantizersFor(isa);
+  const auto index = format - std::begin(kQuantized);
+  return to == DType::kBF16  ? dequantizers.to_bf16[index]
+         : to == DType::kF32 ? dequantizers.to_f32[index]
+                             : dequantizers.to_bytes[index];
+}
 
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const Cpu& cpu) {
   const auto row = [](ArithmeticId id) { return &kArithmetics[static_cast<int>(id)]; };

@@ -14,6 +14,9 @@ namespace raggemm {
 // sum them. FailedPrecondition: the environment names such a rule, or an unknown rule.
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const Cpu& cpu);
 
+// Returns the dequantizer from a quantized format to `to`: bf16, f32, or bytes for other types. Null if there is none.
+Dequantize* DequantizerFor(Isa isa, DType from, DType to);
+
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options);
 
 // Returns the executor and the number of threads. 0 threads if neither the caller nor the environment names a number.

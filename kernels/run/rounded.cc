@@ -84,6 +84,8 @@ RoundedRows::RoundedRows(const TileContext& context, const TileTask& task, const
   stretches_.steps = context.call.stretch;
   stretches_.row_stride = stride_;
   stretches_.column_zeros = context.call.rhs.zero.is_given() ? scratch.column_zeros : nullptr;
+  stretches_.scale_rows = scale_rows_;
+  stretches_.zero_rows = zero_rows_;
   stretches_.offset = KernelsOf(*context.kernels.row, context.kernels.rhs.type).code_offset;
 }
 
@@ -162,6 +164,8 @@ void RoundedRows::BindBlock(const Block& block) {
   const int64_t first = FirstPiece(block) + (block.k / stretch - block.kc_begin / stretch) * stride_;
   row_scales_ = scratch_.piece_scales + first;
   row_sums_ = scratch_.piece_sums + first;
+  FindRows(block, context_.call.rhs.scale, scale_rows_);
+  if (stretches_.column_zeros != nullptr) FindRows(block, context_.call.rhs.zero, zero_rows_);
 }
 
 StoredPosition RoundedRows::PositionAt(const Block& block, int64_t k, int64_t col) const {
@@ -169,6 +173,26 @@ StoredPosition RoundedRows::PositionAt(const Block& block, int64_t k, int64_t co
   StoredPosition at = PositionOf(rhs, block.rhs, k, task_.window.col + col);
   at.down = rhs.is_trans;
   return at;
+}
+
+void RoundedRows::FindRows(const Block& block, const QuantParams& params, uint16_t* rows) const {
+  const StoredPosition at = PositionAt(block, block.k, 0);
+  int64_t length = std::numeric_limits<int64_t>::max(), left = length;  // Steps with the same values.
+  if (params.per_block) {
+    length = at.down ? params.col_block : params.row_block;
+    left = length - (at.down ? at.col : at.row) % length;
+  }
+  const int64_t stretch = context_.call.stretch, end = block.k + block.steps;
+  uint16_t row = 0;
+  for (int64_t k = block.k; k < end;) {
+    *rows++ = row;
+    const int64_t steps = stretch - (k == block.k ? stretches_.before : 0);
+    k += steps;
+    left -= steps;
+    if (left > 0) continue;
+    left += length;
+    ++row;
+  }
 }
 
 bool RoundedRows::BindStoredScales(const Block& block, const Panel& panel, int64_t col) {
@@ -179,15 +203,11 @@ bool RoundedRows::BindStoredScales(const Block& block, const Panel& panel, int64
   const bool is_read = is_float || type == DType::kF16 || type == DType::kBF16 || type == DType::kF8E8M0FNU;
   if (panel.mode->mode != RhsMode::kGemv || !context_.kernels.row->reads_scales || rhs.is_trans) return false;
   if (!scale.per_block || scale.col_block != 1 || !is_read) return false;
-  const int64_t stretch = stretches_.steps, last_k = block.k + block.steps - 1;
-  const int64_t pieces = last_k / stretch - block.k / stretch;  // Pieces after the first one.
-  const auto row_of = [&](int64_t k) { return PositionAt(block, k, col).row / scale.row_block % scale.rows; };
-  const int64_t row = row_of(block.k);
-  const int64_t step = pieces == 0 ? 0 : row_of((block.k / stretch + 1) * stretch) - row;
-  if (row_of(last_k) - row != pieces * step) return false;
+  const StoredPosition at = PositionAt(block, block.k, col);
   const bool in_blocks = scale.matrix_rows != 0;
-  const int64_t stride = step * (in_blocks ? kWordColumns : scale.cols);
-  const char* const from = scale.values.data + scale.IndexOf(row, PositionAt(block, block.k, col).col) * SizeOf(type);
+  const int64_t stride = in_blocks ? kWordColumns : scale.cols;
+  const char* const from =
+      scale.values.data + scale.IndexOf(at.row / scale.row_block % scale.rows, at.col) * SizeOf(type);
   stretches_.scale_block = in_blocks ? scale.matrix_rows * kWordColumns : kWordColumns;
   if (is_float) {
     stretches_.column_scales = reinterpret_cast<const float*>(from);
@@ -236,11 +256,15 @@ void RoundedRows::BindPanel(const Block& block, const Panel& panel, int64_t col)
   stretches_.scale_block = kWordColumns;
   const bool is_stored = BindStoredScales(block, panel, col);
   if (is_stored && !has_zeros) return;
-  int64_t offset = 0;
-  for (int64_t k = block.k; k < end; k = (k / stretch + 1) * stretch, offset += stretches_.column_stride) {
-    const StoredPosition at = PositionAt(block, k, col);
-    if (!is_stored) ReadScales(block, panel, at, scratch_.column_scales + offset);
-    if (has_zeros) ReadZeros(block, panel, at, scratch_.column_zeros + offset);
+  const int64_t stride = stretches_.column_stride;
+  for (int64_t k = block.k, piece = 0; k < end; k = (k / stretch + 1) * stretch, ++piece) {
+    const auto is_new = [&](const uint16_t* rows) { return piece == 0 || rows[piece] != rows[piece - 1]; };
+    if (!is_stored && is_new(scale_rows_)) {
+      ReadScales(block, panel, PositionAt(block, k, col), scratch_.column_scales + scale_rows_[piece] * stride);
+    }
+    if (has_zeros && is_new(zero_rows_)) {
+      ReadZeros(block, panel, PositionAt(block, k, col), scratch_.column_zeros + zero_rows_[piece] * stride);
+    }
   }
 }
 

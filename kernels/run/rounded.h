@@ -37,6 +37,9 @@ class RowRounder {
 
 class RoundedRows {
  public:
+  // A word block may have stretches of kRoundedSteps steps, and a part of a stretch at its start and at its end.
+  static constexpr int64_t kMostPieces = kWordBlockKc / kRoundedSteps + 2;
+
   RoundedRows(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
   bool is_used() const { return context_.call.products.rounds_lhs; }
@@ -58,10 +61,12 @@ class RoundedRows {
   // Returns the first entry of a KC block in Scratch::piece_scales and piece_sums.
   int64_t FirstPiece(const Block& block) const;
   void CodesOf(const Block& block, int64_t row, int8_t* codes, float* scales) const;
+  // Sets rows[i] to the row of scales or zero points of piece i of a block, counted from the row of the first piece.
+  void FindRows(const Block& block, const QuantParams& params, uint16_t* rows) const;
   // Lets GEMVs read the scales of the block from memory. Returns false if they cannot. Converting them to floats first
   // took 15 % of the time of one row of int4 (2048x768 in L2, one core of Zen 4).
   bool BindStoredScales(const Block& block, const Panel& panel, int64_t col);
-  // Read the scales and the zero points of the panel's columns in one piece.
+  // Read the scales and the zero points of the panel's columns, from the stored position `at` on.
   void ReadScales(const Block& block, const Panel& panel, const StoredPosition& at, float* scales) const;
   void ReadZeros(const Block& block, const Panel& panel, const StoredPosition& at, int32_t* zeros) const;
   // Returns the stored position of the scale and zero point of element (k, col) of rhs.
@@ -74,6 +79,7 @@ class RoundedRows {
   const RowRounder rounder_;
   const int64_t stride_;  // Rows of the tile, rounded up to whole register tiles.
   Stretches stretches_{};
+  uint16_t scale_rows_[kMostPieces], zero_rows_[kMostPieces];
   const float* row_scales_ = nullptr;
   const int32_t* row_sums_ = nullptr;
 };

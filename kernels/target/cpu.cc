@@ -38,6 +38,7 @@ float Probe(const KernelRow& kernels) {
   // One stretch for kernels of rounded rows. All scales and zero points are 0.
   const auto* zeros = reinterpret_cast<const float*>(memory.get());
   const auto* integers = reinterpret_cast<const int32_t*>(memory.get());
+  constexpr uint16_t kFirstRow[] = {0};
   const Stretches stretches = {.steps = kKc,
                                .before = 0,
                                .ends = true,
@@ -46,8 +47,10 @@ float Probe(const KernelRow& kernels) {
                                .row_sums = integers,
                                .row_stride = 0,
                                .column_scales = zeros,
+                               .scale_rows = kFirstRow,
                                .scale_stride = 0,
                                .column_zeros = integers,
+                               .zero_rows = kFirstRow,
                                .offset = 0,
                                .column_stride = 0};
   args.stretches = &stretches;
