@@ -267,6 +267,11 @@ def docs(session: nox.Session) -> None:
     session.log("the site: build/docs/index.html")
 
 
+def newer_headers(session: nox.Session) -> list[str]:
+    """Returns the options of `build` for a wheel that also has the plugin with the newest headers of XLA."""
+    return ["-C", f"cmake.define.RAGGEMM_NEWER_JAXLIB_INCLUDE={download_headers(session, NEWEST)}"]
+
+
 def make_wheel(session: nox.Session) -> pathlib.Path:
     """Builds the sdist, and the wheel from the sdist, if sources have changed. Returns the path of the wheel."""
     want = compute_hash(
@@ -279,7 +284,8 @@ def make_wheel(session: nox.Session) -> pathlib.Path:
             shutil.rmtree(folder, ignore_errors=True)
         stamp.unlink(missing_ok=True)
         session.log("building the sdist and from it the wheel (some minutes)")
-        session.run(str(PYTHON), "-m", "build", "--outdir", str(WHEEL / "dist"), str(ROOT), silent=True, external=True)
+        build = [str(PYTHON), "-m", "build", "--outdir", str(WHEEL / "dist"), *newer_headers(session), str(ROOT)]
+        session.run(*build, silent=True, external=True)
         repair(session, next((WHEEL / "dist").glob("*.whl")))
         shutil.copy(next((WHEEL / "dist").glob("*.tar.gz")), DIST)
         stamp.write_text(want)
@@ -307,7 +313,8 @@ def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
         sdist = str(next(DIST.glob("*.tar.gz")))
         session.run("tar", "-xzf", sdist, "-C", str(source), "--strip-components=1", external=True)
         toolchain = ["-C", f"cmake.define.CMAKE_TOOLCHAIN_FILE={source}/cmake/aarch64.cmake"]
-        build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *toolchain, str(source)]
+        options = [*toolchain, *newer_headers(session)]
+        build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *options, str(source)]
         session.run(*build, silent=True, external=True)
         # Replaces the platform tag of the build machine in the wheel's name.
         tags = [str(PYTHON), "-m", "wheel", "tags", "--remove", "--platform-tag=linux_aarch64"]
