@@ -241,7 +241,7 @@ TEST(RoundedRowsOnEveryIsa, EveryNumberOfRowsOfAGemv) {
   }
 }
 
-// GEMVs read some types of scales as they are stored, if all stretches have scales of their own, or the same ones.
+// GEMVs read some types of scales as they are stored. Stretches share scales, or have scales of their own.
 TEST(RoundedRowsOnEveryIsa, EveryScaleOfAGemv) {
   for (DType rhs : kCodes) {
     for (DType type : kScales) {
