@@ -1,4 +1,4 @@
-"""Tests int4_from_awq, int4_from_gptq and fp8_from_blocks on matrices in the layouts of checkpoints."""
+"""Tests the functions that read matrices in the layouts of checkpoints."""
 
 import jax
 import jax.numpy as jnp
@@ -59,8 +59,51 @@ def test_fp8_from_blocks(experts):
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), weight.astype(np.float64) * repeated, rtol=1e-6)
 
 
+def pack_compressed(signed, bits):
+    """Packs signed elements along the last axis as compressed-tensors does: element i starts at bit i * bits."""
+    unsigned = (signed + 2 ** (bits - 1)).astype(np.uint8)
+    stream = np.unpackbits(unsigned[..., None], axis=-1, count=bits, bitorder="little").reshape(*signed.shape[:-1], -1)
+    stream = np.pad(stream, [(0, 0)] * (signed.ndim - 1) + [(0, -stream.shape[-1] % 32)])
+    return np.packbits(stream, axis=-1, bitorder="little").view("<i4")
+
+
+@pytest.mark.parametrize("experts", [(), (E,)])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("n", "k", "size"), [(16, 64, 32), (10, 30, 10), (16, 64, 64)])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_packed_compressed_tensors(experts, bits, n, k, size, symmetric):
+    random, half = np.random.default_rng(4), 2 ** (bits - 1)
+    signed, zeros = (random.integers(-half, half, (*experts, n, x)) for x in (k, k // size))
+    scales = random.random(zeros.shape).astype(ml_dtypes.bfloat16)
+    packed_zeros = np.swapaxes(pack_compressed(np.swapaxes(zeros, -1, -2), bits), -1, -2)
+    got = raggemm.from_compressed_tensors(
+        pack_compressed(signed, bits), scales, None if symmetric else packed_zeros, bits=bits, weight_shape=[n, k]
+    )
+    assert got.dtype == (jnp.int4 if bits == 4 else jnp.int8) and got.shape == signed.shape
+    want = signed - (0 if symmetric else np.repeat(zeros, size, -1))
+    np.testing.assert_array_equal(
+        np.float64(raggemm.dequantize(got)), want * np.repeat(scales.astype(np.float64), size, -1)
+    )
+
+
+@pytest.mark.parametrize("scale", [(E, 16, 1), (E, 1), (E,), (E, 16, 2)])
+def test_unpacked_compressed_tensors(scale):
+    random = np.random.default_rng(5)
+    fp8 = random.normal(size=(E, 16, 64)).astype(ml_dtypes.float8_e4m3fn)
+    int8, scales = random.integers(-128, 128, fp8.shape, np.int8), random.random(scale).astype(np.float32)
+    zeros = random.integers(-128, 128, scale, np.int8)
+    blocks = scale if len(scale) == 3 else (E, 1, 1)
+    size = 64 // blocks[2]
+    each, zero = (np.repeat(x.reshape(blocks).astype(np.float64), size, -1) for x in (scales, zeros))
+    got = raggemm.from_compressed_tensors(fp8, scales)
+    np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), fp8.astype(np.float64) * each, rtol=1e-6)
+    got = raggemm.from_compressed_tensors(int8, scales, zeros)
+    np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), (int8 - zero) * each, rtol=1e-6)
+
+
 W, Z, S = np.zeros((K, N // 8), np.int32), np.zeros((K // SIZE, N // 8), np.int32), np.zeros((K // SIZE, N), np.float16)
 F8 = np.zeros((256, 128), ml_dtypes.float8_e4m3fn)
+ONES, compressed = np.ones((K, 1), np.float32), raggemm.from_compressed_tensors
 WRONG = [
     (lambda: raggemm.int4_from_awq(W.astype(np.uint8), Z, S), TypeError, "qweight: dtype is uint8, must be int32"),
     (lambda: raggemm.int4_from_awq(W[0], Z, S), ValueError, r"qweight: shape is \(3,\), must have 2 axes or more"),
@@ -72,6 +115,14 @@ WRONG = [
     (lambda: raggemm.fp8_from_blocks(F8[:200], S), ValueError, r"shape is \(200, 128\), .* blocks of 128 x 128"),
     (lambda: raggemm.fp8_from_blocks(F8, S), ValueError, r"weight_scale_inv: shape is \(4, 24\), must be \(2, 1\)"),
     (lambda: raggemm.fp8_from_blocks(F8, S, block=(0, 1)), ValueError, "in blocks of 0 x 1"),
+    (lambda: compressed(W.astype(np.uint8), S), TypeError, "weight: dtype is uint8, must be int32, int8 or float8"),
+    (lambda: compressed(W, S[:, :1], bits=3), ValueError, "bits is 3, must be 4 or 8"),
+    (lambda: compressed(W, S, weight_shape=3), TypeError, r"weight_shape is 3, must be \(N, K\)"),
+    (lambda: compressed(W, S, weight_shape=(64, 25)), ValueError, r"shape is \(64, 3\), .*weight_shape \(64, 25\)"),
+    (lambda: compressed(W, S), ValueError, r"weight_scale: shape is \(4, 24\), must be .* of shape \(64, 24\)"),
+    (lambda: compressed(W, ONES, Z), ValueError, "weight_zero_point: has 4 rows of int32, must have 8 for N = 64"),
+    (lambda: compressed(F8, ONES[:, 0], S), TypeError, "weight_zero_point: dtype is float16, must be int8"),
+    (lambda: compressed(W, ONES, W[:8]), ValueError, r"shape is \(64, 3\), must be \(64, 1\) if unpacked"),
 ]  # fmt: skip
 
 

@@ -122,6 +122,14 @@ def test_wrong_rows_of_checkpoints(text):
         parse_rows(text)
 
 
+def with_groups(*changes, **last):
+    """Returns a change of config.json: compressed-tensors with a group of weights for each of `changes` and `last`."""
+    scheme = {"num_bits": 4, "strategy": "group", "group_size": 16}
+    groups = {str(i): {"weights": scheme | group} for i, group in enumerate((*changes, last))}
+    stored = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    return {"quantization_config": stored}
+
+
 def test_wrong_checkpoints_are_errors(tmp_path):
     write_checkpoint(tmp_path, "olmoe")
     folder = tmp_path / "stored"
@@ -138,6 +146,9 @@ def test_wrong_checkpoints_are_errors(tmp_path):
     for changes, message in (
         ({"model_type": "llama"}, "model_type is 'llama', must be one of qwen3_moe, mixtral"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, must be a positive integer"),
+        (with_groups(num_bits=3), r"weights of compressed-tensors are \('pack-quantized', 'int', 3\), must be one of "),
+        (with_groups(group_size=0), r"blocks of the strategy 'group' are \[1, 0\], must be positive"),
+        (with_groups({}, num_bits=8), "config_groups have different values of num_bits, which must be the same"),
         ({"num_hidden_layers": 3}, r"has no tensor model\.layers\.2\."),
     ):
         (folder / "config.json").write_text(json.dumps(model_config | changes))

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -37,6 +38,12 @@ _QWEN3 = _SHAPE | {
     "norm_topk_prob": True,
     "decoder_sparse_step": 1,
     "mlp_only_layers": [1],
+}
+_OLMOE = _SHAPE | {
+    "model_type": "olmoe",
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "rope_scaling": {"type": "linear", "factor": 2},
 }
 _DEEPSEEK = _SHAPE | {
     "num_hidden_layers": 3,
@@ -75,6 +82,15 @@ _GPT_OSS = _SHAPE | {
     "rope_scaling": _YARN | {"factor": 32.0, "truncate": True},
 }
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False}
+
+
+def _compressed(form: str, bits: int, strategy: str, kind: str = "int", **more: object) -> dict:
+    """Returns a quantization_config of compressed-tensors."""
+    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "symmetric": True, "group_size": None}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights | more, "input_activations": None}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]}
+
+
 CONFIGS = {
     "qwen3-moe": _QWEN3,
     "qwen3-moe, tied": _QWEN3 | {"tie_word_embeddings": True, "decoder_sparse_step": 2, "mlp_only_layers": []},
@@ -82,14 +98,21 @@ CONFIGS = {
     | {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}},
     "qwen3-moe, GPTQ": _QWEN3 | {"quantization_config": _GPTQ},
     "qwen3-moe, GPTQ v2": _QWEN3 | {"quantization_config": _GPTQ | {"checkpoint_format": "gptq_v2"}},
-    "mixtral": _SHAPE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
-    "olmoe": _SHAPE
+    "qwen3-moe, W4A16": _QWEN3
+    | {"quantization_config": _compressed("pack-quantized", 4, "group", symmetric=False, group_size=16)},
+    "qwen3-moe, W8A16": _QWEN3 | {"quantization_config": _compressed("pack-quantized", 8, "channel")},
+    "qwen3-moe, W8A8": _QWEN3 | {"quantization_config": _compressed("int-quantized", 8, "channel", symmetric=False)},
+    "olmoe, fp8 by channel": _OLMOE | {"quantization_config": _compressed("float-quantized", 8, "channel", "float")},
+    "olmoe, fp8 by tensor": _OLMOE | {"quantization_config": _compressed("float-quantized", 8, "tensor", "float")},
+    "kimi-k2, int4": _V3
     | {
-        "model_type": "olmoe",
-        "num_experts": 8,
-        "num_experts_per_tok": 3,
-        "rope_scaling": {"type": "linear", "factor": 2},
+        "model_type": "kimi_k2",
+        "n_group": 1,
+        "topk_group": 1,
+        "quantization_config": _compressed("pack-quantized", 4, "group", group_size=8),
     },
+    "mixtral": _SHAPE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": _OLMOE,
     "deepseek-v2": _V2 | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 4.0},
     "deepseek-v2-lite": _V2 | {"topk_method": "greedy"},
     "deepseek-v3": _V3,
@@ -157,9 +180,33 @@ def _dequantize(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> 
     return ((elements - np.repeat(zeros, size, 0)) * np.repeat(scales.astype(np.float64), size, 0)).T
 
 
+def _dequantize_compressed(part: Callable[[str], np.ndarray], stored: dict) -> np.ndarray:
+    """Dequantizes a matrix of compressed-tensors [N,K]. part: returns the tensor of a name, or None."""
+    scheme, scale = stored["config_groups"]["group_0"]["weights"], part("weight_scale").astype(np.float64)
+    bits, zeros = scheme["num_bits"], part("weight_zero_point")
+
+    def unpack(words: np.ndarray) -> np.ndarray:
+        """Unpacks int32 [R,C] to signed elements [R,C*32/bits]."""
+        fields = words.view(np.uint32)[..., None] >> np.arange(0, 32, bits, dtype=np.uint32) & (2**bits - 1)
+        return fields.reshape(len(words), -1).astype(np.int64) - 2 ** (bits - 1)
+
+    packed = part("weight_packed")
+    weight = part("weight").astype(np.float64) if packed is None else unpack(packed)
+    scale = scale.reshape(-1, scale.shape[-1])
+    if zeros is None:
+        zeros = np.zeros(1)
+    elif packed is not None:
+        zeros = unpack(np.ascontiguousarray(zeros.T)).T[: len(weight)]
+    size = weight.shape[1] // scale.shape[1]
+    values = (weight.reshape(len(weight), -1, size) - zeros[..., None]) * scale[..., None]
+    return values.reshape(weight.shape)
+
+
 def _dequantize_matrix(name: str, tensors: dict[str, np.ndarray], stored: dict) -> np.ndarray:
     """Returns the values of a quantized matrix. stored: the checkpoint's quantization_config."""
     method, part = stored["quant_method"], tensors.get
+    if method == "compressed-tensors":
+        return _dequantize_compressed(lambda suffix: part(f"{name}.{suffix}"), stored)
     if method == "awq":
         return _dequantize(_awq(part(f"{name}.qweight")), _awq(part(f"{name}.qzeros")), part(f"{name}.scales"))
     if method == "gptq":
@@ -183,10 +230,11 @@ def _dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 def dequantized(configuration: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
     """Returns the configuration and the tensors of the same model with weights in float32."""
     stored, out = configuration["quantization_config"], {}
-    parts = (".qzeros", ".scales", ".weight_scale_inv", "_scales")
+    parts = (".qzeros", ".scales", ".weight_scale_inv", ".weight_scale", ".weight_zero_point", "_scales")
     for name, x in tensors.items():
         base, _, part = name.rpartition(".")
-        if part == "qweight" or (part == "weight" and f"{base}.weight_scale_inv" in tensors):
+        scaled = any(f"{base}.{suffix}" in tensors for suffix in ("weight_scale_inv", "weight_scale"))
+        if part in ("qweight", "weight_packed") or (part == "weight" and scaled):
             out[f"{base}.weight"] = _dequantize_matrix(base, tensors, stored).astype(np.float32)
         elif name.endswith("_blocks"):
             experts = name.removesuffix("_blocks")

@@ -15,6 +15,7 @@ DTYPES = {
     "BF16": ml_dtypes.bfloat16,
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "U8": np.uint8,
+    "I8": np.int8,
     "I32": np.int32,
 }
 FLOATS = ("BF16", "F16", "F32")

@@ -27,7 +27,7 @@ class RandomFiles:
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Returns a random tensor. It repeats at most 2^20 numbers, because drawing a whole model takes minutes."""
-        count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv"))
+        count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv", "scale"))
         drawn_count = min(count, 1 << 20)
         # Integer scales are the exponents of MXFP4 scales, 2^-6 to 2^-3. Other integers are packed 4-bit elements.
         if np.issubdtype(dtype, np.integer):

@@ -131,15 +131,40 @@ class Loader:
             if stored.method == "awq":
                 return raggemm.int4_from_awq(words, zeros, scales), False
             return raggemm.int4_from_gptq(words, zeros, scales, zeros_less_one=stored.zeros_less_one), False
+        if stored.method == "compressed-tensors" and f"{names[0]}.weight_scale" in self.files:
+            return self._compressed(read, n, k), True
         if stored.method == "fp8" and f"{names[0]}.weight_scale_inv" in self.files:
             rows, columns = stored.block
             weight = read("weight", (n, k), "F8_E4M3")
             scale = read("weight_scale_inv", (-(-n // rows), -(-k // columns)), *FLOATS)
-            if n % rows == k % columns == 0:
-                return raggemm.fp8_from_blocks(weight, scale, block=stored.block), True
-            each = jnp.repeat(jnp.repeat(scale, rows, 1), columns, 2)[:, :n, :k]
-            return (weight.astype(jnp.float32) * each).astype(self.dtype), True
+            return self._from_blocks(weight, scale, stored.block), True
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
+
+    def _from_blocks(self, weight: jax.Array, scale: jax.Array, block: tuple[int, int]) -> Tree:
+        """Returns fp8 matrices [E,N,K] with their scales, or dequantized if the last block of an axis is partial."""
+        (rows, columns), (n, k) = block, weight.shape[1:]
+        if n % rows == k % columns == 0:
+            return raggemm.fp8_from_blocks(weight, scale, block=block)
+        each = jnp.repeat(jnp.repeat(scale, rows, 1), columns, 2)[:, :n, :k]
+        return (weight.astype(jnp.float32) * each).astype(self.dtype)
+
+    def _compressed(self, read: Callable[..., jax.Array], n: int, k: int) -> Tree:
+        """Reads matrices [N,K] of compressed-tensors. read: a function (part, shape, *dtypes) -> stacked tensors."""
+        stored, per_word = self.config.quantization, 32 // self.config.quantization.bits
+        rows, columns = (extent if size == -1 else size for size, extent in zip(stored.block, (n, k), strict=True))
+        blocks = -(-n // rows), -(-k // columns)
+        scale = read("weight_scale", (1,) if stored.block == (-1, -1) else blocks, *FLOATS)
+        if stored.kind == "float":
+            weight = read("weight", (n, k), "F8_E4M3")
+            return self._from_blocks(weight, scale.reshape(-1, *blocks), (rows, columns))
+        zeros = None
+        if not stored.packed:
+            zeros = None if stored.symmetric else read("weight_zero_point", scale.shape[1:], "I8")
+            return raggemm.from_compressed_tensors(read("weight", (n, k), "I8"), scale, zeros)
+        if not stored.symmetric:
+            zeros = read("weight_zero_point", (-(-n // per_word), blocks[1]), "I32")
+        weight = read("weight_packed", (n, -(-k // per_word)), "I32")
+        return raggemm.from_compressed_tensors(weight, scale, zeros, bits=stored.bits, weight_shape=(n, k))
 
     def load_weights(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
         """Returns matrices [len(names),K,N]. Converts floats by FORMATS[weights], and packs matrices stored as [N,K].

@@ -139,7 +139,7 @@ def unprepack(packed: PackedWeights) -> Any:
     return QuantizedTensor(data, *(_unpack_values(x, packed) for x in (packed.scale, packed.zero_point)))
 
 
-_UINT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
+_UINT8, _INT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int8, np.int32, jnp.float8_e4m3fn))
 _PER_INT32 = 8
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
 
@@ -189,12 +189,21 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
     return QuantizedTensor(weight, checks.check_shape("weight_scale_inv", scale, wanted, why=", one for each block"))
 
 
-def _unpack_int32(name: str, x: Any) -> jax.Array:
-    """Returns the eight uint4 elements of each int32 of x, the lowest bits first, along a new last axis."""
+def _unpack_int32(name: str, x: Any, flip: int = 0, dtype: Any = jnp.uint4) -> jax.Array:
+    """Returns the elements of each int32 of x, the lowest bits first, along a new last axis.
+
+    flip: bits that are inverted first.
+    """
     x = checks.as_float_array(name, x, (_INT32,))
     if x.ndim < 2:
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 axes or more")
-    return lax.bitcast_convert_type(x, jnp.uint4)
+    return lax.bitcast_convert_type(x ^ np.uint32(flip).view(np.int32) if flip else x, dtype)
+
+
+def _join_rows(elements: jax.Array) -> jax.Array:
+    """Reshapes [...,R,C,n], the n elements of int32 [...,R,C] that hold rows, to [...,R*n,C]."""
+    *leading, rows, columns, count = elements.shape
+    return elements.swapaxes(-1, -2).reshape(*leading, rows * count, columns)
 
 
 def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
@@ -249,10 +258,81 @@ def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bo
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
     """
-    elements = _unpack_int32("qweight", qweight)
-    *experts, rows, columns, _ = elements.shape
-    data = elements.swapaxes(-1, -2).reshape(*experts, rows * _PER_INT32, columns)
+    data = _join_rows(_unpack_int32("qweight", qweight))
     zeros = _unpack_columns("qzeros", qzeros, np.arange(_PER_INT32, dtype=np.int32))
     if checks.check_bool("zeros_less_one", zeros_less_one):
         zeros = ((zeros.astype(jnp.uint8) + 1) & 15).astype(jnp.uint4)
     return _make_tensor(data, scales, zeros)
+
+
+# For each number of bits: the dtype of elements, and the bits that make the unsigned elements of an int32 signed.
+_PACKED_INTEGERS: dict[int, tuple[Any, int]] = {4: (jnp.int4, 0x88888888), 8: (jnp.int8, 0x80808080)}
+
+
+def _unpack_compressed(weight_packed: Any, zero_point: Any, bits: int, shape: Any) -> tuple[jax.Array, Any]:
+    """Unpacks weight_packed and weight_zero_point (None for 0) to signed elements [...,N,K] and [...,N,blocks]."""
+    if bits not in _PACKED_INTEGERS:
+        raise ValueError(f"bits is {bits!r}, must be 4 or 8")
+    dtype, flip = _PACKED_INTEGERS[bits]
+    elements = _unpack_int32("weight", weight_packed, flip, dtype)
+    *leading, rows, words, count = elements.shape
+    try:
+        n, k = (rows, words * count) if shape is None else (checks.check_integer("weight_shape", x) for x in shape)
+    except (TypeError, ValueError):
+        raise TypeError(f"weight_shape is {shape!r}, must be (N, K)") from None
+    if (rows, words) != (n, -(-k // count)):
+        raise ValueError(
+            f"weight: shape is {(*leading, rows, words)}, must be [...,N,K/{count}] for {bits} bits and "
+            f"weight_shape {(n, k)}"
+        )
+    data = elements.reshape(*leading, rows, words * count)[..., :k]
+    if zero_point is None:
+        return data, None
+    zeros = _join_rows(_unpack_int32("weight_zero_point", zero_point, flip, dtype))
+    if (found := zeros.shape[-2] // count) != (wanted := -(-n // count)):
+        raise ValueError(f"weight_zero_point: has {found} rows of int32, must have {wanted} for N = {n}")
+    return data, zeros[..., :n, :]
+
+
+def from_compressed_tensors(
+    weight: Any, weight_scale: Any, weight_zero_point: Any = None, *, bits: int = 4, weight_shape: Any = None
+) -> QuantizedTensor:
+    """Converts a matrix of a compressed-tensors checkpoint to a QuantizedTensor [...,N,K].
+
+    The elements are int4 or int8 if they are packed, else those of `weight`.
+
+    Args:
+      weight: the tensor weight_packed of the format "pack-quantized", int32 [...,N,ceil(K*bits/32)]: each int32 holds
+        32/bits elements along K plus 2^(bits-1), the first one in the lowest bits. Or the tensor weight of the formats
+        "int-quantized" and "float-quantized", int8 or float8_e4m3fn [...,N,K].
+      weight_scale: float32, bfloat16 or float16. The shape is [...,N,K/size] for the strategy "group" and [...,N,1] for
+        "channel". For "tensor" it is [...,1] or [...]. For "block" use fp8_from_blocks.
+      weight_zero_point: None if the weights are symmetric. Else one value for each scale: int32
+        [...,ceil(N*bits/32),K/size] along N, packed like weight, or int8 with the shape of weight_scale.
+      bits: 4 or 8, num_bits of a packed weight.
+      weight_shape: (N, K), the tensor weight_shape of one matrix. It is needed only if K is no multiple of 32/bits.
+
+    Raises:
+      TypeError, ValueError: for other dtypes or shapes.
+    """
+    data = checks.as_float_array("weight", weight, (_INT32, _INT8, _FP8))
+    zeros = weight_zero_point
+    if data.dtype == _INT32:
+        data, zeros = _unpack_compressed(data, zeros, bits, weight_shape)
+    elif zeros is not None:
+        zeros = checks.as_float_array("weight_zero_point", zeros, (_INT8,))
+    scale = checks.as_float_array("weight_scale", weight_scale, SCALES)
+    per_matrix = (data.shape[:-2], (*data.shape[:-2], 1))
+    scale, zeros = (
+        x.reshape(*data.shape[:-2], 1, 1) if x is not None and x.shape in per_matrix else x for x in (scale, zeros)
+    )
+    blocks = scale.shape[-1] if scale.ndim else 0
+    wanted = ((*data.shape[:-1], blocks), (*data.shape[:-2], 1, 1))
+    if data.ndim < 2 or scale.shape not in wanted or not blocks or data.shape[-1] % blocks:
+        raise ValueError(
+            f"weight_scale: shape is {scale.shape}, must be [...,N,K/size], [...,N,1] or [...,1] for elements of shape "
+            f"{data.shape}"
+        )
+    if zeros is not None:
+        checks.check_shape("weight_zero_point", zeros, scale.shape, why=" if unpacked, one value for each scale")
+    return QuantizedTensor(data, scale, zeros)
