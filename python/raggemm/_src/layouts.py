@@ -271,8 +271,8 @@ _PACKED_INTEGERS: dict[int, tuple[Any, int]] = {4: (jnp.int4, 0x88888888), 8: (j
 
 def _unpack_compressed(weight_packed: Any, zero_point: Any, bits: int, shape: Any) -> tuple[jax.Array, Any]:
     """Unpacks weight_packed and weight_zero_point (None for 0) to signed elements [...,N,K] and [...,N,blocks]."""
-    if bits not in _PACKED_INTEGERS:
-        raise ValueError(f"bits is {bits!r}, must be 4 or 8")
+    if checks.check_integer("bits", bits) not in _PACKED_INTEGERS:
+        raise ValueError(f"bits is {bits}, must be 4 or 8")
     dtype, flip = _PACKED_INTEGERS[bits]
     elements = _unpack_int32("weight", weight_packed, flip, dtype)
     *leading, rows, words, count = elements.shape
@@ -330,8 +330,8 @@ def from_compressed_tensors(
     wanted = ((*data.shape[:-1], blocks), (*data.shape[:-2], 1, 1))
     if data.ndim < 2 or scale.shape not in wanted or not blocks or data.shape[-1] % blocks:
         raise ValueError(
-            f"weight_scale: shape is {scale.shape}, must be [...,N,K/size], [...,N,1] or [...,1] for elements of shape "
-            f"{data.shape}"
+            f"weight_scale: shape is {scale.shape}, must be [...,N,K/size], [...,N,1] or [...,1] for a weight "
+            f"with elements of shape {data.shape}"
         )
     if zeros is not None:
         checks.check_shape("weight_zero_point", zeros, scale.shape, why=" if unpacked, one value for each scale")
