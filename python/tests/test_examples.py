@@ -104,6 +104,14 @@ def test_quantized_checkpoints_match_dequantized_ones(tmp_path, name):
         np.testing.assert_allclose(logits_of(tmp_path / "stored", parts), want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("name", ["qwen3-moe", "mixtral"])
+def test_merged_experts_of_checkpoints(tmp_path, name):
+    model_config, tensors = write_checkpoint(tmp_path, name)
+    tiny_checkpoints.write(tmp_path / "merged", model_config, tiny_checkpoints.merge_experts(tensors))
+    want, got = logits_of(tmp_path / "stored"), logits_of(tmp_path / "merged")
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("text", ["int8", "int8:64", "int8:row"])
 def test_rounded_rows_of_checkpoints(tmp_path, text):
     """The logits differ from those of unrounded rows, but by little."""

@@ -39,6 +39,7 @@ _QWEN3 = _SHAPE | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [1],
 }
+_MIXTRAL = _SHAPE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 _OLMOE = _SHAPE | {
     "model_type": "olmoe",
     "num_experts": 8,
@@ -94,6 +95,7 @@ def _compressed(form: str, bits: int, strategy: str, kind: str = "int", **more: 
 CONFIGS = {
     "qwen3-moe": _QWEN3,
     "qwen3-moe, tied": _QWEN3 | {"tie_word_embeddings": True, "decoder_sparse_step": 2, "mlp_only_layers": []},
+    "qwen3-moe, Transformers v5": _QWEN3,
     "qwen3-moe, AWQ": _QWEN3
     | {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}},
     "qwen3-moe, GPTQ": _QWEN3 | {"quantization_config": _GPTQ},
@@ -111,7 +113,8 @@ CONFIGS = {
         "topk_group": 1,
         "quantization_config": _compressed("pack-quantized", 4, "group", group_size=8),
     },
-    "mixtral": _SHAPE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "mixtral": _MIXTRAL,
+    "mixtral, Transformers v5": _MIXTRAL,
     "olmoe": _OLMOE,
     "deepseek-v2": _V2 | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 4.0},
     "deepseek-v2-lite": _V2 | {"topk_method": "greedy"},
@@ -137,6 +140,23 @@ def random_tensors(configuration: dict, seed: int) -> dict[str, np.ndarray]:
     for i in range(configuration["num_hidden_layers"]):
         loader.layer(i)
     return files.made
+
+
+def merge_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the tensors in the layout of Transformers v5: gate_up_proj [E,2I,H] and down_proj [E,H,I]."""
+    out, parts = {}, {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+    experts: dict[str, dict[str, list[np.ndarray]]] = {}
+    for name, x in tensors.items():
+        if ".experts." in (name := name.replace("block_sparse_moe", "mlp")):
+            at, matrix = name.split(".experts.")
+            part = matrix.split(".")[1]
+            experts.setdefault(at, {}).setdefault(parts.get(part, part), []).append(x)
+        else:
+            out[name] = x
+    for at, found in experts.items():
+        gate, up, down = (np.stack(found[part]) for part in parts.values())
+        out |= {f"{at}.experts.gate_up_proj": np.concatenate((gate, up), 1), f"{at}.experts.down_proj": down}
+    return out
 
 
 def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:

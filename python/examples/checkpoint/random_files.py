@@ -23,7 +23,7 @@ class RandomFiles:
         self.made: dict[str, np.ndarray] = {}
 
     def __contains__(self, name: str) -> bool:
-        return not name.endswith("g_idx")
+        return not name.endswith(("g_idx", "gate_up_proj"))
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Returns a random tensor. It repeats at most 2^20 numbers, because drawing a whole model takes minutes."""

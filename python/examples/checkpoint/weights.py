@@ -193,13 +193,28 @@ class Loader:
         count = self.config.experts // parts
         return slice(part * count, (part + 1) * count)
 
+    def read_experts(self, name: str, shape: Sequence[int], dtypes: Sequence[str] = FLOATS) -> jax.Array:
+        """Reads the local experts of a tensor that holds those of all processes, [E,*shape]."""
+        (whole,) = self.files.read([name], (self.config.experts, *shape), dtypes)
+        return jax.device_put(whole[self.local_experts()])
+
+    def merged_experts(self, at: str) -> Mlp:
+        """Loads experts as Transformers v5 stores them: gate_up_proj [E,2*hidden,width], down_proj [E,width,hidden]."""
+        c, sides = self.config, {}
+        for side, name, n, k in (
+            ("up", "gate_up_proj", 2 * c.hidden, c.width),
+            ("down", "down_proj", c.width, c.hidden),
+        ):
+            w = self.read_experts(f"{at}.{name}", (n, k)).astype(self.dtype)
+            sides[side] = _pack(_convert(f"{at}.{name}", w, self.weights))
+        return Mlp(**sides, merged="halves").with_rounded_rows(self.rows)
+
     def gpt_oss_experts(self, at: str) -> Mlp:
         """Loads the experts of gpt-oss. In the file, floats are [E,K,N], and MXFP4 matrices are [E,N,K]."""
         c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
 
         def read(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
-            (whole,) = self.files.read([f"{at}.{name}"], (c.experts, *shape), dtypes)
-            return jax.device_put(whole[self.local_experts()])
+            return self.read_experts(f"{at}.{name}", shape, dtypes)
 
         def side(name: str, n: int, k: int) -> tuple[Tree, jax.Array]:
             bias = read(f"{name}_bias", (n,), *FLOATS).astype(jnp.float32)
@@ -253,6 +268,8 @@ class Loader:
             out["expert_bias"] = self.vector(f"{router}.e_score_correction_bias", c.experts)
         if c.shared_hidden:
             out["shared"] = self.mlp([f"{at}.shared_experts"], c.shared_hidden)
+        if f"{at}.experts.gate_up_proj" in self.files:
+            return out | {"experts": self.merged_experts(f"{at}.experts")}
         prefixes = [f"{at}.experts.{e}" for e in range(c.experts)[self.local_experts()]]
         return out | {"experts": self.mlp(prefixes, c.hidden, self.weights)}
 
@@ -263,7 +280,10 @@ class Loader:
     def layer(self, i: int) -> dict[str, Tree]:
         c, at = self.config, f"model.layers.{i}"
         attention = self.latent_attention if c.latent else self.grouped_attention
-        mlp = f"{at}.{'block_sparse_moe' if c.family == 'mixtral' else 'mlp'}"
+        # Transformers v5 writes "mlp" for Mixtral, too.
+        mlp = f"{at}.mlp"
+        if c.family == "mixtral" and f"{at}.block_sparse_moe.gate.weight" in self.files:
+            mlp = f"{at}.block_sparse_moe"
         out = self.feed_forward(mlp, i in c.dense_layers)
         if "experts" in out:
             self._check_rows(out["experts"])
