@@ -59,6 +59,41 @@ def test_fp8_from_blocks(experts):
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), weight.astype(np.float64) * repeated, rtol=1e-6)
 
 
+@pytest.mark.parametrize("experts", [(), (E,)])
+@pytest.mark.parametrize(("n", "k"), [(192, 576), (130, 128), (96, 100), (256, 131)])
+@pytest.mark.parametrize("jit", [False, True])
+def test_partial_fp8_blocks(experts, n, k, jit):
+    random = np.random.default_rng(6)
+    weight = random.normal(size=(*experts, n, k)).astype(ml_dtypes.float8_e4m3fn)
+    scale = random.random((*experts, -(-n // 128), -(-k // 128))).astype(np.float32)
+    got = (jax.jit(raggemm.fp8_from_blocks) if jit else raggemm.fp8_from_blocks)(weight, scale)
+    each = np.repeat(np.repeat(scale.astype(np.float64), 128, -2), 128, -1)[..., :n, :k]
+    want = weight.astype(np.float64) * each
+    np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), want, rtol=1e-6)
+    rows, sizes = random.normal(size=(5, k)).astype(np.float32), np.array([2, 3])[: len(want) if experts else 1]
+    w = got if experts else jax.tree.map(lambda x: x[None], got)
+    product = raggemm.gmm(rows[: sizes.sum()], w, sizes, transpose_rhs=True)
+    groups = np.split(np.float64(rows[: sizes.sum()]), np.cumsum(sizes)[:-1])
+    matrices = want if experts else want[None]
+    exact = np.concatenate([x @ m.T for x, m in zip(groups, matrices, strict=True)])
+    np.testing.assert_allclose(product, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(("n", "k"), [(256, 128), (192, 576), (130, 100)])
+def test_fp8_from_blocks_reads_blocks_of_quantize(n, k):
+    w = np.random.default_rng(7).normal(size=(E, n, k)).astype(np.float32)
+    q = raggemm.quantize(w, jnp.float8_e4m3fn, block=((-2, 128), (-1, 128)))
+    padded = np.pad(np.abs(w), ((0, 0), (0, -n % 128), (0, -k % 128)))
+    scale = padded.reshape(E, -(-n // 128), 128, -(-k // 128), 128).max((2, 4)) * np.float32(1 / 448)
+    read = raggemm.fp8_from_blocks(q.data, scale)
+    np.testing.assert_array_equal(read.scale, q.scale)
+    np.testing.assert_array_equal(raggemm.fp8_from_blocks(q.data, q.scale).scale, q.scale)
+    each = np.repeat(np.repeat(scale, 128, 1), 128, 2)[:, :n, :k]
+    np.testing.assert_array_equal(
+        np.float32(q.data), (w * (1 / each)).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    )
+
+
 def pack_compressed(signed, bits):
     """Packs signed elements along the last axis as compressed-tensors does: element i starts at bit i * bits."""
     unsigned = (signed + 2 ** (bits - 1)).astype(np.uint8)
@@ -112,7 +147,7 @@ WRONG = [
     (lambda: raggemm.int4_from_awq(W, Z[:2], S), ValueError, r"qzeros: has zero points for scales of \(2, 24\)"),
     (lambda: raggemm.int4_from_gptq(W[: K // 8], Z, S), ValueError, "scales: shape is"),
     (lambda: raggemm.fp8_from_blocks(F8.astype(np.float32), S), TypeError, "weight: dtype is float32"),
-    (lambda: raggemm.fp8_from_blocks(F8[:200], S), ValueError, r"shape is \(200, 128\), .* blocks of 128 x 128"),
+    (lambda: raggemm.fp8_from_blocks(F8[:200], S), ValueError, r"\(4, 24\), must be \(2, 1\) or \(25, 1\), one per"),
     (lambda: raggemm.fp8_from_blocks(F8, S), ValueError, r"weight_scale_inv: shape is \(4, 24\), must be \(2, 1\)"),
     (lambda: raggemm.fp8_from_blocks(F8, S, block=(0, 1)), ValueError, "in blocks of 0 x 1"),
     (lambda: compressed(W.astype(np.uint8), S), TypeError, "weight: dtype is uint8, must be int32, int8 or float8"),

@@ -104,6 +104,15 @@ def test_quantized_checkpoints_match_dequantized_ones(tmp_path, name):
         np.testing.assert_allclose(logits_of(tmp_path / "stored", parts), want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
+def test_partial_blocks_of_checkpoints_stay_quantized(tmp_path):
+    write_checkpoint(tmp_path, "deepseek-v3, partial fp8")
+    files = Checkpoint(tmp_path / "stored")
+    layer = Loader(files, config.parse_config(files.config), jnp.dtype(jnp.float32)).layer(1)
+    assert {w.dtype for w in (layer["experts"].up, layer["experts"].down, layer["attention"]["kv_a"]["w"])} == {
+        np.dtype(jnp.float8_e4m3fn)
+    }
+
+
 @pytest.mark.parametrize("name", ["qwen3-moe", "mixtral"])
 def test_merged_experts_of_checkpoints(tmp_path, name):
     model_config, tensors = write_checkpoint(tmp_path, name)

@@ -106,6 +106,8 @@ CONFIGS = {
     "qwen3-moe, W8A8": _QWEN3 | {"quantization_config": _compressed("int-quantized", 8, "channel", symmetric=False)},
     "olmoe, fp8 by channel": _OLMOE | {"quantization_config": _compressed("float-quantized", 8, "channel", "float")},
     "olmoe, fp8 by tensor": _OLMOE | {"quantization_config": _compressed("float-quantized", 8, "tensor", "float")},
+    "olmoe, fp8 by block": _OLMOE
+    | {"quantization_config": _compressed("float-quantized", 8, "block", "float", block_structure=[40, 24])},
     "kimi-k2, int4": _V3
     | {
         "model_type": "kimi_k2",
@@ -125,6 +127,14 @@ CONFIGS = {
             "quant_method": "fp8",
             "activation_scheme": "dynamic",
             "weight_block_size": [32, 32],
+        }
+    },
+    "deepseek-v3, partial fp8": _V3
+    | {
+        "quantization_config": {
+            "quant_method": "fp8",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [20, 40],
         }
     },
     "gpt-oss": _GPT_OSS,
@@ -213,6 +223,9 @@ def _dequantize_compressed(part: Callable[[str], np.ndarray], stored: dict) -> n
     packed = part("weight_packed")
     weight = part("weight").astype(np.float64) if packed is None else unpack(packed)
     scale = scale.reshape(-1, scale.shape[-1])
+    if scheme["strategy"] == "block":
+        for axis, size in enumerate(scheme["block_structure"]):
+            scale = np.repeat(scale, size, axis)[tuple(slice(n) for n in weight.shape[: axis + 1])]
     if zeros is None:
         zeros = np.zeros(1)
     elif packed is not None:

@@ -89,13 +89,6 @@ FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
 }
 
 
-def _convert(name: str, w: jax.Array, weights: str) -> Tree:
-    try:
-        return FORMATS[weights](w)
-    except ValueError as error:
-        raise CheckpointError(f"{name}: --weights={weights} does not fit: {error}") from None
-
-
 _pack = functools.partial(raggemm.prepack, transpose=True)
 
 
@@ -137,16 +130,8 @@ class Loader:
             rows, columns = stored.block
             weight = read("weight", (n, k), "F8_E4M3")
             scale = read("weight_scale_inv", (-(-n // rows), -(-k // columns)), *FLOATS)
-            return self._from_blocks(weight, scale, stored.block), True
+            return raggemm.fp8_from_blocks(weight, scale, block=stored.block), True
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
-
-    def _from_blocks(self, weight: jax.Array, scale: jax.Array, block: tuple[int, int]) -> Tree:
-        """Returns fp8 matrices [E,N,K] with their scales, or dequantized if the last block of an axis is partial."""
-        (rows, columns), (n, k) = block, weight.shape[1:]
-        if n % rows == k % columns == 0:
-            return raggemm.fp8_from_blocks(weight, scale, block=block)
-        each = jnp.repeat(jnp.repeat(scale, rows, 1), columns, 2)[:, :n, :k]
-        return (weight.astype(jnp.float32) * each).astype(self.dtype)
 
     def _compressed(self, read: Callable[..., jax.Array], n: int, k: int) -> Tree:
         """Reads matrices [N,K] of compressed-tensors. read: a function (part, shape, *dtypes) -> stacked tensors."""
@@ -156,7 +141,7 @@ class Loader:
         scale = read("weight_scale", (1,) if stored.block == (-1, -1) else blocks, *FLOATS)
         if stored.kind == "float":
             weight = read("weight", (n, k), "F8_E4M3")
-            return self._from_blocks(weight, scale.reshape(-1, *blocks), (rows, columns))
+            return raggemm.fp8_from_blocks(weight, scale.reshape(-1, *blocks), block=(rows, columns))
         zeros = None
         if not stored.packed:
             zeros = None if stored.symmetric else read("weight_zero_point", scale.shape[1:], "I8")
@@ -172,7 +157,7 @@ class Loader:
         The int4 experts of one token are computed in 1.0 ms if they are packed, and in 2.7 ms as [N,K] (Zen 4).
         """
         w, transposed = self.matrices(names, n, k)
-        w = w if isinstance(w, raggemm.QuantizedTensor) else _convert(names[0], w, weights)
+        w = w if isinstance(w, raggemm.QuantizedTensor) else FORMATS[weights](w)
         return _pack(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
@@ -206,7 +191,7 @@ class Loader:
             ("down", "down_proj", c.width, c.hidden),
         ):
             w = self.read_experts(f"{at}.{name}", (n, k)).astype(self.dtype)
-            sides[side] = _pack(_convert(f"{at}.{name}", w, self.weights))
+            sides[side] = _pack(FORMATS[self.weights](w))
         return Mlp(**sides, merged="halves").with_rounded_rows(self.rows)
 
     def gpt_oss_experts(self, at: str) -> Mlp:
@@ -221,7 +206,7 @@ class Loader:
             if not is_mxfp4:
                 w = read(name, (k, n), *FLOATS).astype(self.dtype)
                 as_stored = self.weights == "as-stored"
-                return w if as_stored else _pack(_convert(name, w.swapaxes(1, 2), self.weights)), bias
+                return w if as_stored else _pack(FORMATS[self.weights](w.swapaxes(1, 2))), bias
             blocks = read(f"{name}_blocks", (n, k // 32, 16), "U8")
             return _pack(raggemm.mxfp4_from_blocks(blocks, read(f"{name}_scales", (n, k // 32), "U8"))), bias
 

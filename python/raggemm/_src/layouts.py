@@ -24,7 +24,7 @@ from raggemm._src.call import (
     to_word_values,
 )
 from raggemm._src.dtypes import E2M1, E8M0, FLOATS, SCALES, WORD_ELEMENTS, format_dtypes
-from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
+from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits, refine_blocks
 
 # Columns of a block of PackedWeights. prepack chooses the widest block that adds at most _PADDING * N columns of zeros.
 # If there is none, prepack chooses the smallest: _LEAST_WIDTH for floats, _LEAST_QUANTIZED_WIDTH for quantized
@@ -171,9 +171,11 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
 
     Args:
       weight: float8_e4m3fn [...,N,K].
-      weight_scale_inv: float32 or bfloat16 [...,N/rows,K/columns], one scale per block. In spite of the name, elements
-        are multiplied by it.
-      block: (rows, columns) of a block, weight_block_size in config.json. They must divide N and K.
+      weight_scale_inv: float32 or bfloat16 [...,ceil(N/rows),ceil(K/columns)], one scale per block. In spite of the
+        name, elements are multiplied by it. The scale of `quantize` is also taken, which has smaller blocks if the last
+        one of an axis is partial.
+      block: (rows, columns) of a block, weight_block_size in config.json. If they do not divide N and K, the last block
+        is shorter, and the result repeats scales for blocks of gcd(rows, N) or gcd(columns, K) elements.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -183,10 +185,13 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
     if not isinstance(block, tuple | list) or len(block) != 2:
         raise TypeError(f"block is {block!r}, must be (rows, columns)")
     rows, columns = (checks.check_integer(f"block[{axis}]", size) for axis, size in enumerate(block))
-    if weight.ndim < 2 or min(rows, columns) < 1 or weight.shape[-2] % rows or weight.shape[-1] % columns:
+    if weight.ndim < 2 or min(rows, columns) < 1:
         raise ValueError(f"weight: shape is {weight.shape}, must be [...,N,K] in blocks of {rows} x {columns}")
-    wanted = (*weight.shape[:-2], weight.shape[-2] // rows, weight.shape[-1] // columns)
-    return QuantizedTensor(weight, checks.check_shape("weight_scale_inv", scale, wanted, why=", one for each block"))
+    sizes = (*[1] * (weight.ndim - 2), rows, columns)
+    coarse = tuple(-(-extent // size) for extent, size in zip(weight.shape, sizes, strict=True))
+    fine = jax.eval_shape(lambda x: refine_blocks(x, weight.shape, sizes), jax.ShapeDtypeStruct(coarse, scale.dtype))
+    scale = checks.check_shape("weight_scale_inv", scale, *dict.fromkeys((coarse, fine.shape)), why=", one per block")
+    return QuantizedTensor(weight, refine_blocks(scale, weight.shape, sizes) if scale.shape == coarse else scale)
 
 
 def _unpack_int32(name: str, x: Any, flip: int = 0, dtype: Any = jnp.uint4) -> jax.Array:
