@@ -243,7 +243,9 @@ MORE: dict[str, list[Any]] = {
         Call(jax.checkpoint(raggemm.gmm, policy=raggemm.grouped_gemm_saveable), PROBLEM),
     ],
     "raggemm.from_compressed_tensors": [{"weight": BYTES[0], "weight_scale": np.ones((8, 1), np.float32)}],
-    "raggemm.int4_from_gptq": [INT4 | {"qweight": np.zeros((2, 8), np.int32), "zeros_less_one": False}],
+    "raggemm.int4_from_gptq": [
+        INT4 | {"qweight": np.zeros((2, 8), np.int32), "zeros_less_one": False, "g_idx": np.zeros(16, np.int32)}
+    ],
     "raggemm.load_balance_loss": [{"logits": SCORES, "experts": CHOSEN, "score": "sigmoid"}],
     "raggemm.moe_mlp": kinds("moe_mlp"),
     "raggemm.options": [Call(raggemm.gmm, PROBLEM, functools.partial(raggemm.options, threads=1))],

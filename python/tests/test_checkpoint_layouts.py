@@ -1,5 +1,7 @@
 """Tests the functions that read matrices in the layouts of checkpoints."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -15,6 +17,12 @@ def pack(elements, order=range(8)):
     """Packs eight 4-bit elements of the last axis into a 32-bit word, element order[0] in the lowest bits."""
     eight = elements.reshape(*elements.shape[:-1], -1, 8).astype(np.uint32)[..., list(order)]
     return np.bitwise_or.reduce(eight << np.arange(0, 32, 4, dtype=np.uint32), -1).view(np.int32)
+
+
+def pack_words(elements, bits):
+    """Packs unsigned elements of the last axis into 32-bit words, the first one in the lowest bits."""
+    words = elements.reshape(*elements.shape[:-1], -1, 32 // bits).astype(np.uint32)
+    return np.bitwise_or.reduce(words << np.arange(0, 32, bits, dtype=np.uint32), -1).view(np.int32)
 
 
 def random_matrix(seed, *experts):
@@ -47,6 +55,35 @@ def test_int4_from_gptq(experts, less_one):
     got = raggemm.int4_from_gptq(qweight, pack((zeros - less_one) % 16), scales, zeros_less_one=less_one)
     assert got.dtype == jnp.uint4 and got.shape == (*experts, K, N)
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), values(elements, zeros, scales), rtol=1e-6)
+
+
+@pytest.mark.parametrize("experts", [(), (E,)])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("jit", [True, False])
+def test_act_order_of_gptq(experts, bits, symmetric, jit):
+    """Multiplies permuted rows by the sorted matrix, and compares with the values of the stored matrix."""
+    random = np.random.default_rng(2)
+    elements, zeros = (random.integers(0, 2**bits, (*experts, k, N)) for k in (K, K // SIZE))
+    scales = random.random(zeros.shape).astype(np.float16)
+    g_idx = random.permuted(np.broadcast_to(np.arange(K, dtype=np.int32) // SIZE, (*experts, K)), axis=-1)
+    qweight = np.swapaxes(pack_words(np.swapaxes(elements, -1, -2), bits), -1, -2)
+    qzeros = np.zeros(0, np.int32) if symmetric else pack_words((zeros - 1) % 2**bits, bits)
+    read = functools.partial(raggemm.int4_from_gptq, bits=bits)
+    got = (jax.jit(read) if jit else read)(qweight, qzeros, scales, g_idx=g_idx)
+    assert got.dtype == f"{'' if symmetric else 'u'}int{bits}"
+    zero = 2 ** (bits - 1) if symmetric else np.take_along_axis(zeros, g_idx[..., None], -2)
+    want = (elements - zero) * np.take_along_axis(scales.astype(np.float64), g_idx[..., None], -2)
+    rows, order = random.normal(size=(5, K)).astype(np.float32), np.argsort(g_idx, axis=-1, kind="stable")
+    permuted, exact = np.moveaxis(rows[:, order], 0, -2), np.float64(rows) @ want
+    product = permuted @ np.float64(raggemm.dequantize(got))
+    np.testing.assert_allclose(product, exact, rtol=0, atol=1e-5 * np.abs(product).max())
+    if symmetric:
+        packed = pack_words(np.swapaxes(elements, -1, -2), bits)
+        read = functools.partial(raggemm.from_compressed_tensors, bits=bits)
+        got = (jax.jit(read) if jit else read)(packed, np.swapaxes(scales, -1, -2), weight_g_idx=g_idx)
+        product = permuted @ np.float64(np.swapaxes(raggemm.dequantize(got), -1, -2))
+        np.testing.assert_allclose(product, exact, rtol=0, atol=1e-5 * np.abs(product).max())
 
 
 @pytest.mark.parametrize("experts", [(), (E,)])
@@ -138,6 +175,8 @@ def test_unpacked_compressed_tensors(scale):
 
 W, Z, S = np.zeros((K, N // 8), np.int32), np.zeros((K // SIZE, N // 8), np.int32), np.zeros((K // SIZE, N), np.float16)
 F8 = np.zeros((256, 128), ml_dtypes.float8_e4m3fn)
+G = np.arange(8 * K) // (8 * SIZE)
+F8_SCALE = np.ones((256, 1), np.float32)
 ONES, compressed = np.ones((K, 1), np.float32), raggemm.from_compressed_tensors
 WRONG = [
     (lambda: raggemm.int4_from_awq(W.astype(np.uint8), Z, S), TypeError, "qweight: dtype is uint8, must be int32"),
@@ -146,6 +185,12 @@ WRONG = [
     (lambda: raggemm.int4_from_awq(W, Z[:3], S[:3]), ValueError, "has 3 blocks, which must divide 64, K of"),
     (lambda: raggemm.int4_from_awq(W, Z[:2], S), ValueError, r"qzeros: has zero points for scales of \(2, 24\)"),
     (lambda: raggemm.int4_from_gptq(W[: K // 8], Z, S), ValueError, "scales: shape is"),
+    (lambda: raggemm.int4_from_gptq(W[:8], Z, S, bits=2), ValueError, "bits is 2, must be 4 or 8"),
+    (lambda: raggemm.int4_from_gptq(W, None, S[:, :3], g_idx=G[:9]), ValueError, r"g_idx: shape"),
+    (lambda: raggemm.int4_from_gptq(W, None, S[:, :3], g_idx=G * 0), ValueError, "g_idx: must have each"),
+    (lambda: raggemm.fp8_from_blocks(F8, np.ones((2, 1), np.uint8)), TypeError, r"need \.view\(ml_dtypes\.float8"),
+    (lambda: raggemm.dequantize(raggemm.QuantizedTensor(F8, np.ones((256, 4), np.uint8))), TypeError,
+     r"q\.scale: dtype is uint8, must be .*; bytes of float8_e8m0fnu need \.view\(ml_dtypes\.float8_e8m0fnu\)"),
     (lambda: raggemm.fp8_from_blocks(F8.astype(np.float32), S), TypeError, "weight: dtype is float32"),
     (lambda: raggemm.fp8_from_blocks(F8[:200], S), ValueError, r"\(4, 24\), must be \(2, 1\) or \(25, 1\), one per"),
     (lambda: raggemm.fp8_from_blocks(F8, S), ValueError, r"weight_scale_inv: shape is \(4, 24\), must be \(2, 1\)"),
@@ -157,6 +202,7 @@ WRONG = [
     (lambda: compressed(W, S), ValueError, r"weight_scale: shape is \(4, 24\), must be .* of shape \(64, 24\)"),
     (lambda: compressed(W, ONES, Z), ValueError, "weight_zero_point: has 4 rows of int32, must have 8 for N = 64"),
     (lambda: compressed(F8, ONES[:, 0], S), TypeError, "weight_zero_point: dtype is float16, must be int8"),
+    (lambda: compressed(F8, F8_SCALE, weight_g_idx=G), TypeError, "weight: with weight_g_idx: dtype is float8_e4m3fn"),
     (lambda: compressed(W, ONES, W[:8]), ValueError, r"shape is \(64, 3\), must be \(64, 1\) if unpacked"),
 ]  # fmt: skip
 

@@ -8,12 +8,12 @@ from checkpoint.files import CheckpointError
 
 FAMILIES = ("qwen3_moe", "mixtral", "olmoe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 ALIASES = {"kimi_k2": "deepseek_v3"}  # model types with the architecture of another family
-# For each supported quant_method, the fields of quantization_config that must have a given value.
-QUANTIZATIONS: dict[Any, dict[str, Any]] = {
+# For each supported quant_method, the fields of quantization_config that must have one of the given values.
+QUANTIZATIONS: dict[Any, dict[str, tuple[Any, ...]]] = {
     "mxfp4": {},
-    "fp8": {"activation_scheme": "dynamic"},
-    "awq": {"bits": 4, "version": "gemm"},
-    "gptq": {"bits": 4, "desc_act": False},
+    "fp8": {"activation_scheme": ("dynamic",)},
+    "awq": {"bits": (4,), "version": ("gemm",)},
+    "gptq": {"bits": (4, 8)},
     "compressed-tensors": {},
 }
 # Formats of compressed-tensors by (format, type, num_bits) of the weights: True if the elements are packed in int32.
@@ -59,10 +59,9 @@ class Quantization(NamedTuple):
     block: tuple[int, int] = (1, 1)
     size: int = -1  # For awq and gptq: number of steps of K that share a scale. -1: all steps.
     zeros_less_one: bool = True  # For gptq: see GPTQ_FORMATS.
-    # For compressed-tensors: number of bits, type "int" or "float", and True if there are no zero points.
-    bits: int = 4
-    kind: str = "int"
-    symmetric: bool = True
+    bits: int = 4  # For gptq and compressed-tensors: bits of an element.
+    kind: str = "int"  # For compressed-tensors: type of the elements, "int" or "float".
+    symmetric: bool = True  # For compressed-tensors: True if there are no zero points.
     packed: bool = False  # For compressed-tensors: see COMPRESSED_FORMATS.
 
 
@@ -172,8 +171,6 @@ def _compressed(stored: dict[str, Any]) -> Quantization:
     block = blocks.get(strategy) or tuple(scheme.get("block_structure") or ())
     if len(block) != 2 or any(type(n) is not int or n == 0 or n < -1 for n in block):
         raise CheckpointError(f"config.json: blocks of the strategy {strategy!r} are {list(block)}, must be positive")
-    if scheme.get("actorder") == "group":
-        raise CheckpointError("config.json: actorder is 'group', must be null, 'weight' or 'static'")
     symmetric = bool(scheme.get("symmetric", True))
     return Quantization(
         "compressed-tensors", block, bits=bits, kind=kind, symmetric=symmetric, packed=COMPRESSED_FORMATS[key]
@@ -188,16 +185,17 @@ def _quantization(stored: dict[str, Any]) -> Quantization:
         raise CheckpointError(f"config.json: quant_method is {method!r}, must be one of {', '.join(QUANTIZATIONS)}")
     if method == "compressed-tensors":
         return _compressed(stored)
-    for name, must in QUANTIZATIONS[method].items():
-        if stored.get(name) != must:
-            raise CheckpointError(f"config.json: {name} of {method} is {stored.get(name)!r}, must be {must!r}")
+    for name, allowed in QUANTIZATIONS[method].items():
+        if stored.get(name) not in allowed:
+            must = " or ".join(map(repr, allowed))
+            raise CheckpointError(f"config.json: {name} of {method} is {stored.get(name)!r}, must be {must}")
     block, size = tuple(stored.get("weight_block_size") or (1, 1)), stored.get("group_size", -1)
     sizes = [*block, 1 if size == -1 else size]
     if len(sizes) != 3 or any(type(n) is not int or n < 1 for n in sizes):
         raise CheckpointError(f"config.json: blocks of {method} are {list(block)} or {size}, must have positive sizes")
     if (written := stored.get("checkpoint_format")) not in GPTQ_FORMATS:
         raise CheckpointError(f"config.json: checkpoint_format is {written!r}, must be 'gptq' or 'gptq_v2'")
-    return Quantization(method, block, size, GPTQ_FORMATS[written])
+    return Quantization(method, block, size, GPTQ_FORMATS[written], stored.get("bits", 4))
 
 
 def _check(family: str, config: dict[str, Any]) -> None:

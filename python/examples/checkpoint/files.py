@@ -86,7 +86,8 @@ class Checkpoint:
         self._entries = {name: entry for path in paths for name, entry in _entries(path).items()}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._entries
+        """Returns True if the checkpoint has the tensor, and it has elements."""
+        return name in self._entries and 0 not in self._entries[name].shape
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:
         """Reads the tensors `names`, and returns them stacked, [len(names), *shape].

@@ -24,7 +24,7 @@ class Files(Protocol):
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("up", "down", "gate", "b_up", "b_down"),
+    data_fields=("up", "down", "gate", "b_up", "b_down", "order"),
     meta_fields=("merged", "activation", "rows"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Mlp:
     merged: str | None = None
     activation: str = "silu"
     rows: tuple[tuple[str, Any], ...] = ()  # arguments of moe_mlp that quantize the rows of tokens
+    # int32 [E,width]: each expert multiplies x[order] instead of a token x. None: all multiply x.
+    order: Tree = None
 
     def options(self) -> dict[str, Any]:
         own = {"w_gate": self.gate, "b_up": self.b_up, "b_down": self.b_down, "merged": self.merged}
@@ -92,6 +94,14 @@ FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
 _pack = functools.partial(raggemm.prepack, transpose=True)
 
 
+def _permute_columns(x: jax.Array, order: np.ndarray, axis: int) -> jax.Array:
+    """Permutes the elements or the scales of matrices along `axis`, N, by order [E,N]. One scale for all N stays."""
+    if x.shape[axis] == 1:
+        return x
+    wide = x.astype(jnp.int16) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    return jnp.take_along_axis(wide, jnp.expand_dims(order, 3 - axis), axis).astype(x.dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Loader:
     files: Files
@@ -104,10 +114,11 @@ class Loader:
     def vector(self, name: str, *shape: int) -> jax.Array:
         return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
-    def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
+    def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool, np.ndarray | None]:
         """Reads the matrices `names`, without transposing them.
 
-        Returns [len(names),N,K] and True if they are stored as [N,K], else [len(names),K,N] and False.
+        Returns [len(names),N,K] and True if they are stored as [N,K], else [len(names),K,N] and False. The third result
+        is None, or with act order the order [len(names),K] of the elements along K.
         """
         stored = self.config.quantization
 
@@ -115,25 +126,36 @@ class Loader:
             return jax.device_put(self.files.read([f"{name}.{part}" for name in names], shape, dtypes))
 
         if stored.method in ("awq", "gptq") and f"{names[0]}.qweight" in self.files:
-            size = k if stored.size == -1 else stored.size
-            for name in (f"{name}.g_idx" for name in names if f"{name}.g_idx" in self.files):
-                if (self.files.read([name], (k,), ("I32",)) != np.arange(k) // size).any():
-                    raise CheckpointError(f"{name}: blocks out of order (desc_act) are not supported")
-            words = read("qweight", (k, n // 8) if stored.method == "awq" else (k // 8, n), "I32")
-            zeros, scales = read("qzeros", (k // size, n // 8), "I32"), read("scales", (k // size, n), *FLOATS)
+            size, per_word = k if stored.size == -1 else stored.size, 32 // stored.bits
+            scales, zeros = read("scales", (k // size, n), *FLOATS), None
+            if f"{names[0]}.qzeros" in self.files or stored.method == "awq":
+                zeros = read("qzeros", (k // size, n // per_word), "I32")
             if stored.method == "awq":
-                return raggemm.int4_from_awq(words, zeros, scales), False
-            return raggemm.int4_from_gptq(words, zeros, scales, zeros_less_one=stored.zeros_less_one), False
+                return raggemm.int4_from_awq(read("qweight", (k, n // 8), "I32"), zeros, scales), False, None
+            g_idx, order = self.act_order([f"{name}.g_idx" for name in names], k)
+            options = {"zeros_less_one": stored.zeros_less_one, "bits": stored.bits, "g_idx": g_idx}
+            words = read("qweight", (k // per_word, n), "I32")
+            return raggemm.int4_from_gptq(words, zeros, scales, **options), False, order
         if stored.method == "compressed-tensors" and f"{names[0]}.weight_scale" in self.files:
-            return self._compressed(read, n, k), True
+            g_idx, order = self.act_order([f"{name}.weight_g_idx" for name in names], k)
+            return self._compressed(read, n, k, g_idx), True, order
         if stored.method == "fp8" and f"{names[0]}.weight_scale_inv" in self.files:
             rows, columns = stored.block
             weight = read("weight", (n, k), "F8_E4M3")
             scale = read("weight_scale_inv", (-(-n // rows), -(-k // columns)), *FLOATS)
-            return raggemm.fp8_from_blocks(weight, scale, block=stored.block), True
-        return read("weight", (n, k), *FLOATS).astype(self.dtype), True
+            return raggemm.fp8_from_blocks(weight, scale, block=stored.block), True, None
+        return read("weight", (n, k), *FLOATS).astype(self.dtype), True, None
 
-    def _compressed(self, read: Callable[..., jax.Array], n: int, k: int) -> Tree:
+    def act_order(self, names: Sequence[str], k: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Reads the blocks of the elements along K. Returns them and the order that sorts them, or None if sorted."""
+        if names[0] not in self.files:
+            return None, None
+        g_idx = self.files.read(names, (k,), ("I32",))
+        if (np.diff(g_idx) >= 0).all():
+            return None, None
+        return g_idx, np.argsort(g_idx, axis=1, kind="stable").astype(np.int32)
+
+    def _compressed(self, read: Callable[..., jax.Array], n: int, k: int, g_idx: np.ndarray | None) -> Tree:
         """Reads matrices [N,K] of compressed-tensors. read: a function (part, shape, *dtypes) -> stacked tensors."""
         stored, per_word = self.config.quantization, 32 // self.config.quantization.bits
         rows, columns = (extent if size == -1 else size for size, extent in zip(stored.block, (n, k), strict=True))
@@ -142,36 +164,49 @@ class Loader:
         if stored.kind == "float":
             weight = read("weight", (n, k), "F8_E4M3")
             return raggemm.fp8_from_blocks(weight, scale.reshape(-1, *blocks), block=(rows, columns))
-        zeros = None
+        zeros, from_parts = None, functools.partial(raggemm.from_compressed_tensors, weight_g_idx=g_idx)
         if not stored.packed:
             zeros = None if stored.symmetric else read("weight_zero_point", scale.shape[1:], "I8")
-            return raggemm.from_compressed_tensors(read("weight", (n, k), "I8"), scale, zeros)
+            return from_parts(read("weight", (n, k), "I8"), scale, zeros)
         if not stored.symmetric:
             zeros = read("weight_zero_point", (-(-n // per_word), blocks[1]), "I32")
         weight = read("weight_packed", (n, -(-k // per_word)), "I32")
-        return raggemm.from_compressed_tensors(weight, scale, zeros, bits=stored.bits, weight_shape=(n, k))
+        return from_parts(weight, scale, zeros, bits=stored.bits, weight_shape=(n, k))
 
-    def load_weights(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
-        """Returns matrices [len(names),K,N]. Converts floats by FORMATS[weights], and packs matrices stored as [N,K].
+    def load_weights(
+        self, names: Sequence[str], n: int, k: int, weights: str = "as-stored", columns: np.ndarray | None = None
+    ) -> tuple[Tree, np.ndarray | None]:
+        """Returns matrices [len(names),K,N], and the order of elements along K that `matrices` returns.
+
+        Converts floats by FORMATS[weights], and packs matrices stored as [N,K]. columns: a new order [len(names),N].
 
         The int4 experts of one token are computed in 1.0 ms if they are packed, and in 2.7 ms as [N,K] (Zen 4).
         """
-        w, transposed = self.matrices(names, n, k)
+        w, transposed, order = self.matrices(names, n, k)
         w = w if isinstance(w, raggemm.QuantizedTensor) else FORMATS[weights](w)
-        return _pack(w) if transposed else w
+        if columns is not None:
+            w = jax.tree.map(lambda x: _permute_columns(x, columns, 1 if transposed else 2), w)
+        return _pack(w) if transposed else w, order
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
-        """Loads a linear layer: its matrix "w" with a group axis of 1, and, if `bias`, its bias "b"."""
-        out = {"w": self.load_weights([name], n, k)}
+        """Loads a linear layer: its matrix "w" with a group axis of 1, and, if `bias`, its bias "b".
+
+        "order" is the order in which w multiplies the elements of a row, if they are not in order.
+        """
+        w, order = self.load_weights([name], n, k)
+        out = {"w": w} if order is None else {"w": w, "order": jnp.asarray(order[0])}
         return out | {"b": self.vector(f"{name}.bias", n)} if bias else out
 
     def mlp(self, prefixes: Sequence[str], hidden: int, weights: str = "as-stored") -> Mlp:
         names = ("w1", "w3", "w2") if self.config.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
-        width, sides = self.config.width, {}
-        for side, name in zip(("gate", "up", "down"), names, strict=True):
-            shape = (width, hidden) if side == "down" else (hidden, width)
-            sides[side] = self.load_weights([f"{prefix}.{name}" for prefix in prefixes], *shape, weights)
-        return Mlp(**sides).with_rounded_rows(self.rows)
+        gates, ups, downs = ([f"{prefix}.{name}" for prefix in prefixes] for name in names)
+        # Act order of down is an order of the hidden elements, which are the columns of gate and up.
+        down, columns = self.load_weights(downs, self.config.width, hidden, weights)
+        gate, order = self.load_weights(gates, hidden, self.config.width, weights, columns)
+        up, order_of_up = self.load_weights(ups, hidden, self.config.width, weights, columns)
+        if not np.array_equal(order, order_of_up):  # type: ignore[arg-type]
+            raise CheckpointError(f"{gates[0]} and {ups[0]} have different act orders (g_idx)")
+        return Mlp(up, down, gate, order=None if order is None else jnp.asarray(order)).with_rounded_rows(self.rows)
 
     def local_experts(self) -> slice:
         part, parts = self.share
@@ -224,9 +259,11 @@ class Loader:
         name = "q_b_proj" if latent.query_rank else "q_proj"
         out["q"] = self.linear(f"{at}.{name}", c.heads * c.head_dim, latent.query_rank or c.width)
         rows = latent.plain_dim + latent.value_dim
-        w, transposed = self.matrices([f"{at}.kv_b_proj"], c.heads * rows, latent.rank)
+        w, transposed, order = self.matrices([f"{at}.kv_b_proj"], c.heads * rows, latent.rank)
         w = raggemm.dequantize(w, self.dtype) if isinstance(w, raggemm.QuantizedTensor) else w
-        heads = (w[0] if transposed else w[0].T).reshape(c.heads, rows, latent.rank)
+        matrix = w[0] if transposed else w[0].T
+        matrix = matrix if order is None else matrix[:, np.argsort(order[0])]
+        heads = matrix.reshape(c.heads, rows, latent.rank)
         out["k_b"], out["v_b"] = heads[:, : latent.plain_dim], heads[:, latent.plain_dim :]
         return out | {"o": self.linear(f"{at}.o_proj", c.width, c.heads * latent.value_dim)}
 

@@ -23,7 +23,7 @@ from raggemm._src.call import (
     to_word_order,
     to_word_values,
 )
-from raggemm._src.dtypes import E2M1, E8M0, FLOATS, SCALES, WORD_ELEMENTS, format_dtypes
+from raggemm._src.dtypes import E2M1, E8M0, FLOATS, INTEGER_ELEMENTS, SCALES, WORD_ELEMENTS, format_dtypes
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits, refine_blocks
 
 # Columns of a block of PackedWeights. prepack chooses the widest block that adds at most _PADDING * N columns of zeros.
@@ -220,13 +220,13 @@ def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
     return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_INT32)
 
 
-def _make_tensor(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTensor:
+def _make_tensor(data: jax.Array, scales: Any, zeros: jax.Array | None) -> QuantizedTensor:
     scales = checks.as_float_array("scales", scales, SCALES)
     if scales.ndim != data.ndim or scales.shape[:-2] + scales.shape[-1:] != data.shape[:-2] + data.shape[-1:]:
         raise ValueError(f"scales: shape is {scales.shape}, must be [...,K/size,N] for qweight of {data.shape}")
     if not scales.shape[-2] or data.shape[-2] % scales.shape[-2]:
         raise ValueError(f"scales: has {scales.shape[-2]} blocks, which must divide {data.shape[-2]}, K of qweight")
-    if zeros.shape != scales.shape:
+    if zeros is not None and zeros.shape != scales.shape:
         raise ValueError(f"qzeros: has zero points for scales of {zeros.shape}, but scales has shape {scales.shape}")
     return QuantizedTensor(data, scales, zeros)
 
@@ -247,38 +247,71 @@ def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
     return _make_tensor(data, scales, zeros)
 
 
-def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bool = True) -> QuantizedTensor:
-    """Converts a matrix of a GPTQ checkpoint, 4 bits, to a QuantizedTensor [...,K,N] of uint4.
-
-    A block has `size` consecutive rows along K. Checkpoints with act order ("desc_act", with a g_idx) are not
-    supported, and would give a wrong result.
-
-    Args:
-      qweight: int32 [...,K/8,N]. Each int32 holds eight rows along K, the first one in the lowest bits.
-      qzeros: int32 [...,K/size,N/8], zero points. Each int32 holds eight columns, the first one in the lowest bits.
-      scales: float16 or bfloat16 [...,K/size,N].
-      zeros_less_one: True if qzeros has the zero points minus 1, modulo 16, as in the format "gptq". False for the
-        format "gptq_v2".
-
-    Raises:
-      TypeError, ValueError: for other dtypes or shapes.
-    """
-    data = _join_rows(_unpack_int32("qweight", qweight))
-    zeros = _unpack_columns("qzeros", qzeros, np.arange(_PER_INT32, dtype=np.int32))
-    if checks.check_bool("zeros_less_one", zeros_less_one):
-        zeros = ((zeros.astype(jnp.uint8) + 1) & 15).astype(jnp.uint4)
-    return _make_tensor(data, scales, zeros)
-
-
 # For each number of bits: the dtype of elements, and the bits that make the unsigned elements of an int32 signed.
 _PACKED_INTEGERS: dict[int, tuple[Any, int]] = {4: (jnp.int4, 0x88888888), 8: (jnp.int8, 0x80808080)}
 
 
-def _unpack_compressed(weight_packed: Any, zero_point: Any, bits: int, shape: Any) -> tuple[jax.Array, Any]:
-    """Unpacks weight_packed and weight_zero_point (None for 0) to signed elements [...,N,K] and [...,N,blocks]."""
+def _check_bits(bits: Any) -> int:
     if checks.check_integer("bits", bits) not in _PACKED_INTEGERS:
         raise ValueError(f"bits is {bits}, must be 4 or 8")
-    dtype, flip = _PACKED_INTEGERS[bits]
+    return int(bits)
+
+
+def _sort_by_block(name: str, data: jax.Array, g_idx: Any, blocks: int, axis: int) -> jax.Array:
+    """Sorts elements along K, axis -2 or -1 of data, by their blocks g_idx [...,K]. Keeps the dtype.
+
+    name: the name of g_idx for errors. blocks: number of blocks, which must have the same size.
+    """
+    g_idx, k = checks.as_integer_array(name, g_idx), data.shape[axis]
+    checks.check_shape(name, g_idx, (*data.shape[:-2], k), why=", one block for each element along K")
+    wanted = np.arange(k) * blocks // max(k, 1)
+    if not isinstance(g_idx, jax.core.Tracer) and (np.sort(np.asarray(g_idx), -1) != wanted).any():
+        raise ValueError(f"{name}: must have each of the blocks 0 to {blocks - 1} equally often")
+    order = jnp.expand_dims(jnp.argsort(g_idx, axis=-1), -3 - axis)
+    return jnp.take_along_axis(data.astype(jnp.int16), order, axis).astype(data.dtype)
+
+
+def int4_from_gptq(
+    qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bool = True, bits: int = 4, g_idx: Any = None
+) -> QuantizedTensor:
+    """Converts a matrix of a GPTQ checkpoint to a QuantizedTensor [...,K,N] of uint4, or of uint8 with bits=8.
+
+    Args:
+      qweight: int32 [...,K*bits/32,N]. Each int32 holds 32/bits rows along K, the first one in the lowest bits.
+      qzeros: int32 [...,K/size,N*bits/32], zero points of blocks of `size` rows. Each int32 holds 32/bits columns, the
+        first one in the lowest bits. None, or an array without elements, if the weights are symmetric: the result is
+        then of int4 or int8, without zero points.
+      scales: float16 or bfloat16 [...,K/size,N].
+      zeros_less_one: True if qzeros has the zero points minus 1, modulo 2^bits, as in the format "gptq". False for the
+        format "gptq_v2".
+      bits: 4 or 8.
+      g_idx: integers [...,K], the block of each row, for act order ("desc_act"). The result has the rows sorted by
+        block: row i is the stored row order[i], with order = jnp.argsort(g_idx). So multiply x[:, order] instead of x.
+        None if blocks are consecutive rows. Blocks of different sizes are an error, but are not found in a traced
+        g_idx.
+
+    Raises:
+      TypeError, ValueError: for other dtypes, shapes or g_idx.
+    """
+    signed, flip = _PACKED_INTEGERS[_check_bits(bits)]
+    dtype = jnp.uint4 if bits == 4 else jnp.uint8
+    less_one = checks.check_bool("zeros_less_one", zeros_less_one)
+    if qzeros is None or checks.as_array("qzeros", qzeros).size == 0:
+        data, zeros = _join_rows(_unpack_int32("qweight", qweight, flip, signed)), None
+    else:
+        data = _join_rows(_unpack_int32("qweight", qweight, dtype=dtype))
+        zeros = _unpack_int32("qzeros", qzeros, dtype=dtype)
+        zeros = zeros.reshape(*zeros.shape[:-2], zeros.shape[-2] * zeros.shape[-1])
+        zeros = ((zeros.astype(jnp.uint8) + 1) & (2**bits - 1)).astype(dtype) if less_one else zeros
+    out = _make_tensor(data, scales, zeros)
+    if g_idx is None:
+        return out
+    return QuantizedTensor(_sort_by_block("g_idx", data, g_idx, out.scale.shape[-2], -2), out.scale, zeros)
+
+
+def _unpack_compressed(weight_packed: Any, zero_point: Any, bits: int, shape: Any) -> tuple[jax.Array, Any]:
+    """Unpacks weight_packed and weight_zero_point (None for 0) to signed elements [...,N,K] and [...,N,blocks]."""
+    dtype, flip = _PACKED_INTEGERS[_check_bits(bits)]
     elements = _unpack_int32("weight", weight_packed, flip, dtype)
     *leading, rows, words, count = elements.shape
     try:
@@ -300,7 +333,13 @@ def _unpack_compressed(weight_packed: Any, zero_point: Any, bits: int, shape: An
 
 
 def from_compressed_tensors(
-    weight: Any, weight_scale: Any, weight_zero_point: Any = None, *, bits: int = 4, weight_shape: Any = None
+    weight: Any,
+    weight_scale: Any,
+    weight_zero_point: Any = None,
+    *,
+    bits: int = 4,
+    weight_shape: Any = None,
+    weight_g_idx: Any = None,
 ) -> QuantizedTensor:
     """Converts a matrix of a compressed-tensors checkpoint to a QuantizedTensor [...,N,K].
 
@@ -316,6 +355,8 @@ def from_compressed_tensors(
         [...,ceil(N*bits/32),K/size] along N, packed like weight, or int8 with the shape of weight_scale.
       bits: 4 or 8, num_bits of a packed weight.
       weight_shape: (N, K), the tensor weight_shape of one matrix. It is needed only if K is no multiple of 32/bits.
+      weight_g_idx: integers [...,K] for integer weights with the actorder "group". The result is sorted along K, like
+        that of int4_from_gptq with g_idx.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -340,4 +381,7 @@ def from_compressed_tensors(
         )
     if zeros is not None:
         checks.check_shape("weight_zero_point", zeros, scale.shape, why=" if unpacked, one value for each scale")
+    if weight_g_idx is not None:
+        checks.check_dtype("weight: with weight_g_idx", data.dtype, INTEGER_ELEMENTS)
+        data = _sort_by_block("weight_g_idx", data, weight_g_idx, blocks, -1)
     return QuantizedTensor(data, scale, zeros)
