@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_checkpoints
-from checkpoint import config, model
+from checkpoint import config, model, processes
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.weights import Loader, parse_rows
 from raggemm_demo import __main__ as demo
@@ -111,6 +111,15 @@ def test_partial_blocks_of_checkpoints_stay_quantized(tmp_path):
     assert {w.dtype for w in (layer["experts"].up, layer["experts"].down, layer["attention"]["kv_a"]["w"])} == {
         np.dtype(jnp.float8_e4m3fn)
     }
+
+
+def test_act_order_needs_one_process(tmp_path):
+    write_checkpoint(tmp_path, "qwen3-moe, GPTQ act order")
+    files = Checkpoint(tmp_path / "stored")
+    model_config = config.parse_config(files.config)
+    layer = Loader(files, model_config, jnp.dtype(jnp.float32)).layer(0)
+    with pytest.raises(CheckpointError, match=r"^--processes: the experts have act order \(g_idx\)"):
+        processes.shard_step(model_config, None, {"layers": [layer]})
 
 
 @pytest.mark.parametrize("name", ["qwen3-moe", "mixtral"])

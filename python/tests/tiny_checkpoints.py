@@ -110,7 +110,7 @@ CONFIGS = {
     "qwen3-moe, W4A16": _QWEN3
     | {"quantization_config": _compressed("pack-quantized", 4, "group", symmetric=False, group_size=16)},
     "qwen3-moe, W8A16": _QWEN3 | {"quantization_config": _compressed("pack-quantized", 8, "channel")},
-    "qwen3-moe, W8A8": _QWEN3 | {"quantization_config": _compressed("int-quantized", 8, "channel", symmetric=False)},
+    "qwen3-moe, W8A8": _QWEN3 | {"quantization_config": _compressed("int-quantized", 8, "channel")},
     "olmoe, fp8 by channel": _OLMOE | {"quantization_config": _compressed("float-quantized", 8, "channel", "float")},
     "olmoe, fp8 by tensor": _OLMOE | {"quantization_config": _compressed("float-quantized", 8, "tensor", "float")},
     "olmoe, fp8 by block": _OLMOE
