@@ -6,7 +6,7 @@
     moe_mlp                 the MLP of all experts: gather, products, activation, weighted sum
     QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4
                             operands of 8, 4 and 2 bits with scales and zero points
-    mxfp4_from_blocks, fp8_from_blocks, int4_from_awq, int4_from_gptq
+    mxfp4_from_blocks, fp8_from_blocks, int4_from_awq, int4_from_gptq, from_compressed_tensors
                             quantized operands from the arrays of checkpoints
     prepack, unprepack, PackedWeights
                             weights in the layout that kernels read fastest
@@ -37,6 +37,7 @@ from raggemm._src.describe import describe
 from raggemm._src.grouped_gemm import grouped_gemm
 from raggemm._src.layouts import (
     fp8_from_blocks,
+    from_compressed_tensors,
     int4_from_awq,
     int4_from_gptq,
     mxfp4_from_blocks,
@@ -65,6 +66,7 @@ __all__ = [
     "enable_ragged_dot_override",
     "fake_quantize",
     "fp8_from_blocks",
+    "from_compressed_tensors",
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",

@@ -57,6 +57,10 @@ FUNCTIONS = {
     raggemm.fp8_from_blocks: {"weight": FP8, "weight_scale_inv": np.ones((1, 1), np.float32)},
     raggemm.int4_from_awq: INT4 | {"qweight": np.zeros((16, 1), np.int32)},
     raggemm.int4_from_gptq: INT4 | {"qweight": np.zeros((2, 8), np.int32)},
+    raggemm.from_compressed_tensors: {
+        "weight": np.zeros((8, 1), np.int32),
+        "weight_scale": np.ones((8, 1), np.float32),
+    },
     raggemm.prepack: {"w": W},
     raggemm.unprepack: {"packed": PACKED},
     raggemm.route: {"logits": LOGITS, "top_k": 2},
@@ -238,7 +242,10 @@ MORE: dict[str, list[Any]] = {
     "raggemm.grouped_gemm_saveable": [
         Call(jax.checkpoint(raggemm.gmm, policy=raggemm.grouped_gemm_saveable), PROBLEM),
     ],
-    "raggemm.int4_from_gptq": [INT4 | {"qweight": np.zeros((2, 8), np.int32), "zeros_less_one": False}],
+    "raggemm.from_compressed_tensors": [{"weight": BYTES[0], "weight_scale": np.ones((8, 1), np.float32)}],
+    "raggemm.int4_from_gptq": [
+        INT4 | {"qweight": np.zeros((2, 8), np.int32), "zeros_less_one": False, "g_idx": np.zeros(16, np.int32)}
+    ],
     "raggemm.load_balance_loss": [{"logits": SCORES, "experts": CHOSEN, "score": "sigmoid"}],
     "raggemm.moe_mlp": kinds("moe_mlp"),
     "raggemm.options": [Call(raggemm.gmm, PROBLEM, functools.partial(raggemm.options, threads=1))],

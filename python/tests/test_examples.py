@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_checkpoints
-from checkpoint import config, model
+from checkpoint import config, model, processes
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.weights import Loader, parse_rows
 from raggemm_demo import __main__ as demo
@@ -104,6 +104,32 @@ def test_quantized_checkpoints_match_dequantized_ones(tmp_path, name):
         np.testing.assert_allclose(logits_of(tmp_path / "stored", parts), want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
+def test_partial_blocks_of_checkpoints_stay_quantized(tmp_path):
+    write_checkpoint(tmp_path, "deepseek-v3, partial fp8")
+    files = Checkpoint(tmp_path / "stored")
+    layer = Loader(files, config.parse_config(files.config), jnp.dtype(jnp.float32)).layer(1)
+    assert {w.dtype for w in (layer["experts"].up, layer["experts"].down, layer["attention"]["kv_a"]["w"])} == {
+        np.dtype(jnp.float8_e4m3fn)
+    }
+
+
+def test_act_order_needs_one_process(tmp_path):
+    write_checkpoint(tmp_path, "qwen3-moe, GPTQ act order")
+    files = Checkpoint(tmp_path / "stored")
+    model_config = config.parse_config(files.config)
+    layer = Loader(files, model_config, jnp.dtype(jnp.float32)).layer(0)
+    with pytest.raises(CheckpointError, match=r"^--processes: the experts have act order \(g_idx\)"):
+        processes.shard_step(model_config, None, {"layers": [layer]})
+
+
+@pytest.mark.parametrize("name", ["qwen3-moe", "mixtral"])
+def test_merged_experts_of_checkpoints(tmp_path, name):
+    model_config, tensors = write_checkpoint(tmp_path, name)
+    tiny_checkpoints.write(tmp_path / "merged", model_config, tiny_checkpoints.merge_experts(tensors))
+    want, got = logits_of(tmp_path / "stored"), logits_of(tmp_path / "merged")
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("text", ["int8", "int8:64", "int8:row"])
 def test_rounded_rows_of_checkpoints(tmp_path, text):
     """The logits differ from those of unrounded rows, but by little."""
@@ -122,6 +148,14 @@ def test_wrong_rows_of_checkpoints(text):
         parse_rows(text)
 
 
+def with_groups(*changes, **last):
+    """Returns a change of config.json: compressed-tensors with a group of weights for each of `changes` and `last`."""
+    scheme = {"num_bits": 4, "strategy": "group", "group_size": 16}
+    groups = {str(i): {"weights": scheme | group} for i, group in enumerate((*changes, last))}
+    stored = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    return {"quantization_config": stored}
+
+
 def test_wrong_checkpoints_are_errors(tmp_path):
     write_checkpoint(tmp_path, "olmoe")
     folder = tmp_path / "stored"
@@ -138,6 +172,9 @@ def test_wrong_checkpoints_are_errors(tmp_path):
     for changes, message in (
         ({"model_type": "llama"}, "model_type is 'llama', must be one of qwen3_moe, mixtral"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, must be a positive integer"),
+        (with_groups(num_bits=3), r"weights of compressed-tensors are \('pack-quantized', 'int', 3\), must be one of "),
+        (with_groups(group_size=0), r"blocks of the strategy 'group' are \[1, 0\], must be positive"),
+        (with_groups({}, num_bits=8), "config_groups have different values of num_bits, which must be the same"),
         ({"num_hidden_layers": 3}, r"has no tensor model\.layers\.2\."),
     ):
         (folder / "config.json").write_text(json.dumps(model_config | changes))

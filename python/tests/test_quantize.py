@@ -39,6 +39,7 @@ CASES = [
     ({"axes": ()}, (3, 64, 5), None),
     ({"block": (1, 16)}, (3, 4, 5), None),
     ({"block": (-2, 32), "axes": 2}, (3, 2, 1), None),
+    ({"block": ((1, 16), (2, 5))}, (3, 4, 1), None),
 ]
 # jit reduces the time of these tests to a third.
 jitted = jax.jit(quantize, static_argnames=("dtype", "axes", "block", "scale_dtype", "zero_point", "bound"))

@@ -1,4 +1,4 @@
-"""Decodes with a checkpoint in its original files: Qwen3-MoE, Mixtral, OLMoE, DeepSeek-V2 and V3, or gpt-oss.
+"""Decodes with a checkpoint in its original files: Qwen3-MoE, Mixtral, OLMoE, DeepSeek-V2 and V3, Kimi-K2, or gpt-oss.
 
     .venv/bin/python python/examples/checkpoint FOLDER --prompt="Once upon a time"
     .venv/bin/python python/examples/checkpoint --random qwen3-30b-a3b --layers=4 --weights=int4

@@ -7,12 +7,23 @@ import numpy as np
 from checkpoint.files import CheckpointError
 
 FAMILIES = ("qwen3_moe", "mixtral", "olmoe", "deepseek_v2", "deepseek_v3", "gpt_oss")
-# For each supported quant_method, the fields of quantization_config that must have a given value.
-QUANTIZATIONS: dict[Any, dict[str, Any]] = {
+ALIASES = {"kimi_k2": "deepseek_v3"}  # model types with the architecture of another family
+# For each supported quant_method, the fields of quantization_config that must have one of the given values.
+QUANTIZATIONS: dict[Any, dict[str, tuple[Any, ...]]] = {
     "mxfp4": {},
-    "fp8": {"activation_scheme": "dynamic"},
-    "awq": {"bits": 4, "version": "gemm"},
-    "gptq": {"bits": 4, "desc_act": False},
+    "fp8": {"activation_scheme": ("dynamic",)},
+    "awq": {"bits": (4,), "version": ("gemm",)},
+    "gptq": {"bits": (4, 8)},
+    "compressed-tensors": {},
+}
+# Formats of compressed-tensors by (format, type, num_bits) of the weights: True if the elements are packed in int32.
+COMPRESSED_FORMATS = {
+    ("pack-quantized", "int", 4): True,
+    ("pack-quantized", "int", 8): True,
+    ("int-quantized", "int", 8): False,
+    ("naive-quantized", "int", 8): False,
+    ("float-quantized", "float", 8): False,
+    ("naive-quantized", "float", 8): False,
 }
 # For each checkpoint_format of GPTQ: True if zero points are stored minus one.
 GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}
@@ -44,9 +55,14 @@ class Latent(NamedTuple):
 
 class Quantization(NamedTuple):
     method: str | None = None  # Value of quant_method. None: weights are floats.
-    block: tuple[int, int] = (1, 1)  # For fp8: numbers of rows and columns that share a scale.
+    # For fp8 and compressed-tensors: numbers of rows and columns that share a scale. -1: all.
+    block: tuple[int, int] = (1, 1)
     size: int = -1  # For awq and gptq: number of steps of K that share a scale. -1: all steps.
     zeros_less_one: bool = True  # For gptq: see GPTQ_FORMATS.
+    bits: int = 4  # For gptq and compressed-tensors: bits of an element.
+    kind: str = "int"  # For compressed-tensors: type of the elements, "int" or "float".
+    symmetric: bool = True  # For compressed-tensors: True if there are no zero points.
+    packed: bool = False  # For compressed-tensors: see COMPRESSED_FORMATS.
 
 
 class Config(NamedTuple):
@@ -138,22 +154,48 @@ def _windows(family: str, config: dict[str, Any]) -> tuple[int | None, ...]:
     return tuple(window if kind == "sliding_attention" else None for kind in kinds[: config["num_hidden_layers"]])
 
 
+def _compressed(stored: dict[str, Any]) -> Quantization:
+    """Parses quantization_config of compressed-tensors. Quantization of activations is ignored."""
+    groups = stored["config_groups"].values()
+    schemes = [group["weights"] | {"format": group.get("format") or stored["format"]} for group in groups]
+    scheme = schemes[0]
+    names = ("format", "type", "num_bits", "strategy", "group_size", "block_structure", "symmetric", "actorder")
+    for name in names:
+        if any(other.get(name) != scheme.get(name) for other in schemes):
+            raise CheckpointError(f"config.json: config_groups have different values of {name}, which must be the same")
+    kind, bits, strategy = scheme.get("type", "int"), scheme["num_bits"], scheme["strategy"]
+    if (key := (scheme["format"], kind, bits)) not in COMPRESSED_FORMATS:
+        allowed = ", ".join(map(str, COMPRESSED_FORMATS))
+        raise CheckpointError(f"config.json: weights of compressed-tensors are {key}, must be one of {allowed}")
+    blocks = {"tensor": (-1, -1), "channel": (1, -1), "group": (1, scheme.get("group_size"))}
+    block = blocks.get(strategy) or tuple(scheme.get("block_structure") or ())
+    if len(block) != 2 or any(type(n) is not int or n == 0 or n < -1 for n in block):
+        raise CheckpointError(f"config.json: blocks of the strategy {strategy!r} are {list(block)}, must be positive")
+    symmetric = bool(scheme.get("symmetric", True))
+    return Quantization(
+        "compressed-tensors", block, bits=bits, kind=kind, symmetric=symmetric, packed=COMPRESSED_FORMATS[key]
+    )
+
+
 def _quantization(stored: dict[str, Any]) -> Quantization:
     if not stored:
         return Quantization()
     method = stored.get("quant_method")
     if method not in QUANTIZATIONS:
         raise CheckpointError(f"config.json: quant_method is {method!r}, must be one of {', '.join(QUANTIZATIONS)}")
-    for name, must in QUANTIZATIONS[method].items():
-        if stored.get(name) != must:
-            raise CheckpointError(f"config.json: {name} of {method} is {stored.get(name)!r}, must be {must!r}")
+    if method == "compressed-tensors":
+        return _compressed(stored)
+    for name, allowed in QUANTIZATIONS[method].items():
+        if stored.get(name) not in allowed:
+            must = " or ".join(map(repr, allowed))
+            raise CheckpointError(f"config.json: {name} of {method} is {stored.get(name)!r}, must be {must}")
     block, size = tuple(stored.get("weight_block_size") or (1, 1)), stored.get("group_size", -1)
     sizes = [*block, 1 if size == -1 else size]
     if len(sizes) != 3 or any(type(n) is not int or n < 1 for n in sizes):
         raise CheckpointError(f"config.json: blocks of {method} are {list(block)} or {size}, must have positive sizes")
     if (written := stored.get("checkpoint_format")) not in GPTQ_FORMATS:
         raise CheckpointError(f"config.json: checkpoint_format is {written!r}, must be 'gptq' or 'gptq_v2'")
-    return Quantization(method, block, size, GPTQ_FORMATS[written])
+    return Quantization(method, block, size, GPTQ_FORMATS[written], stored.get("bits", 4))
 
 
 def _check(family: str, config: dict[str, Any]) -> None:
@@ -210,9 +252,11 @@ def _parse(family: str, config: dict[str, Any]) -> Config:
 
 def parse_config(config: dict[str, Any], layers: int | None = None) -> Config:
     """Parses the object in config.json. layers: largest number of layers to use, by default all."""
-    family = config.get("model_type")
+    named = config.get("model_type")
+    family = ALIASES.get(named, named)
     if family not in FAMILIES:
-        raise CheckpointError(f"config.json: model_type is {family!r}, must be one of {', '.join(FAMILIES)}")
+        allowed = ", ".join((*FAMILIES, *ALIASES))
+        raise CheckpointError(f"config.json: model_type is {named!r}, must be one of {allowed}")
     _check(family, config)
     try:
         count = config["num_hidden_layers"]

@@ -15,6 +15,7 @@ DTYPES = {
     "BF16": ml_dtypes.bfloat16,
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "U8": np.uint8,
+    "I8": np.int8,
     "I32": np.int32,
 }
 FLOATS = ("BF16", "F16", "F32")
@@ -85,7 +86,8 @@ class Checkpoint:
         self._entries = {name: entry for path in paths for name, entry in _entries(path).items()}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._entries
+        """Returns True if the checkpoint has the tensor, and it has elements."""
+        return name in self._entries and 0 not in self._entries[name].shape
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:
         """Reads the tensors `names`, and returns them stacked, [len(names), *shape].

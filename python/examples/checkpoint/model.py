@@ -19,6 +19,7 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 def linear(x: jax.Array, layer: dict[str, Tree], dtype: Any) -> jax.Array:
     """Rounds x [T,K] to dtype, and applies a linear layer: float32 [T,N]."""
+    x = x[:, layer["order"]] if "order" in layer else x
     out = raggemm.gmm(x.astype(dtype), layer["w"], jnp.full(1, x.shape[0], jnp.int32))
     return out + layer["b"] if "b" in layer else out
 
@@ -106,6 +107,7 @@ def latent_attention(
 
 def dense_mlp(x: jax.Array, weights: Mlp) -> jax.Array:
     row_tokens, sizes = jnp.arange(len(x), dtype=jnp.int32), jnp.full(1, len(x), jnp.int32)
+    x = x if weights.order is None else x[:, weights.order[0]]
     return raggemm.moe_mlp(x, row_tokens, None, sizes, weights.up, weights.down, **weights.options())
 
 
@@ -118,6 +120,15 @@ def local_experts(config: Config) -> Experts:
     def run(x: jax.Array, weights: Mlp, token_weights: jax.Array, chosen: jax.Array) -> jax.Array:
         rows = raggemm.sort_by_expert(chosen, config.experts)
         row_weights = token_weights.reshape(-1)[rows.order]
+        if weights.order is not None:  # Each expert multiplies the elements of its rows in an order of its own.
+            count, (experts_count, _) = len(row_weights), weights.order.shape
+            row_experts = jnp.repeat(jnp.arange(experts_count), rows.group_sizes, total_repeat_length=count)
+            permuted = x[rows.row_tokens[:, None], weights.order[row_experts]]
+            each = jnp.arange(count, dtype=jnp.int32)
+            out = raggemm.moe_mlp(
+                permuted, each, row_weights, rows.group_sizes, weights.up, weights.down, **weights.options()
+            )
+            return raggemm.combine(out, rows.row_tokens, len(x))
         return raggemm.moe_mlp(
             x, rows.row_tokens, row_weights, rows.group_sizes, weights.up, weights.down, **weights.options()
         )

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from checkpoint import model
 from checkpoint.config import Config
+from checkpoint.files import CheckpointError
 from checkpoint.weights import Mlp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from raggemm.expert_parallel import Routing, by_all_reduce, mlp
@@ -67,6 +68,8 @@ def shard_step(config: Config, mesh: Mesh, weights: Any) -> tuple[Callable, Any]
     def step(*args: Any) -> Any:
         return model.next_token(config, experts, *args)
 
+    if any("experts" in layer and layer["experts"].order is not None for layer in weights["layers"]):
+        raise CheckpointError("--processes: the experts have act order (g_idx), which only one process supports")
     specs = weight_specs(weights)
     global_weights = jax.tree.map(
         lambda spec, part: make_global(mesh, part, spec),

@@ -23,11 +23,11 @@ class RandomFiles:
         self.made: dict[str, np.ndarray] = {}
 
     def __contains__(self, name: str) -> bool:
-        return not name.endswith("g_idx")
+        return not name.endswith(("g_idx", "gate_up_proj"))
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Returns a random tensor. It repeats at most 2^20 numbers, because drawing a whole model takes minutes."""
-        count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv"))
+        count, is_scale = math.prod(shape), name.endswith(("scales", "scale_inv", "scale"))
         drawn_count = min(count, 1 << 20)
         # Integer scales are the exponents of MXFP4 scales, 2^-6 to 2^-3. Other integers are packed 4-bit elements.
         if np.issubdtype(dtype, np.integer):

@@ -250,7 +250,9 @@ def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...],
 
 def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
     if dtype not in allowed:
-        raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}")
+        is_bytes_of_powers = dtype == np.uint8 and allowed is SCALES
+        hint = "; bytes of float8_e8m0fnu need .view(ml_dtypes.float8_e8m0fnu)" if is_bytes_of_powers else ""
+        raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}{hint}")
     return dtype
 
 

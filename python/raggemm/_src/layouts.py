@@ -23,8 +23,8 @@ from raggemm._src.call import (
     to_word_order,
     to_word_values,
 )
-from raggemm._src.dtypes import E2M1, E8M0, FLOATS, SCALES, WORD_ELEMENTS, format_dtypes
-from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
+from raggemm._src.dtypes import E2M1, E8M0, FLOATS, INTEGER_ELEMENTS, SCALES, WORD_ELEMENTS, format_dtypes
+from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits, refine_blocks
 
 # Columns of a block of PackedWeights. prepack chooses the widest block that adds at most _PADDING * N columns of zeros.
 # If there is none, prepack chooses the smallest: _LEAST_WIDTH for floats, _LEAST_QUANTIZED_WIDTH for quantized
@@ -139,7 +139,7 @@ def unprepack(packed: PackedWeights) -> Any:
     return QuantizedTensor(data, *(_unpack_values(x, packed) for x in (packed.scale, packed.zero_point)))
 
 
-_UINT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
+_UINT8, _INT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int8, np.int32, jnp.float8_e4m3fn))
 _PER_INT32 = 8
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
 
@@ -171,9 +171,11 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
 
     Args:
       weight: float8_e4m3fn [...,N,K].
-      weight_scale_inv: float32 or bfloat16 [...,N/rows,K/columns], one scale per block. In spite of the name, elements
-        are multiplied by it.
-      block: (rows, columns) of a block, weight_block_size in config.json. They must divide N and K.
+      weight_scale_inv: float32 or bfloat16 [...,ceil(N/rows),ceil(K/columns)], one scale per block. In spite of the
+        name, elements are multiplied by it. The scale of `quantize` is also taken, which has smaller blocks if the last
+        one of an axis is partial.
+      block: (rows, columns) of a block, weight_block_size in config.json. If they do not divide N and K, the last block
+        is shorter, and the result repeats scales for blocks of gcd(rows, N) or gcd(columns, K) elements.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
@@ -183,18 +185,30 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
     if not isinstance(block, tuple | list) or len(block) != 2:
         raise TypeError(f"block is {block!r}, must be (rows, columns)")
     rows, columns = (checks.check_integer(f"block[{axis}]", size) for axis, size in enumerate(block))
-    if weight.ndim < 2 or min(rows, columns) < 1 or weight.shape[-2] % rows or weight.shape[-1] % columns:
+    if weight.ndim < 2 or min(rows, columns) < 1:
         raise ValueError(f"weight: shape is {weight.shape}, must be [...,N,K] in blocks of {rows} x {columns}")
-    wanted = (*weight.shape[:-2], weight.shape[-2] // rows, weight.shape[-1] // columns)
-    return QuantizedTensor(weight, checks.check_shape("weight_scale_inv", scale, wanted, why=", one for each block"))
+    sizes = (*[1] * (weight.ndim - 2), rows, columns)
+    coarse = tuple(-(-extent // size) for extent, size in zip(weight.shape, sizes, strict=True))
+    fine = jax.eval_shape(lambda x: refine_blocks(x, weight.shape, sizes), jax.ShapeDtypeStruct(coarse, scale.dtype))
+    scale = checks.check_shape("weight_scale_inv", scale, *dict.fromkeys((coarse, fine.shape)), why=", one per block")
+    return QuantizedTensor(weight, refine_blocks(scale, weight.shape, sizes) if scale.shape == coarse else scale)
 
 
-def _unpack_int32(name: str, x: Any) -> jax.Array:
-    """Returns the eight uint4 elements of each int32 of x, the lowest bits first, along a new last axis."""
+def _unpack_int32(name: str, x: Any, flip: int = 0, dtype: Any = jnp.uint4) -> jax.Array:
+    """Returns the elements of each int32 of x, the lowest bits first, along a new last axis.
+
+    flip: bits that are inverted first.
+    """
     x = checks.as_float_array(name, x, (_INT32,))
     if x.ndim < 2:
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 axes or more")
-    return lax.bitcast_convert_type(x, jnp.uint4)
+    return lax.bitcast_convert_type(x ^ np.uint32(flip).view(np.int32) if flip else x, dtype)
+
+
+def _join_rows(elements: jax.Array) -> jax.Array:
+    """Reshapes [...,R,C,n], the n elements of int32 [...,R,C] that hold rows, to [...,R*n,C]."""
+    *leading, rows, columns, count = elements.shape
+    return elements.swapaxes(-1, -2).reshape(*leading, rows * count, columns)
 
 
 def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
@@ -206,13 +220,13 @@ def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
     return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_INT32)
 
 
-def _make_tensor(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTensor:
+def _make_tensor(data: jax.Array, scales: Any, zeros: jax.Array | None) -> QuantizedTensor:
     scales = checks.as_float_array("scales", scales, SCALES)
     if scales.ndim != data.ndim or scales.shape[:-2] + scales.shape[-1:] != data.shape[:-2] + data.shape[-1:]:
         raise ValueError(f"scales: shape is {scales.shape}, must be [...,K/size,N] for qweight of {data.shape}")
     if not scales.shape[-2] or data.shape[-2] % scales.shape[-2]:
         raise ValueError(f"scales: has {scales.shape[-2]} blocks, which must divide {data.shape[-2]}, K of qweight")
-    if zeros.shape != scales.shape:
+    if zeros is not None and zeros.shape != scales.shape:
         raise ValueError(f"qzeros: has zero points for scales of {zeros.shape}, but scales has shape {scales.shape}")
     return QuantizedTensor(data, scales, zeros)
 
@@ -233,26 +247,141 @@ def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
     return _make_tensor(data, scales, zeros)
 
 
-def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bool = True) -> QuantizedTensor:
-    """Converts a matrix of a GPTQ checkpoint, 4 bits, to a QuantizedTensor [...,K,N] of uint4.
+# For each number of bits: the dtype of elements, and the bits that make the unsigned elements of an int32 signed.
+_PACKED_INTEGERS: dict[int, tuple[Any, int]] = {4: (jnp.int4, 0x88888888), 8: (jnp.int8, 0x80808080)}
 
-    A block has `size` consecutive rows along K. Checkpoints with act order ("desc_act", with a g_idx) are not
-    supported, and would give a wrong result.
+
+def _check_bits(bits: Any) -> int:
+    if checks.check_integer("bits", bits) not in _PACKED_INTEGERS:
+        raise ValueError(f"bits is {bits}, must be 4 or 8")
+    return int(bits)
+
+
+def _sort_by_block(name: str, data: jax.Array, g_idx: Any, blocks: int, axis: int) -> jax.Array:
+    """Sorts elements along K, axis -2 or -1 of data, by their blocks g_idx [...,K]. Keeps the dtype.
+
+    name: the name of g_idx for errors. blocks: number of blocks, which must have the same size.
+    """
+    g_idx, k = checks.as_integer_array(name, g_idx), data.shape[axis]
+    checks.check_shape(name, g_idx, (*data.shape[:-2], k), why=", one block for each element along K")
+    wanted = np.arange(k) * blocks // max(k, 1)
+    if not isinstance(g_idx, jax.core.Tracer) and (np.sort(np.asarray(g_idx), -1) != wanted).any():
+        raise ValueError(f"{name}: must have each of the blocks 0 to {blocks - 1} equally often")
+    order = jnp.expand_dims(jnp.argsort(g_idx, axis=-1), -3 - axis)
+    return jnp.take_along_axis(data.astype(jnp.int16), order, axis).astype(data.dtype)
+
+
+def int4_from_gptq(
+    qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bool = True, bits: int = 4, g_idx: Any = None
+) -> QuantizedTensor:
+    """Converts a matrix of a GPTQ checkpoint to a QuantizedTensor [...,K,N] of uint4, or of uint8 with bits=8.
 
     Args:
-      qweight: int32 [...,K/8,N]. Each int32 holds eight rows along K, the first one in the lowest bits.
-      qzeros: int32 [...,K/size,N/8], zero points. Each int32 holds eight columns, the first one in the lowest bits.
+      qweight: int32 [...,K*bits/32,N]. Each int32 holds 32/bits rows along K, the first one in the lowest bits.
+      qzeros: int32 [...,K/size,N*bits/32], zero points of blocks of `size` rows. Each int32 holds 32/bits columns, the
+        first one in the lowest bits. None, or an array without elements, if the weights are symmetric: the result is
+        then of int4 or int8, without zero points.
       scales: float16 or bfloat16 [...,K/size,N].
-      zeros_less_one: True if qzeros has the zero points minus 1, modulo 16, as in the format "gptq". False for the
+      zeros_less_one: True if qzeros has the zero points minus 1, modulo 2^bits, as in the format "gptq". False for the
         format "gptq_v2".
+      bits: 4 or 8.
+      g_idx: integers [...,K], the block of each row, for act order ("desc_act"). The result has the rows sorted by
+        block: row i is the stored row order[i], with order = jnp.argsort(g_idx). So multiply x[:, order] instead of x.
+        None if blocks are consecutive rows. Blocks of different sizes are an error, but are not found in a traced
+        g_idx.
+
+    Raises:
+      TypeError, ValueError: for other dtypes, shapes or g_idx.
+    """
+    signed, flip = _PACKED_INTEGERS[_check_bits(bits)]
+    dtype = jnp.uint4 if bits == 4 else jnp.uint8
+    less_one = checks.check_bool("zeros_less_one", zeros_less_one)
+    if qzeros is None or checks.as_array("qzeros", qzeros).size == 0:
+        data, zeros = _join_rows(_unpack_int32("qweight", qweight, flip, signed)), None
+    else:
+        data = _join_rows(_unpack_int32("qweight", qweight, dtype=dtype))
+        zeros = _unpack_int32("qzeros", qzeros, dtype=dtype)
+        zeros = zeros.reshape(*zeros.shape[:-2], zeros.shape[-2] * zeros.shape[-1])
+        zeros = ((zeros.astype(jnp.uint8) + 1) & (2**bits - 1)).astype(dtype) if less_one else zeros
+    out = _make_tensor(data, scales, zeros)
+    if g_idx is None:
+        return out
+    return QuantizedTensor(_sort_by_block("g_idx", data, g_idx, out.scale.shape[-2], -2), out.scale, zeros)
+
+
+def _unpack_compressed(weight_packed: Any, zero_point: Any, bits: int, shape: Any) -> tuple[jax.Array, Any]:
+    """Unpacks weight_packed and weight_zero_point (None for 0) to signed elements [...,N,K] and [...,N,blocks]."""
+    dtype, flip = _PACKED_INTEGERS[_check_bits(bits)]
+    elements = _unpack_int32("weight", weight_packed, flip, dtype)
+    *leading, rows, words, count = elements.shape
+    try:
+        n, k = (rows, words * count) if shape is None else (checks.check_integer("weight_shape", x) for x in shape)
+    except (TypeError, ValueError):
+        raise TypeError(f"weight_shape is {shape!r}, must be (N, K)") from None
+    if (rows, words) != (n, -(-k // count)):
+        raise ValueError(
+            f"weight: shape is {(*leading, rows, words)}, must be [...,N,K/{count}] for {bits} bits and "
+            f"weight_shape {(n, k)}"
+        )
+    data = elements.reshape(*leading, rows, words * count)[..., :k]
+    if zero_point is None:
+        return data, None
+    zeros = _join_rows(_unpack_int32("weight_zero_point", zero_point, flip, dtype))
+    if (found := zeros.shape[-2] // count) != (wanted := -(-n // count)):
+        raise ValueError(f"weight_zero_point: has {found} rows of int32, must have {wanted} for N = {n}")
+    return data, zeros[..., :n, :]
+
+
+def from_compressed_tensors(
+    weight: Any,
+    weight_scale: Any,
+    weight_zero_point: Any = None,
+    *,
+    bits: int = 4,
+    weight_shape: Any = None,
+    weight_g_idx: Any = None,
+) -> QuantizedTensor:
+    """Converts a matrix of a compressed-tensors checkpoint to a QuantizedTensor [...,N,K].
+
+    The elements are int4 or int8 if they are packed, else those of `weight`.
+
+    Args:
+      weight: the tensor weight_packed of the format "pack-quantized", int32 [...,N,ceil(K*bits/32)]: each int32 holds
+        32/bits elements along K plus 2^(bits-1), the first one in the lowest bits. Or the tensor weight of the formats
+        "int-quantized" and "float-quantized", int8 or float8_e4m3fn [...,N,K].
+      weight_scale: float32, bfloat16 or float16. The shape is [...,N,K/size] for the strategy "group" and [...,N,1] for
+        "channel". For "tensor" it is [...,1] or [...]. For "block" use fp8_from_blocks.
+      weight_zero_point: None if the weights are symmetric. Else one value for each scale: int32
+        [...,ceil(N*bits/32),K/size] along N, packed like weight, or int8 with the shape of weight_scale.
+      bits: 4 or 8, num_bits of a packed weight.
+      weight_shape: (N, K), the tensor weight_shape of one matrix. It is needed only if K is no multiple of 32/bits.
+      weight_g_idx: integers [...,K] for integer weights with the actorder "group". The result is sorted along K, like
+        that of int4_from_gptq with g_idx.
 
     Raises:
       TypeError, ValueError: for other dtypes or shapes.
     """
-    elements = _unpack_int32("qweight", qweight)
-    *experts, rows, columns, _ = elements.shape
-    data = elements.swapaxes(-1, -2).reshape(*experts, rows * _PER_INT32, columns)
-    zeros = _unpack_columns("qzeros", qzeros, np.arange(_PER_INT32, dtype=np.int32))
-    if checks.check_bool("zeros_less_one", zeros_less_one):
-        zeros = ((zeros.astype(jnp.uint8) + 1) & 15).astype(jnp.uint4)
-    return _make_tensor(data, scales, zeros)
+    data = checks.as_float_array("weight", weight, (_INT32, _INT8, _FP8))
+    zeros = weight_zero_point
+    if data.dtype == _INT32:
+        data, zeros = _unpack_compressed(data, zeros, bits, weight_shape)
+    elif zeros is not None:
+        zeros = checks.as_float_array("weight_zero_point", zeros, (_INT8,))
+    scale = checks.as_float_array("weight_scale", weight_scale, SCALES)
+    per_matrix = (data.shape[:-2], (*data.shape[:-2], 1))
+    scale, zeros = (
+        x.reshape(*data.shape[:-2], 1, 1) if x is not None and x.shape in per_matrix else x for x in (scale, zeros)
+    )
+    blocks = scale.shape[-1] if scale.ndim else 0
+    wanted = ((*data.shape[:-1], blocks), (*data.shape[:-2], 1, 1))
+    if data.ndim < 2 or scale.shape not in wanted or not blocks or data.shape[-1] % blocks:
+        raise ValueError(
+            f"weight_scale: shape is {scale.shape}, must be [...,N,K/size], [...,N,1] or [...,1] for a weight "
+            f"with elements of shape {data.shape}"
+        )
+    if zeros is not None:
+        checks.check_shape("weight_zero_point", zeros, scale.shape, why=" if unpacked, one value for each scale")
+    if weight_g_idx is not None:
+        checks.check_dtype("weight: with weight_g_idx", data.dtype, INTEGER_ELEMENTS)
+        data = _sort_by_block("weight_g_idx", data, weight_g_idx, blocks, -1)
+    return QuantizedTensor(data, scale, zeros)

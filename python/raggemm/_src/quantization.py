@@ -19,7 +19,7 @@ from jax import lax
 from raggemm._src import checks, versions
 from raggemm._src.dtypes import E2M1, E8M0, FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, format_dtypes
 from raggemm._src.grouped_gemm import mask_grouped_rows
-from raggemm._src.tensors import QuantizedTensor
+from raggemm._src.tensors import QuantizedTensor, as_bits, refine_blocks
 
 
 def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
@@ -256,24 +256,47 @@ def _check_axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
     return axis % len(shape)
 
 
-def _check_is_pair(block: Any) -> None:
+def _check_is_pair(block: Any, name: str = "block") -> None:
     if not isinstance(block, tuple | list) or len(block) != 2:
-        raise TypeError(f"block is {block!r}, must be (axis, size)")
+        raise TypeError(f"{name} is {block!r}, must be (axis, size)")
 
 
-def _count_scales(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
-    counts = list(shape)
-    for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
-        counts[_check_axis("axes", axis, shape)] = 1
-    if block is not None:
-        _check_is_pair(block)
-        axis, size = _check_axis("block[0]", block[0], shape), checks.check_integer("block[1]", block[1])
-        if size < 1 or shape[axis] % size:
-            raise ValueError(f"block: size {size} must divide {shape[axis]}, the extent of axis {axis} of {shape}")
-        if counts[axis] != shape[axis]:
-            raise ValueError(f"block: axis {axis} of {shape} is also in axes {axes}")
-        counts[axis] //= size
-    return tuple(counts)
+def _as_pairs(block: Any) -> list[tuple[str, Any]]:
+    """Returns the pairs (axis, size) of the argument block, each with its name for errors."""
+    if isinstance(block, tuple | list) and block and isinstance(block[0], tuple | list):
+        return [(f"block[{i}]", pair) for i, pair in enumerate(block)]
+    return [] if block is None else [("block", block)]
+
+
+def _split_axes(shape: tuple[int, ...], axes: Any, block: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the number of scales along each axis, and the number of elements that share one."""
+    counts, sizes = list(shape), [1] * len(shape)
+    for axis in axes if isinstance(axes, tuple | list | range) else () if axes is None else (axes,):
+        checked = _check_axis("axes", axis, shape)
+        counts[checked], sizes[checked] = 1, shape[checked]
+    for name, pair in _as_pairs(block):
+        _check_is_pair(pair, name)
+        axis = _check_axis(f"{name}[0]", pair[0], shape)
+        size, extent = checks.check_integer(f"{name}[1]", pair[1]), shape[axis]
+        if size < 1:
+            raise ValueError(f"{name}: size is {size}, must be positive")
+        if counts[axis] != extent:
+            raise ValueError(f"{name}: axis {axis} of {shape} is also in axes {axes}, or twice in block")
+        sizes[axis] = min(size, max(extent, 1))
+        counts[axis] = -(-extent // sizes[axis])
+    return tuple(counts), tuple(sizes)
+
+
+def _quantize_partial_blocks(x: jax.Array, spec: QuantSpec, sizes: tuple[int, ...]) -> QuantizedTensor:
+    """Quantizes x like quantize_blocks, also if the last block of an axis is partial. Zeros fill such blocks."""
+    padding = [(0, count * size - extent) for count, size, extent in zip(spec.counts, sizes, x.shape, strict=True)]
+    if not any(after for _, after in padding):
+        return quantize_blocks(gather_blocked_axes(x, spec.counts), spec)
+    q = quantize_blocks(jnp.pad(versions.replicate_explicit_axes(x), padding), spec)
+    bits = as_bits(q.data)[tuple(slice(extent) for extent in x.shape)]
+    data = bits if bits.dtype == spec.dtype else lax.bitcast_convert_type(bits, spec.dtype)
+    scale, zero = (y if y is None else refine_blocks(y, x.shape, sizes) for y in (q.scale, q.zero_point))
+    return QuantizedTensor(data, scale, zero)
 
 
 def quantize(
@@ -281,7 +304,7 @@ def quantize(
     dtype: Any,
     *,
     axes: int | Sequence[int] | None = None,
-    block: tuple[int, int] | None = None,
+    block: tuple[int, int] | Sequence[tuple[int, int]] | None = None,
     scale_dtype: Any = jnp.float32,
     zero_point: bool = False,
     bound: float | None = None,
@@ -315,8 +338,10 @@ def quantize(
       axes: axes along which elements share a scale. The scale has extent 1 there. The default for x with three axes,
         such as weights [G,K,N], is 1: one scale per group and column. Weights stored as [G,N,K] need axes=2. Any other
         x needs axes, block or bound (else ValueError). With bound alone, x has one scale, of shape ().
-      block: (axis, size): `size` elements along `axis` share a scale. axis must not be in axes. size must divide the
-        extent.
+      block: (axis, size): `size` elements along `axis` share a scale. axis must not be in axes. Several such pairs make
+        blocks of several axes: ((-2, 128), (-1, 128)) are the blocks of DeepSeek-V3, which fp8_from_blocks reads. If
+        size does not divide the extent, the last block is shorter, and the result repeats scales for blocks of
+        gcd(size, extent) elements.
       scale_dtype: float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn.
       zero_point: True for an integer dtype with a zero point.
       bound: a positive number that replaces absmax, for a range from -bound to bound. Values beyond it saturate.
@@ -340,10 +365,10 @@ def quantize(
             f"a scale, such as {tuple(range(x.ndim))} for one scale"
         )
     one = default and bound is not None
-    counts = (1,) * x.ndim if one else _count_scales(x.shape, 1 if default else axes, block)
+    counts, sizes = _split_axes(x.shape, range(x.ndim) if one else 1 if default else axes, block)
     asymmetric = bool(zero_point) or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
     spec = QuantSpec(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
-    out = quantize_blocks(gather_blocked_axes(x, counts), spec)
+    out = _quantize_partial_blocks(x, spec, sizes)
     return QuantizedTensor(out.data, *jax.tree.map(lambda s: s.reshape(()) if one else s, (out.scale, out.zero_point)))
 
 

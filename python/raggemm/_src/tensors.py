@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import json
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -82,6 +83,19 @@ def as_bits(x: jax.Array) -> jax.Array:
     if x.dtype in FLOATS or x.dtype not in QUANTIZED:
         return x
     return lax.bitcast_convert_type(x, {1: jnp.uint8, 2: jnp.uint4, 4: jnp.uint2}[elements_per_byte(x.dtype)])
+
+
+def refine_blocks(values: jax.Array, shape: Sequence[int], sizes: Sequence[int]) -> jax.Array:
+    """Repeats values of blocks for smaller blocks that divide an axis, for each axis whose last block is partial.
+
+    values: one value for each block of `sizes` elements of an array of `shape`. The smaller blocks have gcd(size,
+    extent) elements. An axis with one block keeps its one value.
+    """
+    for axis, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
+        if size < extent and extent % size:
+            common = math.gcd(size, extent)
+            values = lax.slice_in_dim(jnp.repeat(values, size // common, axis), 0, extent // common, axis=axis)
+    return values
 
 
 def _take(x: Any, index: Any) -> Any:
