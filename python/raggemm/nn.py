@@ -13,6 +13,7 @@ Calls for known models, with the arrays of init and the arrays named here:
     Qwen3-MoE     apply(params, x, 8, pre_softmax=True, renormalize=True)
     OLMoE         apply(params, x, 8, pre_softmax=True)
     Qwen2-MoE     apply(params, x, 4, pre_softmax=True), with shared_up, shared_gate, shared_down, shared_router
+    Phi-3.5-MoE   apply(params, x, 2, score="sparsemixer")
     DeepSeek-V2   apply(params, x, 6, pre_softmax=True, num_groups=8, group_top_k=3, scaling_factor=16), with
                   shared_up, shared_gate, shared_down
     DeepSeek-V3   apply(params, x, 8, score="sigmoid", num_groups=8, group_top_k=4, scaling_factor=2.5), with

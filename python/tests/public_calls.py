@@ -263,6 +263,7 @@ MORE: dict[str, list[Any]] = {
     "raggemm.route": [
         {"logits": SCORES, "top_k": 2, "pre_softmax": True, "renormalize": True, "scaling_factor": 2},
         {"logits": SCORES, "top_k": 2, "expert_bias": random(6)} | DEEPSEEK,
+        {"logits": SCORES, "top_k": 2, "score": "sparsemixer"},
     ],
     # sort_by_expert has another algorithm for many experts.
     "raggemm.sort_by_expert": [
