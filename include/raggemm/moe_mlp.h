@@ -81,6 +81,9 @@ struct MoeMlpProblem {
   // First processed group, like GroupedGemmProblem::group_offset. Rows of groups that are not processed are ignored.
   std::optional<Array> group_offset;
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
+  // Factors of the products with w_up, w_gate and w_down, [G_local] or [], f32. They multiply sums before the bias, here
+  // and in gradients. The weights must be quantized: this is their second scale, as in NVFP4. Default: 1.
+  std::optional<Array> alpha_up, alpha_gate, alpha_down;
   // [M], a format of sizes. Sort keys: the rows of a token are added by ascending key. Rows with equal keys are added
   // in ascending order. MoeMlpBackward checks the keys, but always adds rows in ascending order.
   std::optional<Array> row_slots;
@@ -121,6 +124,9 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"down_scale", &MoeMlpProblem::down_scale},
     {"down_zero", &MoeMlpProblem::down_zero},
     {"row_slots", &MoeMlpProblem::row_slots},
+    {"alpha_up", &MoeMlpProblem::alpha_up},
+    {"alpha_gate", &MoeMlpProblem::alpha_gate},
+    {"alpha_down", &MoeMlpProblem::alpha_down},
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };

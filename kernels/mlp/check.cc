@@ -73,9 +73,9 @@ absl::Status ForEachResult(const CallArrays& arrays, decltype(CheckArrays)& func
 }
 
 struct Weights {
-  absl::string_view name, bias_name, scale_name, zero_name;
+  absl::string_view name, bias_name, scale_name, zero_name, alpha_name;
   const Array& array;
-  const std::optional<Array>&bias, &scale, &zero;
+  const std::optional<Array>&bias, &scale, &zero, &alpha;
   bool is_down, is_trans;
   Layout layout;
   bool in_blocks() const { return IsBlocked(layout); }
@@ -84,12 +84,13 @@ struct Weights {
 
 absl::InlinedVector<Weights, 3> WeightsOf(const MoeMlpProblem& p) {
   absl::InlinedVector<Weights, 3> weights = {
-      {"w_up", "b_up", "up_scale", "up_zero", p.w_up, p.b_up, p.up_scale, p.up_zero, false, p.up_is_trans, p.up_layout},
-      {"w_down", "b_down", "down_scale", "down_zero", p.w_down, p.b_down, p.down_scale, p.down_zero, true,
-       p.down_is_trans, p.down_layout}};
+      {"w_up", "b_up", "up_scale", "up_zero", "alpha_up", p.w_up, p.b_up, p.up_scale, p.up_zero, p.alpha_up, false,
+       p.up_is_trans, p.up_layout},
+      {"w_down", "b_down", "down_scale", "down_zero", "alpha_down", p.w_down, p.b_down, p.down_scale, p.down_zero,
+       p.alpha_down, true, p.down_is_trans, p.down_layout}};
   if (!p.w_gate) return weights;
-  weights.push_back({"w_gate", "b_gate", "gate_scale", "gate_zero", *p.w_gate, p.b_gate, p.gate_scale, p.gate_zero,
-                     false, p.up_is_trans, p.up_layout});
+  weights.push_back({"w_gate", "b_gate", "gate_scale", "gate_zero", "alpha_gate", *p.w_gate, p.b_gate, p.gate_scale,
+                     p.gate_zero, p.alpha_gate, false, p.up_is_trans, p.up_layout});
   return weights;
 }
 
@@ -126,8 +127,10 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, const MoeMlpGradie
     if (!is_float(*x)) return wrong(name, *x, kFloats);
   }
   for (const Weights& w : weights) {
-    if (is_float(w.array) || IsQuantized(w.array.dtype)) continue;
-    return wrong(w.name, w.array, kFloats, ", or ", NamesOf(Role::kQuantized));
+    if (!is_float(w.array) && !IsQuantized(w.array.dtype)) {
+      return wrong(w.name, w.array, kFloats, ", or ", NamesOf(Role::kQuantized));
+    }
+    if (w.alpha && is_float(w.array)) return Invalid(w.alpha_name, ": is given, but ", w.name, " is not quantized");
   }
   for (const auto& [name, x] :
        {std::pair{"row_tokens", std::optional(problem.row_tokens)}, {"row_slots", problem.row_slots}}) {
@@ -151,7 +154,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
     return Invalid("activation: ", kActivations[activation], " needs a gate");
   }
   for (const auto& [name, x] :
-       {std::pair{"b_gate", &problem.b_gate}, {"gate_scale", &problem.gate_scale}, {"gate_zero", &problem.gate_zero}}) {
+       {std::pair{"b_gate", &problem.b_gate}, {"gate_scale", &problem.gate_scale}, {"gate_zero", &problem.gate_zero},
+        {"alpha_gate", &problem.alpha_gate}}) {
     if (*x) return Invalid(name, ": is given without w_gate");
   }
   return absl::OkStatus();
@@ -262,6 +266,7 @@ GroupedGemmProblem CheckedMlp::Product(const MlpProduct& product) const {
   gemm.rhs.layout = weights.layout;
   gemm.rhs_scale = weights.scale;
   gemm.rhs_zero = weights.zero;
+  gemm.alpha = weights.alpha;
   if (!product.is_gradient) gemm.bias = weights.bias;
   const bool from_hidden = weights.is_down == product.is_gradient;
   const int64_t hidden = extents.hidden, inner = weights.is_down ? extents.intermediate : UpColumns();
@@ -282,6 +287,7 @@ GroupedGemmProblem CheckedMlp::Product(const MlpProduct& product) const {
   gemm.names.bias = weights.bias_name;
   gemm.names.rhs_scale = weights.scale_name;
   gemm.names.rhs_zero = weights.zero_name;
+  gemm.names.alpha = weights.alpha_name;
   return gemm;
 }
 

@@ -13,6 +13,7 @@ Calls for known models, with the arrays of init and the arrays named here:
     Qwen3-MoE     apply(params, x, 8, pre_softmax=True, renormalize=True)
     OLMoE         apply(params, x, 8, pre_softmax=True)
     Qwen2-MoE     apply(params, x, 4, pre_softmax=True), with shared_up, shared_gate, shared_down, shared_router
+    Phi-3.5-MoE   apply(params, x, 2, score="sparsemixer")
     DeepSeek-V2   apply(params, x, 6, pre_softmax=True, num_groups=8, group_top_k=3, scaling_factor=16), with
                   shared_up, shared_gate, shared_down
     DeepSeek-V3   apply(params, x, 8, score="sigmoid", num_groups=8, group_top_k=4, scaling_factor=2.5), with
@@ -40,8 +41,9 @@ __all__ = ["Output", "Shape", "apply", "init"]
 
 _REQUIRED = ("router", "w_up", "w_down")
 _BIASES = ("b_up", "b_gate", "b_down")
+_ALPHAS = ("alpha_up", "alpha_gate", "alpha_down")
 _SHARED = ("shared_up", "shared_gate", "shared_down")
-_KEYS = (*_REQUIRED, "w_gate", *_BIASES, "router_bias", "expert_bias", *_SHARED, "shared_router")
+_KEYS = (*_REQUIRED, "w_gate", *_BIASES, *_ALPHAS, "router_bias", "expert_bias", *_SHARED, "shared_router")
 _ROUTE_KEYWORDS = [name for name, x in inspect.signature(route).parameters.items() if x.kind is x.KEYWORD_ONLY]
 _ROUTING = tuple(name for name in _ROUTE_KEYWORDS if name not in _KEYS)
 
@@ -216,6 +218,7 @@ def apply(
     Args:
       params: the arrays of init; "w_gate" may be missing. Other keys than the following are a ValueError:
         - "b_up" and "b_gate" [G,I], "b_down" [G,H]; if `merged`, "b_up" [G,2I];
+        - "alpha_up", "alpha_gate" and "alpha_down" [G]: second scales of quantized experts, see moe_mlp;
         - "router_bias" [G]: added to the logits;
         - "expert_bias" [G]: see route; it affects only the choice of experts;
         - "shared_up", "shared_gate" [H,S] and "shared_down" [S,H]: an expert of every token, without biases. Its result
@@ -250,7 +253,7 @@ def apply(
         by_expert.group_sizes,
     )
     matrices = [params.get(name) for name in ("w_up", "w_gate", "w_down")]
-    routed_options = options | {name: params.get(name) for name in _BIASES} | {"weight_on": weight_on}
+    routed_options = options | {name: params.get(name) for name in (*_BIASES, *_ALPHAS)} | {"weight_on": weight_on}
     if params.get("shared_up") is None:
         out = _run_experts(tokens, rows, matrices, routed_options)
     else:

@@ -236,10 +236,14 @@ def _mlp(
     to_weights=lambda name, w: w,
     slots=None,
     relative=2e-5,
+    alphas=False,
     **options,
 ):
     case = moe_mlps.Case(gate, transposed)
     given = {name: to_weights(name, w) if name[:2] == "w_" else np.nan_to_num(w) for name, w in case.given.items()}
+    matrices = [name for name in given if name[:2] == "w_"]
+    alpha_of = {name: f"alpha{name[1:]}" for name in matrices} if alphas else {}
+    given |= {alpha: random(moe_mlps.GROUPS, seed=i) for i, alpha in enumerate(alpha_of.values())}
     arrays = given | {"row_tokens": moe_mlps.ROW_TOKENS, "group_sizes": moe_mlps.SIZES}
     arrays |= {} if slots is None else {"row_slots": slots}
 
@@ -249,6 +253,7 @@ def _mlp(
 
     def dense(arrays):
         wide, more = {n: values(x) for n, x in arrays.items() if n in given}, {}
+        wide |= {matrix: wide[matrix] * wide[alpha][:, None, None] for matrix, alpha in alpha_of.items()}
         if "weight_on" in options:
             more = {"on_input": True}
         if "lhs_quantize" in options:
@@ -344,7 +349,7 @@ KINDS = [
     _mlp("moe_mlp: interleaved", "interleaved", (True, False), activation="swiglu_oai"),
     _mlp("moe_mlp: no gate", None, activation="gelu_tanh", save="activations"),
     _mlp("moe_mlp: weights on the input", slots=np.arange(moe_mlps.ROWS)[::-1].copy(), weight_on="input"),
-    _mlp("moe_mlp: quantized", to_weights=_quantized),
+    _mlp("moe_mlp: quantized", to_weights=_quantized, alphas=True),
     _mlp("moe_mlp: rounded rows", to_weights=_quantized, relative=1e-5, lhs_quantize="int8"),
     _mlp(
         "moe_mlp: packed for rounded rows",

@@ -24,7 +24,7 @@ from arrays import random
 from front_end_programs import PROGRAMS
 from kinds import KINDS
 from raggemm import QuantizedTensor, compat, expert_parallel, nn
-from raggemm.compat import ejkernel, megablox, sglang, tops
+from raggemm.compat import ejkernel, lax, megablox, sglang, tops
 from raggemm.compat import transformer_engine as te
 from routed_moe import RoutedMoE
 
@@ -211,6 +211,11 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
     return Call(function, jax.device_put(arrays, shardings))
 
 
+EXCHANGE = {
+    "operand": random(2, 3, 8, dtype=ml_dtypes.bfloat16), "output": random(2, 4, 8, seed=1, dtype=ml_dtypes.bfloat16),
+    **dict.fromkeys(("input_offsets", "send_sizes", "output_offsets", "recv_sizes"), np.ones((2, 2), np.uint32)),
+}  # fmt: skip
+
 # {public name: calls, instead of the call with the arguments in FUNCTIONS}. A dict has the arguments of one call.
 MORE: dict[str, list[Any]] = {
     "raggemm.combine": [
@@ -265,6 +270,7 @@ MORE: dict[str, list[Any]] = {
     "raggemm.route": [
         {"logits": SCORES, "top_k": 2, "pre_softmax": True, "renormalize": True, "scaling_factor": 2},
         {"logits": SCORES, "top_k": 2, "expert_bias": random(6)} | DEEPSEEK,
+        {"logits": SCORES, "top_k": 2, "score": "sparsemixer"},
     ],
     # sort_by_expert has another algorithm for many experts.
     "raggemm.sort_by_expert": [
@@ -291,6 +297,9 @@ MORE: dict[str, list[Any]] = {
              PROBLEM | SCALED),
     ],
     "raggemm.compat.ejkernel.transposed_grouped_matmul": [DUAL],
+    "raggemm.compat.lax.ragged_all_to_all": [
+        Call(jax.vmap(functools.partial(lax.ragged_all_to_all, axis_name="x"), axis_name="x"), EXCHANGE)
+    ],
     "raggemm.compat.lax.ragged_dot": [program("lax"), PROBLEM | {"rhs": QUANTIZED}],
     "raggemm.compat.lax.ragged_dot_general": [
         {"lhs": ROWS, "rhs": DUAL["rhs"], "group_sizes": COUNTS, "ragged_dot_dimension_numbers": RAGGED_K}

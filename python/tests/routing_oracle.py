@@ -28,6 +28,18 @@ def allowed(scores, num_groups, group_top_k, count):
     return sorted(e for g in best(sums, group_top_k) for e in groups[g])
 
 
+def sparsemixer(logits, top_k, eps=0.01):
+    """Returns the weights and the experts of one token by the loop of Phi-3.5-MoE, without noise."""
+    weights, experts, left = [], [], logits.copy()
+    for _ in range(top_k):
+        first = best(left, 1)[0]
+        far = left[first] - logits > 2 * eps * np.maximum(np.abs(logits), left[first])
+        weights.append(softmax(np.where(far, -np.inf, left))[first])
+        experts.append(first)
+        left[first] = -np.inf
+    return np.array(weights), experts
+
+
 def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renormalize=False, scaling_factor=1.0):
     """Returns the routing weights, in float64, and the experts of each token, both [T,k].
 
@@ -40,6 +52,11 @@ def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renor
             scores = sigmoid(token_logits)
         elif pre_softmax:
             scores = softmax(token_logits)
+        if score == "sparsemixer":
+            w, experts = sparsemixer(token_logits, top_k)
+            weights.append(w * scaling_factor)
+            chosen.append(experts)
+            continue
         biased = scores if bias is None else scores + np.asarray(bias, np.float64)
         experts = allowed(biased, *groups) if groups else range(len(biased))
         experts = [experts[i] for i in best([biased[e] for e in experts], top_k)]

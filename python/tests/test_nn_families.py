@@ -305,3 +305,12 @@ def test_wrong_types_and_numbers():
         nn.apply(PARAMS, NN_X, 6)
     with pytest.raises(TypeError, match=r"^dtype: .*float64, must be float16, bfloat16 or float32"):
         nn.init(jax.random.key(0), nn.Shape(4, 4, 2), np.float64)
+
+
+def test_second_scales_of_quantized_experts():
+    params, alphas = arrays(), {f"alpha_{part}": random(E, seed=i) for i, part in enumerate(("gate", "up", "down"), 30)}
+    matrices = {name: raggemm.quantize(w, "int8") for name, w in params.items() if name[0] == "w"}
+    wide = {n: raggemm.dequantize(w) * alphas[f"alpha{n[1:]}"][:, None, None] for n, w in matrices.items()}
+    close(nn.apply(params | matrices | alphas, X, 4).out, nn.apply(params | wide, X, 4).out)
+    with pytest.raises(TypeError, match=r"^alpha_up: w_up has dtype float32, must be quantized"):
+        nn.apply(params | {"alpha_up": alphas["alpha_up"]}, X, 4)

@@ -32,6 +32,7 @@ ROUTERS = {
         {"score": "sigmoid", "groups": (3, 2, 2), "bias": BIAS, "renormalize": True, "scaling_factor": 2.5}),
     "bias with softmax": ({"pre_softmax": True, "expert_bias": BIAS},
         {"score": "softmax", "pre_softmax": True, "bias": BIAS}),
+    "sparsemixer": ({"score": "sparsemixer"}, {"score": "sparsemixer"}),
     "groups of logits": ({"num_groups": 6, "group_top_k": 3}, {"score": "softmax", "groups": (6, 3, 1)}),
     "groups of one expert with a bias": ({"score": "sigmoid", "num_groups": 12, "group_top_k": 5, "expert_bias": BIAS},
         {"score": "sigmoid", "groups": (12, 5, 1), "bias": BIAS, "renormalize": True}),
@@ -62,6 +63,25 @@ def test_gradient_of_logits(name):
     target = random(T, 4, seed=2)
     got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **options)[0] * target).sum()))(LOGITS)
     want = oracle.gradient(lambda logits: (oracle.route(logits, 4, **oracle_options)[0] * target).sum(), LOGITS)
+    close(got, want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("middle", [3, 0, -3])
+def test_sparsemixer_of_near_logits(middle):
+    """Most random logits are too far from each other to share a token's weights."""
+    logits = (middle + 0.05 * random(T, E, seed=3)).astype(np.float32)
+    target = random(T, 2, seed=2)
+
+    def loss(logits):
+        weights, experts = raggemm.route(logits, 2, score="sparsemixer")
+        return (weights * target).sum(), (weights, experts)
+
+    got, (weights, experts) = jax.jit(jax.grad(loss, has_aux=True))(logits)
+    want_weights, want_experts = oracle.route(logits, 2, "sparsemixer")
+    np.testing.assert_array_equal(experts, want_experts)
+    close(weights, want_weights, rtol=1e-5)
+    assert middle == 0 or (want_weights < 0.9).any(0).all()
+    want = oracle.gradient(lambda logits: (oracle.route(logits, 2, "sparsemixer")[0] * target).sum(), logits)
     close(got, want, rtol=1e-4, atol=2e-5)
 
 
@@ -153,6 +173,9 @@ def test_errors():
     check_errors(lambda: route(LOGITS, 2, score="tanh"), ValueError, "^score is 'tanh', must be one of")
     options = {"score": "sigmoid", "pre_softmax": True}
     check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, "^pre_softmax is for score 'softmax'")
+    for options in ({"expert_bias": BIAS}, {"num_groups": 3, "group_top_k": 1}):
+        message = f"^{next(iter(options))} is given, but score is 'sparsemixer', which has none"
+        check_errors(lambda options=options: route(LOGITS, 2, score="sparsemixer", **options), ValueError, message)
     check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: give both")
     check_errors(lambda: route(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for scores of all experts")
     message = r"^scaling_factor: shape is \(1,\), must be \(\)"

@@ -95,14 +95,16 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   expect("b_gate: shape is [4,23]", [](MoeMlpProblem& p) { p.b_gate->dims = {4, 23}; });
   expect("b_up: shape is [3,24]", [](MoeMlpProblem& p) { p.b_up->dims = {3, 24}; });
   expect("w_gate: dtype is bf16, must be the f32 of w_up", [](MoeMlpProblem& p) { p.w_gate->dtype = DType::kBF16; });
-  for (const auto& [name, quant_param] :
-       {std::pair{"gate_scale", &MoeMlpProblem::gate_scale}, {"gate_zero", &MoeMlpProblem::gate_zero}}) {
+  for (const auto& [name, quant_param] : {std::pair{"gate_scale", &MoeMlpProblem::gate_scale},
+                                          {"gate_zero", &MoeMlpProblem::gate_zero},
+                                          {"alpha_gate", &MoeMlpProblem::alpha_gate}}) {
     expect(absl::StrCat(name, ": is given without w_gate"), [quant_param = quant_param](MoeMlpProblem& p) {
       p.w_gate.reset();
       p.b_gate.reset();
       p.*quant_param = p.b_up;
     });
   }
+  expect("alpha_down: is given, but w_down is not quantized", [](MoeMlpProblem& p) { p.alpha_down = p.row_weights; });
   expect("activation: swiglu_oai needs a gate", [](MoeMlpProblem& p) {
     p.w_gate.reset();
     p.b_gate.reset();

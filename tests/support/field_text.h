@@ -172,6 +172,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("scale", s.scale);
   visit("zero", s.zero);
   visit("scale_type", s.scale_type);
+  visit("alphas", s.alphas);
   visit("sizes_type", s.sizes_type);
   visit("bf16_sums", s.bf16_sums);
   visit("lhs_block", s.lhs_block);

@@ -132,6 +132,7 @@ class Sequence {
       gemm.lhs_block.reset();
       gemm.rhs_scale.reset();
       gemm.rhs_zero.reset();
+      gemm.alpha.reset();
       Compute(gemm);
     }
     const FloatTensor of_rows = GradientOfRows();

@@ -74,6 +74,7 @@ MlpSpec RandomMlpSpec(std::mt19937& random) {
   spec.weight_on = up_to(2) == 0 ? WeightOn::kInput : WeightOn::kOutput;
   spec.row_slots = up_to(2) == 0;
   if (up_to(3) == 0) ChooseQuantized(spec, random);
+  spec.alphas = IsQuantized(spec.weights) && IsQuantized(spec.down_type()) && up_to(1) != 0;
   return spec;
 }
 
@@ -173,6 +174,14 @@ TestMlp::TestMlp(const MlpSpec& spec)
   AddQuantParams(problem.w_up, problem.up_scale, problem.up_zero);
   if (problem.w_gate) AddQuantParams(*problem.w_gate, problem.gate_scale, problem.gate_zero);
   AddQuantParams(problem.w_down, problem.down_scale, problem.down_zero);
+  for (auto [matrix, alpha] : {std::pair{&problem.w_up, &problem.alpha_up},
+                               {problem.w_gate ? &*problem.w_gate : nullptr, &problem.alpha_gate},
+                               {&problem.w_down, &problem.alpha_down}}) {
+    if (!spec.alphas || matrix == nullptr) continue;
+    FloatTensor& tensor = quant_params.emplace_back(DType::kF32, std::vector{spec.local_groups()});
+    tensor.FillWithScales(random);
+    *alpha = tensor.array;
+  }
   problem.bf16_sums = spec.bf16_sums;
   problem.lhs_block = spec.lhs_block;
   problem.up_is_trans = spec.up_is_trans;
@@ -308,6 +317,7 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
     return part == Part::kUp ? up : part == Part::kGate ? gate : down;
   };
   gemm.bias = choose(problem.b_up, problem.b_gate, problem.b_down);
+  gemm.alpha = choose(problem.alpha_up, problem.alpha_gate, problem.alpha_down);
   gemm.rhs_scale = choose(mlp.strided.up_scale, mlp.strided.gate_scale, mlp.strided.down_scale);
   gemm.rhs_zero = choose(mlp.strided.up_zero, mlp.strided.gate_zero, mlp.strided.down_zero);
   return gemm;

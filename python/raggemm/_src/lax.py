@@ -1,11 +1,13 @@
-"""ragged_dot and ragged_dot_general with the signatures of jax.lax. raggemm.compat.lax documents their semantics."""
+"""Functions with the signatures of jax.lax. raggemm.compat.lax documents their semantics."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from raggemm._src import checks, dimension_numbers
 from raggemm._src.api import jit_eager_calls
@@ -150,3 +152,73 @@ def ragged_dot(
     return ragged_dot_general(
         lhs, rhs, group_sizes, RAGGED_DOT_NUMBERS, precision, preferred_element_type, group_offset, out_sharding
     )
+
+
+def _check_exchange(operand: Any, output: Any, slices: dict[str, Any], devices: int) -> tuple[Any, ...]:
+    """Checks the arguments of ragged_all_to_all. Returns operand, output and a list of the slices' values in int32."""
+    operand, output = checks.as_array("operand", operand), checks.as_array("output", output)
+    if not output.ndim:
+        raise ValueError("output: shape is (), must have at least 1 axis")
+    checks.check_dtype("operand", operand.dtype, (output.dtype,))
+    if operand.ndim != output.ndim or operand.shape[1:] != output.shape[1:]:
+        raise ValueError(f"operand: shape is {operand.shape}, must be output's {output.shape} except along axis 0")
+    arrays = {name: checks.check_rank(name, checks.as_integer_array(name, x), "K") for name, x in slices.items()}
+    count = len(arrays["input_offsets"])
+    if count % devices or not count:
+        raise ValueError(f"input_offsets: shape is ({count},), must be a multiple of the {devices} devices, and not 0")
+    for name, x in arrays.items():
+        checks.check_shape(name, x, (count,), why=", that of input_offsets")
+    return operand, output, [x.astype(jnp.int32) for x in arrays.values()]
+
+
+def ragged_all_to_all(
+    operand: Any,
+    output: Any,
+    input_offsets: Any,
+    send_sizes: Any,
+    output_offsets: Any,
+    recv_sizes: Any,
+    *,
+    axis_name: Any,
+    axis_index_groups: Any = None,
+) -> jax.Array:
+    """Computes jax.lax.ragged_all_to_all from an all_gather of operand. raggemm.compat.lax lists the differences.
+
+    Each device temporarily holds the operands of all devices. XLA has no ragged all_to_all on CPU.
+
+    Args:
+      operand: any dtype, [n,...]: rows of this device.
+      output: the dtype of operand, [m,...]: rows of the result that no device sends.
+      input_offsets, send_sizes: integers, [k]: slices of operand that are sent. k is a multiple of the number of
+        devices, and each device gets as many consecutive slices.
+      output_offsets: integers, [k]: first row of each sent slice in its receiver's result.
+      recv_sizes: integers, [k]: sizes of the slices that this device receives, in the order of the senders. They are
+        the send_sizes of the senders. If the two differ, the smaller one counts.
+      axis_name: one mesh axis, or a tuple of mesh axes.
+      axis_index_groups: groups of devices of equal size that exchange among themselves, as lists of axis indices.
+
+    Returns:
+      [m,...], output with the received slices. If slices overlap in it, the one that begins last is seen.
+    """
+    devices = len(axis_index_groups[0]) if axis_index_groups else lax.axis_size(axis_name)
+    names = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+    slices = dict(zip(names, (input_offsets, send_sizes, output_offsets, recv_sizes), strict=True))
+    operand, output, (*sent, recv) = _check_exchange(operand, output, slices, devices)
+    if not operand.size or not output.size:  # XLA has no all_gather of empty arrays.
+        return output
+    groups = {"axis_index_groups": axis_index_groups}
+    starts, sizes, firsts = lax.all_to_all(jnp.stack(sent), axis_name, 1, 1, tiled=True, **groups)
+    rows = lax.all_gather(operand, axis_name, tiled=True, **groups)
+
+    sizes = jnp.minimum(sizes, recv)
+    begins = jnp.where(sizes > 0, firsts, len(output))  # Empty slices begin past the end.
+    order = jnp.argsort(begins).astype(jnp.int32)
+    row = jnp.arange(len(output), dtype=jnp.int32)
+    begun = jnp.searchsorted(begins[order], row, side="right")
+    last = order[jnp.maximum(begun - 1, 0)]  # slice that begins last at or before each row
+    index = row - firsts[last]
+    is_received = (begun > 0) & (index < sizes[last])
+    sender = last // (len(recv) // devices)
+    source = sender * len(operand) + starts[last] + index
+    received = rows.at[jnp.where(is_received, source, len(rows))].get(mode="fill", fill_value=0)
+    return jnp.where(is_received.reshape(-1, *(1,) * (output.ndim - 1)), received, output)

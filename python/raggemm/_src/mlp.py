@@ -103,6 +103,23 @@ def _check_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str
     return given
 
 
+def _check_alphas(matrices: dict[str, Any], **alphas: Any) -> dict[str, Any]:
+    """Checks the factors of the products, and returns those that are given in float32, [G]."""
+    found = {}
+    for name, alpha in alphas.items():
+        if alpha is None:
+            continue
+        weight = f"w_{name.removeprefix('alpha_')}"
+        if weight not in matrices:
+            raise ValueError(f"{name}: is given without {weight}")
+        if (dtype := matrices[weight].dtype) in FLOATS:
+            raise TypeError(f"{name}: {weight} has dtype {dtype}, must be quantized; multiply the weights by alpha")
+        groups = matrices[weight].shape[:1]
+        alpha = checks.check_shape(name, checks.as_float_array(name, alpha, MLP_FLOATS), (), groups)
+        found[name] = jnp.broadcast_to(alpha.astype(jnp.float32), groups)
+    return found
+
+
 def _check_group_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
     groups, total = args["w_up"].shape[0], args["group_sizes"].shape[0]
     if groups > total:
@@ -167,6 +184,9 @@ def moe_mlp(
     b_up: Any = None,
     b_gate: Any = None,
     b_down: Any = None,
+    alpha_up: Any = None,
+    alpha_gate: Any = None,
+    alpha_down: Any = None,
     activation: str = "silu",
     merged: str | None = None,
     transpose_up: bool = False,
@@ -209,6 +229,9 @@ def moe_mlp(
       w_gate: same shape and dtype as w_up, or None for no gate.
       b_up, b_gate: [G,I], or None.
       b_down: [G,H], or None.
+      alpha_up, alpha_gate, alpha_down: [G] or (), or None for 1: factors of the sums of x @ w_up[e], x @ w_gate[e] and
+        a @ w_down[e], before the bias. They are the second scales of quantized weights, as in NVFP4. The weights must
+        be quantized (else TypeError). With `merged`, alpha_up also multiplies the gate.
       activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" (gate * sigmoid(1.702 * gate)), or, only
         with a gate, "swiglu_oai" of gpt-oss: gate * sigmoid(1.702 * gate) * (up + 1), with gate clamped to at most 7
         and up to [-7,7].
@@ -235,17 +258,17 @@ def moe_mlp(
     result is float32; with row_slots, 16 more bytes per row, and 4 * H bytes for each of at most 8192 rows. See
     docs/concepts/memory.md.
 
-    Derivatives: every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
-    that are not float8_e8m0fnu. A gradient is one call, too. Cotangents of rows are rounded to the type of the weights
-    that they multiply, or to the type of x if these weights are quantized. All sums are in float32, with a token's rows
-    in ascending order; include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of scales
-    run as grouped GEMMs.
+    Derivatives: every order, forward and reverse, with respect to x, float weights, biases, row_weights, alphas, and
+    scales that are not float8_e8m0fnu. A gradient is one call, too. Cotangents of rows are rounded to the type of the
+    weights that they multiply, or to the type of x if these weights are quantized. All sums are in float32, with a
+    token's rows in ascending order; include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients
+    of scales and alphas run as grouped GEMMs.
 
     vmap: the batch and its gradient are one call each, with the same bits. This requires static extents, and that
-    either no weight or every matrix is batched. If every matrix is batched, biases, scales and zero points may be
-    batched or not. Other batches run as grouped GEMMs, and so do gradients of shared weights for each batch element. An
-    error in one element fails the whole call. Indices in the error message count rows of the call. With on_error="nan"
-    all results are NaN.
+    either no weight or every matrix is batched. If every matrix is batched, biases, scales, zero points and alphas may
+    be batched or not. Other batches run as grouped GEMMs, and so do gradients of shared weights for each batch element.
+    An error in one element fails the whole call. Indices in the error message count rows of the call. With
+    on_error="nan" all results are NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"
@@ -272,6 +295,7 @@ def moe_mlp(
     if lhs_block is not None:
         _check_codes(weights, matrices, transposes, lhs_block)
     args |= _check_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
+    args |= _check_alphas(matrices, alpha_up=alpha_up, alpha_gate=alpha_gate, alpha_down=alpha_down)
     args |= _check_group_offset(args, group_offset)
     dtype = checks.result_dtype(preferred_element_type, args["x"].dtype, MLP_FLOATS)
     if row_slots is not None:

@@ -115,7 +115,7 @@ def _tangent_transpose(ct, *flat, call: TangentCall):
     none = [None] * (len(primals) + len(saved))
     if isinstance(ct, ad.Zero):
         return [*none, *[None] * len(dots)]
-    if any(name.endswith("_scale") for name in call.wanted):
+    if any(name.endswith("_scale") or name.startswith("alpha_") for name in call.wanted):
         _, pull = jax.vjp(call.value_fn(primals), *[primals[i] for i in call.argnums])
         return [*none, *pull(ct)]
     args = call.call.unflatten(primals)

@@ -153,6 +153,7 @@ def multiply_weight(
     return compute_product(
         ArgNames(sizes="group_sizes"),
         *make_operands(rows, w, args["group_sizes"], (1, 2 if is_trans else 1)),
+        alpha=args.get(f"alpha_{weight}"),
         bias=args.get(f"b_{weight}") if has_bias else None,
         group_offset=args.get("group_offset"),
         preferred_element_type=jnp.float32,

@@ -23,6 +23,8 @@ from raggemm._src.grouped_gemm import grouped_gemm, mask_grouped_rows
 from raggemm._src.tensors import GroupedTensor
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
+SPARSEMIXER = "sparsemixer"
+_SPARSEMIXER_EPS = 0.01  # router_jitter_noise of Phi-3.5-MoE
 _LEAST_SUM = 1e-20  # added to a token's sum of scores, as in TransformerEngine: sigmoids may sum to 0
 
 
@@ -38,21 +40,33 @@ class Router(NamedTuple):
     """A rule that computes weights and experts from logits."""
 
     top_k: int
-    score: str  # name of the score function, a key of SCORES
+    score: str  # name of the score function: a key of SCORES, or SPARSEMIXER
     pre_softmax: bool  # True: a softmax is over all experts. False: over the chosen experts
     groups: ExpertGroups | None
     renormalize: bool  # True: weights are divided by their sum
 
     def __call__(self, logits: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
         """Returns weights (float32) and experts (int32), both [T,k]. Adds bias [E] to scores for the choice only."""
-        after = self.score == "softmax" and not self.pre_softmax
+        after = self.score == SPARSEMIXER or (self.score == "softmax" and not self.pre_softmax)
         scores = logits if after else SCORES[self.score](logits)
         experts = _choose_experts(
             lax.stop_gradient(scores if bias is None else scores + bias[None]), self.top_k, self.groups
         )
         weights = jnp.take_along_axis(scores, experts, 1)
-        weights = jax.nn.softmax(weights) if after else weights
+        if after:
+            is_sparse = self.score == SPARSEMIXER
+            weights = _sparsemixer_weights(logits, experts) if is_sparse else jax.nn.softmax(weights)
         return _normalize(weights) if self.renormalize else weights, experts
+
+
+def _sparsemixer_weights(logits: jax.Array, experts: jax.Array) -> jax.Array:
+    """Returns the weights of sparsemixer (see route), float32 [T,k]. experts: [T,k], the largest logit first."""
+    is_chosen = experts[:, :, None] == jnp.arange(logits.shape[1], dtype=experts.dtype)[None, None]
+    is_earlier = (jnp.cumsum(is_chosen, 1, dtype=jnp.int32) > 0) & ~is_chosen
+    best, every = jnp.take_along_axis(logits, experts, 1)[:, :, None], logits[:, None]
+    is_far = best - every > 2 * _SPARSEMIXER_EPS * jnp.maximum(jnp.abs(every), best)
+    near = jnp.where(is_earlier | is_far, -jnp.inf, jnp.broadcast_to(every, is_far.shape))
+    return jnp.take_along_axis(jax.nn.softmax(near), experts[:, :, None], 2)[:, :, 0]
 
 
 def _normalize(scores: jax.Array) -> jax.Array:
@@ -131,7 +145,10 @@ def route(
     Args:
       logits: [T,E], any float dtype.
       top_k: number of experts per token.
-      score: "softmax" or "sigmoid".
+      score: "softmax" or "sigmoid", or "sparsemixer" for the inference of Phi-3.5-MoE (arXiv:2310.00811). There the
+        experts have the largest logits. An expert's weight is its softmax among the experts that are not chosen before
+        it and have nearly its logit m: m - logit <= 0.02 * max(abs(logit), m). The noise and the gradients of training
+        with sparsemixer are not supported. num_groups and expert_bias are not for this score.
       pre_softmax: True for softmax over all experts, False over the chosen ones. Only for score "softmax".
       num_groups, group_top_k: consecutive experts form num_groups groups. A token only gets experts of the group_top_k
         groups with the largest group scores. A group score is the group's largest score, as in DeepSeek V2. With
@@ -149,7 +166,10 @@ def route(
     top_k = checks.check_integer("top_k", top_k)
     logits = as_logits(logits)
     check_top_k("top_k", top_k, logits)
-    checks.check_choice("score", score, SCORES)
+    checks.check_choice("score", score, (*SCORES, SPARSEMIXER))
+    for name, x in (("num_groups", num_groups), ("expert_bias", expert_bias)):
+        if score == SPARSEMIXER and x is not None:
+            raise ValueError(f"{name} is given, but score is {SPARSEMIXER!r}, which has none")
     if checks.check_bool("pre_softmax", pre_softmax) and score != "softmax":
         raise ValueError(f"pre_softmax is for score 'softmax', not {score!r}")
     if (num_groups is None) != (group_top_k is None):

@@ -1,4 +1,4 @@
-"""jax.lax.ragged_dot and jax.lax.ragged_dot_general, computed by raggemm on CPU.
+"""jax.lax.ragged_dot, jax.lax.ragged_dot_general and jax.lax.ragged_all_to_all on CPU.
 
 The semantics are those of jax.lax. Its own rules check shapes and dimension numbers with their own errors, and infer
 the dtype of the result. Deliberate differences:
@@ -14,8 +14,15 @@ the dtype of the result. Deliberate differences:
   combinations are a TypeError. raggemm.QuantizedTensors and QArrays of qwix are also allowed.
 - Derivatives of every order are supported, and vmap over every combination of operands and axes.
 - out_sharding is optional on a mesh with explicit axes. Without it the result is replicated.
+
+XLA has no ragged_all_to_all on CPU. This one uses all_gather, so that programs for other devices run in tests. The
+deliberate differences are:
+
+- The gradient of a row that is sent several times is the sum over its receivers. jax.lax keeps one of them.
+- Derivatives and vmap work with axis_index_groups, too. vmap also works over axis_name itself.
+- Shapes and dtypes are checked when tracing. As in jax.lax, slices outside of operand or output are not checked.
 """
 
-from raggemm._src.lax import ragged_dot, ragged_dot_general
+from raggemm._src.lax import ragged_all_to_all, ragged_dot, ragged_dot_general
 
-__all__ = ["ragged_dot", "ragged_dot_general"]
+__all__ = ["ragged_all_to_all", "ragged_dot", "ragged_dot_general"]
