@@ -26,7 +26,9 @@ static_assert(HaveSameNumbers<Activation, proto::Activation::Value>(
                                          {Activation::kGeluTanh, proto::Activation::GELU_TANH},
                                          {Activation::kRelu, proto::Activation::RELU},
                                          {Activation::kQuickGelu, proto::Activation::QUICK_GELU},
-                                         {Activation::kSwigluOai, proto::Activation::SWIGLU_OAI}}));
+                                         {Activation::kSwigluOai, proto::Activation::SWIGLU_OAI},
+                                         {Activation::kRelu2, proto::Activation::RELU2},
+                                         {Activation::kSwigluClamped, proto::Activation::SWIGLU_CLAMPED}}));
 static_assert(HaveSameNumbers<Layout, proto::GroupedGemmConfig::Layout>(
     proto::GroupedGemmConfig::Layout_ARRAYSIZE, {{Layout::kStrided, proto::GroupedGemmConfig::STRIDED},
                                                  {Layout::kPacked, proto::GroupedGemmConfig::PACKED},
@@ -51,6 +53,12 @@ static_assert(HaveSameNumbers<WeightOn, proto::MoeMlpConfig::WeightOn::Value>(
     proto::MoeMlpConfig::WeightOn::Value_ARRAYSIZE, {{WeightOn::kOutput, proto::MoeMlpConfig::WeightOn::OUTPUT},
                                                      {WeightOn::kInput, proto::MoeMlpConfig::WeightOn::INPUT}}));
 
+template <typename Config, typename Problem>
+void ApplyNumbers(const Config& config, Problem& problem) {
+  if (config.has_activation_alpha()) problem.activation_alpha = config.activation_alpha();
+  if (config.has_activation_limit()) problem.activation_limit = config.activation_limit();
+}
+
 // Copies the fields of `config` to `problem`, except the options (executor, isa, threads), on_error and the lists of
 // names.
 inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
@@ -66,6 +74,7 @@ inline void ApplyConfig(const proto::GroupedGemmConfig& config, GroupedGemmProbl
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));
   problem.precision = static_cast<Precision>(config.precision());
   if (config.has_activation()) problem.activation = static_cast<Activation>(config.activation());
+  ApplyNumbers(config, problem);
   if (config.has_lhs_block()) problem.lhs_block = config.lhs_block();
 }
 
@@ -78,6 +87,7 @@ inline void ApplyConfig(const proto::MoeMlpConfig& config, MoeMlpProblem& proble
   problem.up_layout = static_cast<Layout>(config.up_layout());
   problem.down_layout = static_cast<Layout>(config.down_layout());
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));
+  ApplyNumbers(config, problem);
   if (config.has_lhs_block()) problem.lhs_block = config.lhs_block();
 }
 

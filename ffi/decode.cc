@@ -88,6 +88,12 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
     if (status.ok()) reflection->SetInt64(&config, field, value);
     return status;
   }
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+    float value = 0;
+    absl::Status status = Get(attributes, name, "float32", value);
+    if (status.ok()) reflection->SetFloat(&config, field, value);
+    return status;
+  }
   std::string_view value;
   if (absl::Status status = Get(attributes, name, "string", value); !status.ok()) return status;
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) return SetEnum(ViewOf(value), *field, config);

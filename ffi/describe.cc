@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -86,6 +87,14 @@ std::string OperandRow(const OperandSlot& slot) {
     if (slot.axes >> i & 1) axes.push_back(kAxes[i]);
   }
   return Object({{"name", Text(slot.name)}, {"axes", List(axes, Text)}});
+}
+
+std::string ActivationRow(int i) {
+  const ActivationNumbers& numbers = kDefaultNumbers[i];
+  std::vector<Field> fields = {{"name", Text(kActivations[i])}, {"needs_gate", Bool(kNeedsGate[i])}};
+  if (numbers.alpha != 0) fields.emplace_back("alpha", absl::StrCat(numbers.alpha));
+  if (numbers.limit != 0) fields.emplace_back("limit", absl::StrCat(numbers.limit));
+  return Object(fields);
 }
 
 std::string CallRow(const CustomCall* call) {
@@ -192,9 +201,11 @@ std::string Describe() {
 std::string DescribeTables() {
   const std::array calls = {&GroupedGemmCall::kDescription, &MoeMlpCall::kDescription,
                             &MoeMlpBackwardCall::kDescription};
+  std::array<int, kActivationCount> activations;
+  std::iota(activations.begin(), activations.end(), 0);
   return Object({{"formats", List(kFormats, FormatRow)},
                  {"operands", List(kOperandSlots, OperandRow)},
-                 {"activations", List(kActivations, Text)},
+                 {"activations", List(activations, ActivationRow)},
                  {"calls", List(calls, CallRow)}});
 }
 

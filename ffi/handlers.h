@@ -97,7 +97,8 @@ char* raggemm_describe_json(void);
 //
 //   formats      rows of include/raggemm/format.h: name, numpy, bits, role, is_scale, expands_to
 //   operands     optional operands of raggemm_grouped_gemm_v1 (include/raggemm/operands.h): name, axes
-//   activations  names
+//   activations  rows of include/raggemm/activation.h: name, needs_gate, and the default of each number that the
+//                activation takes: alpha, limit
 //   calls        custom calls: name, and the names of their operands, ragged, optional_operands, results and
 //                optional_results
 char* raggemm_tables_json(void);

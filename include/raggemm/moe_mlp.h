@@ -25,7 +25,8 @@
 // largest errors are:
 //
 //     relu                                0 ulp
-//     silu                                3 ulp
+//     relu2                               1/2 ulp
+//     silu, swiglu_clamped                3 ulp
 //     gelu                                8 ulp
 //     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp, with y the rounded argument of the sigmoid
 //
@@ -99,6 +100,8 @@ struct MoeMlpProblem {
   Merged merged = Merged::kNone;
   WeightOn weight_on = WeightOn::kOutput;
   Activation activation = Activation::kSilu;
+  // Like GroupedGemmProblem::activation_alpha.
+  std::optional<float> activation_alpha = std::nullopt, activation_limit = std::nullopt;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;  // Like GroupedGemmProblem::bf16_sums.
   // Like GroupedGemmProblem::lhs_block, for the rows of x and the rows of a. All weights must then be quantized.
   // Gradients pass straight through the rounding. MoeMlpBackward only computes u and v from rounded rows.
@@ -190,7 +193,7 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //
 // Products have the bits of grouped_gemm.h. Sums over the rows of a group have the bits of ragged K. Only dot products
 // with rows of a or x have another rule: 16 interleaved sums. The gradient of relu at 0 is 0. Gate and up of swiglu_oai
-// have a gradient at their limits, but not beyond.
+// and swiglu_clamped have a gradient at their limits, but not beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };

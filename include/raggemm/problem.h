@@ -107,6 +107,12 @@ enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRa
 // Returns the name of a mode, such as "ragged M".
 absl::string_view NameOf(RaggedMode mode);
 
+// Returns the numbers of an activation: those that are given, else the defaults.
+inline ActivationNumbers NumbersOf(Activation activation, std::optional<float> alpha, std::optional<float> limit) {
+  const ActivationNumbers& defaults = kDefaultNumbers[static_cast<int>(activation)];
+  return {alpha.value_or(defaults.alpha), limit.value_or(defaults.limit)};
+}
+
 // The names of a call's operands in error messages. They are not copied, and must exist until MakePlan returns.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
@@ -167,10 +173,12 @@ struct GroupedGemmProblem {
   // also multiply elements.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
-  // Activation of the result r, in f32 and rounded once: activation(r), or activation(gate) * r with a gate. kSwigluOai
-  // has its own formula (activation.h). moe_mlp.h lists the errors of activations. The compute type must be f32.
-  // Elements that belong to no processed group are not activated.
+  // Activation of the result r, in f32 and rounded once: activation(r), or activation(gate) * r with a gate. Some
+  // activations have formulas of their own (activation.h). moe_mlp.h lists the errors of activations. The compute type
+  // must be f32. Elements that belong to no processed group are not activated.
   std::optional<Activation> activation = std::nullopt;
+  // The numbers of the activation, finite and positive. Only for activations that take them (kDefaultNumbers).
+  std::optional<float> activation_alpha = std::nullopt, activation_limit = std::nullopt;
   // The gate of the activation, with the shape and layout of out, in f16, bf16 or f32. Not allowed without an
   // activation.
   std::optional<Array> gate;

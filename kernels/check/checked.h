@@ -92,6 +92,7 @@ struct Checked {
   const char* c = nullptr;
   GroupValues alpha, beta, bias;
   std::optional<Activation> activation;
+  ActivationNumbers activation_numbers;
   Elements gate;  // Gate of the activation, in the layout of out.
   // True if scales multiply sums, or if s32 sums become floats.
   bool scales_sums = false;

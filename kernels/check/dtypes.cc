@@ -1,8 +1,10 @@
 #include "kernels/check/dtypes.h"
 
+#include <cmath>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -57,7 +59,11 @@ std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, co
 absl::Status CheckActivation(const GroupedGemmProblem& problem, DType compute) {
   const OperandNames& names = problem.names;
   if (!problem.activation) {
-    return problem.gate ? Invalid(names.gate, " is given without an activation") : absl::OkStatus();
+    const absl::string_view given = problem.gate               ? names.gate
+                                    : problem.activation_alpha ? "activation_alpha"
+                                    : problem.activation_limit ? "activation_limit"
+                                                               : "";
+    return given.empty() ? absl::OkStatus() : Invalid(given, " is given without an activation");
   }
   const auto index = static_cast<int>(*problem.activation);
   if (index >= kActivationCount) return Invalid("activation: value ", index, ", must be less than ", kActivationCount);
@@ -66,11 +72,25 @@ absl::Status CheckActivation(const GroupedGemmProblem& problem, DType compute) {
     return Invalid("activation: ", name, " is for sums in f32; ", names.lhs, " is ", NameOf(problem.lhs.dtype), ", ",
                    names.rhs, " is ", NameOf(problem.rhs.dtype), ", ", names.out, " is ", NameOf(problem.out.dtype));
   }
-  const bool needs_gate = kNeedsGate[index] && !problem.gate;
-  return needs_gate ? Invalid("activation: ", name, " needs ", names.gate) : absl::OkStatus();
+  if (kNeedsGate[index] && !problem.gate) return Invalid("activation: ", name, " needs ", names.gate);
+  return CheckNumbers(*problem.activation, problem.activation_alpha, problem.activation_limit);
 }
 
 }  // namespace
+
+absl::Status CheckNumbers(Activation activation, std::optional<float> alpha, std::optional<float> limit) {
+  const ActivationNumbers& defaults = kDefaultNumbers[static_cast<int>(activation)];
+  for (const auto& [name, given, otherwise] :
+       {std::tuple{"activation_alpha", alpha, defaults.alpha}, {"activation_limit", limit, defaults.limit}}) {
+    if (!given) continue;
+    const auto wrong = [&, name = name, given = *given](const auto&... must) {
+      return Invalid(name, ": value ", given, must...);
+    };
+    if (otherwise == 0) return wrong(", but ", kActivations[static_cast<int>(activation)], " does not take it");
+    if (!std::isfinite(*given) || *given <= 0) return wrong(", must be finite and positive");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem) {
   const auto check = [&](const Slot& slot, const Array& x) { return CheckFormat(problem.names.*slot.word, x); };

@@ -330,6 +330,9 @@ absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandS
 
 absl::Status ResolveEpilogue(const GroupedGemmProblem& problem, Checked& checked) {
   checked.activation = problem.activation;
+  if (problem.activation) {
+    checked.activation_numbers = NumbersOf(*problem.activation, problem.activation_alpha, problem.activation_limit);
+  }
   for (const OperandSlot& slot : kOperandSlots) {
     const absl::string_view name = problem.names.*slot.word;
     const std::optional<Array>& x = problem.*slot.operand;

@@ -26,6 +26,10 @@ struct Activations {
   using F = typename V::Vec;
   using I = typename Ints<sizeof(F)>::type;
 
+  explicit Activations(const ActivationNumbers& numbers) : alpha(Splat(numbers.alpha)), limit(Splat(numbers.limit)) {}
+
+  const F alpha, limit;
+
   static F Splat(float value) { return V::Broadcast(&value); }
   static F Magnitude(F x) { return __builtin_bit_cast(F, __builtin_bit_cast(I, x) & 0x7fffffff); }
   static F PowerOfTwo(I exponent) { return __builtin_bit_cast(F, (exponent + 127) << 23); }
@@ -74,10 +78,16 @@ struct Activations {
     return x < Splat(0) ? tail : V::Add(Splat(1), -tail);
   }
 
-  // Applies the activation to x. For swiglu_oai, x is the gate, clamped to at most 7.
+  F AtMostLimit(F x) const { return x > limit ? limit : x; }
+  F Clamp(F x) const { return x > limit ? limit : x < -limit ? -limit : x; }
+
   template <Activation kActivation>
-  static F Apply(F x) {
-    if constexpr (kActivation == Activation::kSilu) {
+  static constexpr bool kClamps = kActivation == Activation::kSwigluOai || kActivation == Activation::kSwigluClamped;
+
+  // Applies the activation to x. For activations that clamp, x is the clamped gate.
+  template <Activation kActivation>
+  F Apply(F x) const {
+    if constexpr (kActivation == Activation::kSilu || kActivation == Activation::kSwigluClamped) {
       return V::Mul(x, Sigmoid(x));
     } else if constexpr (kActivation == Activation::kGelu) {
       return V::Mul(x, NormalCdf(x));
@@ -86,20 +96,26 @@ struct Activations {
       return V::Mul(x, Sigmoid(V::Mul(x, V::Fma(V::Mul(x, x), Splat(0.0713548163F), Splat(1.59576912F)))));
     } else if constexpr (kActivation == Activation::kRelu) {
       return x <= Splat(0) ? Splat(0) : x;
+    } else if constexpr (kActivation == Activation::kRelu2) {
+      return x <= Splat(0) ? Splat(0) : V::Mul(x, x);
     } else {
       static_assert(kActivation == Activation::kQuickGelu || kActivation == Activation::kSwigluOai);
-      return V::Mul(x, Sigmoid(V::Mul(x, Splat(1.702F))));
+      return V::Mul(x, Sigmoid(V::Mul(x, alpha)));
     }
   }
 
+  // Returns the factor by which up multiplies the activated gate.
   template <Activation kActivation>
-  static F Gated(F gate, F up) {
-    if constexpr (kActivation == Activation::kSwigluOai) {
-      gate = gate > Splat(7) ? Splat(7) : gate;
-      up = up > Splat(7) ? Splat(7) : up < Splat(-7) ? Splat(-7) : up;
-      up = V::Add(up, Splat(1));
-    }
-    return V::Mul(Apply<kActivation>(gate), up);
+  F Factor(F up) const {
+    if constexpr (kClamps<kActivation>) up = Clamp(up);
+    if constexpr (kActivation == Activation::kSwigluOai) up = V::Add(up, Splat(1));
+    return up;
+  }
+
+  template <Activation kActivation>
+  F Gated(F gate, F up) const {
+    if constexpr (kClamps<kActivation>) gate = AtMostLimit(gate);
+    return V::Mul(Apply<kActivation>(gate), Factor<kActivation>(up));
   }
 
   // Returns the derivative of x * sigmoid(z), which is s + x * s * (1 - s) * slope with s = sigmoid(z). `slope` is the
@@ -110,8 +126,8 @@ struct Activations {
   }
 
   template <Activation kActivation>
-  static F Derivative(F x) {
-    if constexpr (kActivation == Activation::kSilu) {
+  F Derivative(F x) const {
+    if constexpr (kActivation == Activation::kSilu || kActivation == Activation::kSwigluClamped) {
       return SigmoidDerivative(x, x, Splat(1));
     } else if constexpr (kActivation == Activation::kGelu) {
       // The density of the normal distribution is e^(-x^2/2) / sqrt(2 pi).
@@ -123,22 +139,23 @@ struct Activations {
                                V::Fma(square, Splat(3 * 0.0713548163F), Splat(1.59576912F)));
     } else if constexpr (kActivation == Activation::kRelu) {
       return x <= Splat(0) ? Splat(0) : Splat(1);
+    } else if constexpr (kActivation == Activation::kRelu2) {
+      return x <= Splat(0) ? Splat(0) : V::Add(x, x);
     } else {
       static_assert(kActivation == Activation::kQuickGelu || kActivation == Activation::kSwigluOai);
-      return SigmoidDerivative(x, V::Mul(x, Splat(1.702F)), Splat(1.702F));
+      return SigmoidDerivative(x, V::Mul(x, alpha), alpha);
     }
   }
 
   // Replaces gate and up by their gradients. `result` is the gradient of Gated(gate, up).
   template <Activation kActivation>
-  static void GatedGradient(F result, F& gate, F& up) {
-    F up_result = result, factor = up;
-    if constexpr (kActivation == Activation::kSwigluOai) {
-      factor = up > Splat(7) ? Splat(7) : up < Splat(-7) ? Splat(-7) : up;
-      factor = V::Add(factor, Splat(1));
-      up_result = up > Splat(7) ? Splat(0) : up < Splat(-7) ? Splat(0) : result;
-      result = gate > Splat(7) ? Splat(0) : result;
-      gate = gate > Splat(7) ? Splat(7) : gate;
+  void GatedGradient(F result, F& gate, F& up) const {
+    F up_result = result;
+    const F factor = Factor<kActivation>(up);
+    if constexpr (kClamps<kActivation>) {
+      up_result = up > limit ? Splat(0) : up < -limit ? Splat(0) : result;
+      result = gate > limit ? Splat(0) : result;
+      gate = AtMostLimit(gate);
     }
     up = V::Mul(up_result, Apply<kActivation>(gate));
     gate = V::Mul(V::Mul(result, factor), Derivative<kActivation>(gate));
@@ -158,19 +175,19 @@ struct Activations {
 
 template <class V, class E, Activation kActivation>
 void Activate(const ActivationArgs& args) {
-  using Functions = Activations<V>;
+  const Activations<V> functions(args.numbers);
   E* out = static_cast<E*>(args.out);
   for (int64_t j = 0; j < args.count; j += V::kWidth) {
     const int64_t left = args.count - j < V::kWidth ? args.count - j : V::kWidth;
     typename V::Vec r;
     if (args.interleaved) {
       typename V::Vec gate, up;
-      Functions::LoadPairs(args.gate + 2 * j, left, gate, up);
-      r = Functions::template Gated<kActivation>(gate, up);
+      Activations<V>::LoadPairs(args.gate + 2 * j, left, gate, up);
+      r = functions.template Gated<kActivation>(gate, up);
     } else {
       r = LoadUpTo<V>(args.gate + j, left);
-      r = args.up == nullptr ? Functions::template Apply<kActivation>(r)
-                             : Functions::template Gated<kActivation>(r, LoadUpTo<V>(args.up + j, left));
+      r = args.up == nullptr ? functions.template Apply<kActivation>(r)
+                             : functions.template Gated<kActivation>(r, LoadUpTo<V>(args.up + j, left));
     }
     StoreUpTo<V>(out + j, r, left);
   }

@@ -242,13 +242,14 @@ struct ScaledArgs {
 using ScaleSums = void(const ScaledArgs&);
 
 // Arguments of an activation of f32 values: out[i] = activation(gate[i]) * up[i], rounded to the type of `out`.
-// kSwigluOai has its own formula (raggemm/activation.h). If `interleaved` is true, the array `gate` has pairs: the gate
-// at index 2 * i, and up at index 2 * i + 1. Otherwise a null `up` means that there is no factor up[i].
+// Some activations have formulas of their own (raggemm/activation.h). If `interleaved` is true, the array `gate` has
+// pairs: the gate at index 2 * i, and up at index 2 * i + 1. Otherwise a null `up` means that there is no factor up[i].
 struct ActivationArgs {
   int64_t count;
   const float* gate;
   const float* up;
   bool interleaved;
+  ActivationNumbers numbers;
   void* out;
 };
 using Activate = void(const ActivationArgs&);

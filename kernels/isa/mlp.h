@@ -20,9 +20,9 @@ RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
 
 template <class V, class E, Activation kActivation>
 void ActivateGradient(const ActivationGradientArgs& args) {
-  using Functions = Activations<V>;
   using F = typename V::Vec;
   const ActivationArgs& forward = args.forward;
+  const Activations<V> functions(forward.numbers);
   const F weight = V::Broadcast(&args.weight);
   E* const to_gate = static_cast<E*>(args.gate);
   for (int64_t j = 0; j < forward.count; j += V::kWidth) {
@@ -30,17 +30,17 @@ void ActivateGradient(const ActivationGradientArgs& args) {
     const F a = V::Mul(weight, LoadUpTo<V>(args.a + j, left));
     if (!forward.interleaved && forward.up == nullptr) {
       const F x = LoadUpTo<V>(forward.gate + j, left);
-      StoreUpTo<V>(to_gate + j, V::Mul(a, Functions::template Derivative<kActivation>(x)), left);
+      StoreUpTo<V>(to_gate + j, V::Mul(a, functions.template Derivative<kActivation>(x)), left);
       continue;
     }
     F gate, up;
     if (forward.interleaved) {
-      Functions::LoadPairs(forward.gate + 2 * j, left, gate, up);
+      Activations<V>::LoadPairs(forward.gate + 2 * j, left, gate, up);
     } else {
       gate = LoadUpTo<V>(forward.gate + j, left);
       up = LoadUpTo<V>(forward.up + j, left);
     }
-    Functions::template GatedGradient<kActivation>(a, gate, up);
+    functions.template GatedGradient<kActivation>(a, gate, up);
     if (forward.interleaved) {
       E gates[V::kWidth], ups[V::kWidth];
       V::Store(gates, gate);

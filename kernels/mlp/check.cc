@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/check/aliasing.h"
+#include "kernels/check/dtypes.h"
 #include "kernels/check/errors.h"
 #include "kernels/check/problem.h"
 #include "kernels/check/sizes.h"
@@ -148,6 +149,9 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
     if (!s.ok()) return s;
   }
   const bool is_merged = problem.merged != Merged::kNone;
+  if (absl::Status s = CheckNumbers(problem.activation, problem.activation_alpha, problem.activation_limit); !s.ok()) {
+    return s;
+  }
   if (problem.w_gate) return is_merged ? Invalid("w_gate: is given, but w_up holds the gate") : absl::OkStatus();
   const auto activation = static_cast<int>(problem.activation);
   if (kNeedsGate[activation] && !is_merged) {

@@ -147,6 +147,7 @@ ActivationArgs MlpSteps::ActivationOf(const MlpPiece& piece, int64_t row) const 
                 : problem.merged == Merged::kHalves ? up + columns
                                                     : nullptr,
           .interleaved = problem.merged == Merged::kInterleaved,
+          .numbers = NumbersOf(problem.activation, problem.activation_alpha, problem.activation_limit),
           .out = nullptr};
 }
 

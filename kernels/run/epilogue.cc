@@ -192,6 +192,7 @@ void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
                                .gate = gate,
                                .up = gated ? result : nullptr,
                                .interleaved = false,
+                               .numbers = context_.call.activation_numbers,
                                .out = static_cast<char*>(epilogue.out) + i * row_bytes});
   }
 }

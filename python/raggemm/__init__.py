@@ -4,6 +4,7 @@
     ragged_dot              with the signature of jax.lax.ragged_dot
     grouped_gemm            the general operation, on arrays and GroupedTensors
     moe_mlp                 the MLP of all experts: gather, products, activation, weighted sum
+    Activation              an activation with its numbers, for moe_mlp and grouped_gemm
     QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4
                             operands of 8, 4 and 2 bits with scales and zero points
     mxfp4_from_blocks, fp8_from_blocks, int4_from_awq, int4_from_gptq, from_compressed_tensors
@@ -31,6 +32,7 @@ Start reading at _src/api.py and _src/grouped_gemm.py. The docstring of _src lis
 """
 
 from raggemm._src import batching, lowering, mlp_batching  # noqa: F401  imported to register rules of the primitives
+from raggemm._src.activations import Activation
 from raggemm._src.ad import grouped_gemm_saveable
 from raggemm._src.api import gmm, ragged_dot, tgmm
 from raggemm._src.describe import describe
@@ -54,6 +56,7 @@ from raggemm._src.sharding import enable_partitioning
 from raggemm._src.tensors import GroupedTensor, PackedWeights, QuantizedTensor
 
 __all__ = [
+    "Activation",
     "GroupedTensor",
     "PackedWeights",
     "QuantizedTensor",

@@ -20,6 +20,8 @@ Calls for known models, with the arrays of init and the arrays named here:
                   expert_bias, shared_up, shared_gate, shared_down
     Llama 4       apply(params, x, 1, score="sigmoid", weight_on="input"), with shared_up, shared_gate, shared_down
     gpt-oss       apply(params, x, 4, "swiglu_oai", merged="interleaved"), with router_bias, b_up, b_down; no w_gate
+    Nemotron-3    apply(params, x, 6, "relu2", score="sigmoid", scaling_factor=2.5), with expert_bias, shared_up,
+                  shared_down; no w_gate
 
 Pass transpose_up=True and transpose_down=True for matrices stored as [outputs, inputs], the layout of torch's Linear.
 """
@@ -33,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import arguments, checks, versions
+from raggemm._src.activations import Activation
 from raggemm._src.mlp import MLP_FLOATS, moe_mlp
 from raggemm._src.routing import route, sort_by_expert
 from raggemm._src.tensors import PackedWeights, QuantizedTensor
@@ -203,7 +206,7 @@ def apply(
     params: dict[str, Any],
     x: Any,
     top_k: int,
-    activation: str = "silu",
+    activation: str | Activation = "silu",
     weight_on: str = "output",
     *,
     merged: str | None = None,

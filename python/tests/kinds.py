@@ -14,7 +14,17 @@ import pytest
 from arrays import random
 from oracle import membership
 from quantized_operands import dense, tensor
-from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, grouped_gemm, prepack, quantize, tgmm, unprepack
+from raggemm import (
+    Activation,
+    GroupedTensor,
+    PackedWeights,
+    QuantizedTensor,
+    grouped_gemm,
+    prepack,
+    quantize,
+    tgmm,
+    unprepack,
+)
 from raggemm._src.call import WORD_BLOCKS, from_word_values
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -216,12 +226,14 @@ def _row_index():
     return Kind("row_index", run, dense, arrays, other, {ROWS: "rows", TOKENS: "tokens"})
 
 
-def _activation(name, gate):
+def _activation(activation, gate):
     def run(arrays, **options):
-        return _forward(arrays, activation=name, **options)
+        return _forward(arrays, activation=activation, **options)
 
     def dense(arrays):
-        return _dense_forward(arrays, activation=name)
+        return _dense_forward(arrays, activation=activation)
+
+    name = getattr(activation, "name", activation)
 
     added = {"bias": random(G, N, seed=2)} | ({"gate": random(ROWS, N, seed=3)} if gate else {})
     return _ragged_rows(
@@ -343,11 +355,15 @@ KINDS = [
     _activation("relu", gate=True),
     _activation("quick_gelu", gate=False),
     _activation("swiglu_oai", gate=True),
+    _activation("relu2", gate=False),
+    _activation("relu2", gate=True),
+    _activation(Activation("swiglu_clamped", limit=0.75), gate=True),
     _integers(),
     _mlp("moe_mlp", transposed=(False, True)),
     _mlp("moe_mlp: halves", "halves", (True, True), save="activations"),
     _mlp("moe_mlp: interleaved", "interleaved", (True, False), activation="swiglu_oai"),
     _mlp("moe_mlp: no gate", None, activation="gelu_tanh", save="activations"),
+    _mlp("moe_mlp: numbers", activation=Activation("swiglu_oai", alpha=0.5, limit=1.5)),
     _mlp("moe_mlp: weights on the input", slots=np.arange(moe_mlps.ROWS)[::-1].copy(), weight_on="input"),
     _mlp("moe_mlp: quantized", to_weights=_quantized, alphas=True),
     _mlp("moe_mlp: rounded rows", to_weights=_quantized, relative=1e-5, lhs_quantize="int8"),

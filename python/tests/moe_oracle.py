@@ -12,16 +12,22 @@ def _erf(xp, x):
     return jax.scipy.special.erf(x) if xp is jnp else np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
-def activated(xp, name, gate, up):
+def activated(xp, activation, gate, up):
+    """Computes an activation: a name, or a raggemm.Activation with its numbers."""
+    name = getattr(activation, "name", activation)
+    alpha = getattr(activation, "alpha", 1.702)
+    limit = getattr(activation, "limit", {"swiglu_oai": 7.0, "swiglu_clamped": 10.0}.get(name))
+
     def sigmoid(x):
         return (1 + xp.tanh(x / 2)) / 2  # This form of the sigmoid does not overflow.
 
+    if limit is not None:
+        gate, up = xp.minimum(gate, limit), xp.clip(up, -limit, limit)
     if name == "swiglu_oai":
-        gate, up = xp.minimum(gate, 7.0), xp.clip(up, -7.0, 7.0)
-        return gate * sigmoid(1.702 * gate) * (up + 1)
+        return gate * sigmoid(alpha * gate) * (up + 1)
     x = up if gate is None else gate
     match name:
-        case "silu":
+        case "silu" | "swiglu_clamped":
             y = x * sigmoid(x)
         case "gelu":
             y = x * (1 + _erf(xp, x / math.sqrt(2))) / 2
@@ -29,14 +35,19 @@ def activated(xp, name, gate, up):
             y = x * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
         case "relu":
             y = xp.where(x > 0, x, 0.0)
+        case "relu2":
+            y = xp.where(x > 0, x * x, 0.0)
         case "quick_gelu":
-            y = x * sigmoid(1.702 * x)
+            y = x * sigmoid(alpha * x)
     return y if gate is None else y * up
 
 
-def largest(xp, name, gate, up):
+def largest(xp, activation, gate, up):
     """Returns an upper bound of abs(activated()). gate, up: upper bounds of the magnitudes."""
-    return up if gate is None else gate * (up + (name == "swiglu_oai"))
+    name = getattr(activation, "name", activation)
+    x = up if gate is None else gate
+    x = x * x if name == "relu2" else x
+    return x if gate is None else x * (up + (name == "swiglu_oai"))
 
 
 def _gate_and_up(xp, values, h, g, merged, transposed, multiply):

@@ -379,7 +379,8 @@ MORE: dict[str, list[Any]] = {
 
 # Public names without a call: classes of arguments and results, and ejkernel.register, which needs ejkernel.
 NO_CALLS = {
-    *(f"raggemm.{x}" for x in ("GroupedTensor", "PackedWeights", "QuantizedTensor", "RaggedDotLowering", "SortedRows")),
+    *(f"raggemm.{x}" for x in ("Activation", "GroupedTensor", "PackedWeights", "QuantizedTensor")),
+    *(f"raggemm.{x}" for x in ("RaggedDotLowering", "SortedRows")),
     *("raggemm.nn.Output", "raggemm.nn.Shape", "raggemm.expert_parallel.Routing"),
     *(f"raggemm.compat.transformer_engine.{name}" for name, x in vars(te).items() if isinstance(x, type)),
     "raggemm.compat.ejkernel.register",

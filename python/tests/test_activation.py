@@ -9,10 +9,18 @@ import pytest
 from arrays import random, sampled
 from cases import CASES
 from program_text import calls
-from raggemm import GroupedTensor, combine, grouped_gemm, moe_mlp
-from raggemm._src.activations import ACTIVATIONS, GATED_ONLY, apply_activation
+from raggemm import Activation, GroupedTensor, combine, grouped_gemm, moe_mlp
+from raggemm._src.activations import apply_activation
+from raggemm._src.library import tables
 
-PAIRS = [(name.lower(), gated) for name in ACTIVATIONS for gated in (True, False) if gated or name not in GATED_ONLY]
+# Activations, with their default numbers and with other numbers.
+ACTIVATIONS = [
+    *(Activation(row["name"]) for row in tables()["activations"]),
+    Activation("quick_gelu", alpha=1),
+    Activation("swiglu_oai", 0.5, 1.5),
+    Activation("swiglu_clamped", limit=np.float64(0.75)),
+]
+PAIRS = [(x, gated) for x in ACTIVATIONS for gated in (True, False) if gated or not x.needs_gate]
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 11, 8, 6, 4
 FORWARD = {"contracting_dims": ((1,), (1,))}
@@ -45,6 +53,8 @@ def test_every_mode_and_storage(case):
     gate64 = None if gate is None else np.float64(gate)
     want = np.where(inside, moe_oracle.activated(np, activation, gate64, expected.want), expected.want)
     slope = 1.13 * (1 if gate is None else np.maximum(1, np.abs(gate64)))
+    if activation.name == "relu2":
+        slope = 2 * (np.abs(expected.want) + expected.bound) if gate is None else np.maximum(1, gate64**2)
     rounding = float(jnp.finfo(dtype).eps) + 1e-5
     error = np.abs(got.astype(np.float64) - want)
     assert (error <= slope * expected.bound + rounding * np.abs(want) + 1e-6).all(), error.max()
@@ -87,7 +97,7 @@ def test_separate_calls_have_the_bits_of_moe_mlp(pair, dtype):
 def test_small_derivatives_are_accurate(name):
     """For x from -5 to -2.5, digits of 1 + tanh(x) cancel in float32."""
     x = np.linspace(-5, -2.5, 61, dtype=np.float32)
-    got = jax.jit(jax.vmap(jax.grad(functools.partial(apply_activation, name.upper(), None))))(x)
+    got = jax.jit(jax.vmap(jax.grad(functools.partial(apply_activation, Activation(name), None))))(x)
     with jax.enable_x64(True):
         want = jax.jit(jax.vmap(jax.grad(lambda x: moe_oracle.activated(jnp, name, None, x))))(np.float64(x))
     np.testing.assert_allclose(got, want, rtol=2e-5)
@@ -132,12 +142,34 @@ def test_nan_and_infinity_do_not_spread():
         ({"activation": "swiglu_oai"}, ValueError, "activation: 'swiglu_oai' needs gate"),
         ({"gate": GATE[:5]}, ValueError, r"gate: shape is \(5, 6\), must be out's \(11, 6\)"),
         ({"gate": GATE.astype(np.int32)}, TypeError, "gate: dtype is int32, must be float16, bfloat16 or float32"),
+        ({"activation": Activation("swiglu_clamped")}, ValueError, "activation: 'swiglu_clamped' needs gate"),
     ],
     ids=str,
 )
 def test_errors(options, error, message):
     with pytest.raises(error, match=f"^{message}"):
         layer(LHS, RHS, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"name": "tanh"}, ValueError, "activation is 'tanh', must be one of 'silu', 'gelu', "),
+        ({"name": "silu", "alpha": 2}, ValueError, "alpha is 2, but 'silu' takes no alpha"),
+        ({"name": "swiglu_clamped", "alpha": 1.0}, ValueError, "alpha is 1.0, but 'swiglu_clamped' takes no alpha"),
+        ({"name": "quick_gelu", "limit": 7}, ValueError, "limit is 7, but 'quick_gelu' takes no limit"),
+        ({"name": "swiglu_oai", "limit": 0}, ValueError, "limit is 0, must be positive and finite in float32"),
+        ({"name": "swiglu_oai", "alpha": -1.5}, ValueError, "alpha is -1.5, must be positive and finite in float32"),
+        ({"name": "swiglu_clamped", "limit": np.nan}, ValueError, "limit is nan, must be positive and finite"),
+        ({"name": "swiglu_clamped", "limit": 1e39}, ValueError, r"limit is 1e\+39, must be positive and finite"),
+        ({"name": "swiglu_clamped", "limit": 1e-46}, ValueError, "limit is 1e-46, must be positive and finite"),
+        ({"name": "swiglu_clamped", "limit": "7"}, TypeError, "limit is '7', must be a number that is known when"),
+    ],
+    ids=str,
+)
+def test_errors_of_numbers(given, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        Activation(**given)
 
 
 def test_activations_need_float32_sums(x64):

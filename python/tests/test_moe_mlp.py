@@ -15,12 +15,22 @@ from raggemm._src.library import tables
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 TRANSPOSES = tuple(itertools.product((False, True), repeat=2))
-PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(tables()["activations"], 1) for j in (0, 1)]
+ACTIVATIONS = [
+    *(raggemm.Activation(row["name"]) for row in tables()["activations"]),
+    raggemm.Activation("swiglu_oai", alpha=0.5, limit=1.5),
+    raggemm.Activation("swiglu_clamped", limit=0.75),
+]
+PAIRS = [
+    (activation, gate)
+    for i, activation in enumerate(ACTIVATIONS, 1)
+    for gate in (GATES[(i + j) % 4] for j in (0, 1))
+    if gate or not activation.needs_gate
+]
 
 
 @pytest.mark.parametrize(("activation", "gate"), PAIRS)
 def test_activations_gates_and_layouts(activation, gate):
-    """Some values of gate and up exceed the limit of swiglu_oai."""
+    """Some values of gate and up exceed the limits."""
     number = PAIRS.index((activation, gate))
     case = Case(gate, TRANSPOSES[number // 2 % 4], biases=number % 3 != 2, seed=number, large=4)
     case.check(case(activation=activation), activation)

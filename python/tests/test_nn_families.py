@@ -11,7 +11,7 @@ import routing_oracle as oracle
 from arrays import random, sampled
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from raggemm import nn
+from raggemm import Activation, nn
 from routing_oracle import best, sigmoid, softmax
 
 H, INNER, S, E, T = 6, 10, 12, 8, 7
@@ -101,6 +101,35 @@ def gpt_oss_arrays():
     return params | {"w_up": 3 * gate_up}
 
 
+def relu2(x):
+    return np.maximum(x, 0) ** 2
+
+
+def nemotron_3(p, x, top_k=3, factor=2.5):
+    """Computes the layer for a token x. Experts have no gate."""
+    scores = sigmoid(x @ p["router"])
+    chosen = best(scores + p["expert_bias"], top_k)
+    out = relu2(x @ p["shared_up"]) @ p["shared_down"]
+    for e, weight in zip(chosen, factor * scores[chosen] / scores[chosen].sum(), strict=True):
+        out += weight * (relu2(x @ p["w_up"][e]) @ p["w_down"][e])
+    return out
+
+
+def nemotron_3_arrays():
+    params = arrays("expert_bias", "shared_up", "shared_down")
+    del params["w_gate"]
+    return params
+
+
+def clamped(p, x, top_k=4, limit=0.75):
+    scores = softmax(x @ p["router"])
+    out = np.zeros(H)
+    for e in (chosen := best(scores, top_k)):
+        a = silu(np.minimum(x @ p["w_gate"][e], limit)) * np.clip(x @ p["w_up"][e], -limit, limit)
+        out += scores[e] / scores[chosen].sum() * (a @ p["w_down"][e])
+    return out
+
+
 shared_arrays = functools.partial(arrays, *SHARED)
 GROUPS = {"num_groups": 4, "group_top_k": 2}
 # {model: (function that makes params of nn.apply, further arguments, options, formula for one token)}
@@ -111,6 +140,9 @@ FAMILIES = {
         {"score": "sigmoid", "scaling_factor": 2.5, **GROUPS}, deepseek_v3),
     "Llama 4": (shared_arrays, (1,), {"score": "sigmoid", "weight_on": "input"}, llama_4),
     "gpt-oss": (gpt_oss_arrays, (3, "swiglu_oai"), {"merged": "interleaved"}, gpt_oss),
+    "Nemotron-3": (nemotron_3_arrays, (3, "relu2"), {"score": "sigmoid", "scaling_factor": 2.5}, nemotron_3),
+    "clamped SwiGLU": (arrays, (4, Activation("swiglu_clamped", limit=0.75)),
+        {"pre_softmax": True, "renormalize": True}, clamped),
 }  # fmt: skip
 
 

@@ -63,6 +63,8 @@ TEST(MoeMlpCall, NamesWrongAttributes) {
     ExpectError(call, text);
   };
   expect("activation", {std::string("swish")}, "attribute activation: unknown value \"swish\"; allowed: SILU, GELU");
+  expect("activation_limit", {7.0}, "attribute activation_limit: expected float32, got float64");
+  expect("activation_limit", {7.0F}, "activation_limit: value 7, but silu does not take it");
   expect("lhs_is_trans", {true}, "unknown attribute \"lhs_is_trans\"; allowed: activation, merged");
   expect("operands", {std::string("w_gates")}, "attribute operands: unknown entry \"w_gates\"");
   expect("operands", {std::string("up")}, "attribute operands: unknown entry \"up\"");  // `up` is a result.

@@ -69,6 +69,8 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   if (problem.activation) {
     call.attributes["activation"] = std::string(kActivations[static_cast<int>(*problem.activation)]);
   }
+  if (problem.activation_alpha) call.attributes["activation_alpha"] = *problem.activation_alpha;
+  if (problem.activation_limit) call.attributes["activation_limit"] = *problem.activation_limit;
   if (problem.lhs_block) call.attributes["lhs_block"] = *problem.lhs_block;
   return call;
 }
@@ -96,6 +98,8 @@ Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
   call.attributes["down_is_trans"] = problem.down_is_trans;
   call.attributes["operands"] = operands;
   call.attributes["bf16_sums"] = SumsOf(problem.bf16_sums);
+  if (problem.activation_alpha) call.attributes["activation_alpha"] = *problem.activation_alpha;
+  if (problem.activation_limit) call.attributes["activation_limit"] = *problem.activation_limit;
   if (problem.lhs_block) call.attributes["lhs_block"] = *problem.lhs_block;
   return call;
 }

@@ -20,14 +20,19 @@ namespace {
 
 using testing::HasSubstr;
 
-// Returns the problem with each activation: once with a gate, and once without if the activation permits this.
+// Returns the problem with each activation: once with a gate, and once without if the activation permits this. Also
+// returns activations that take numbers with other numbers than the defaults.
 std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
   std::vector<ProblemSpec> all;
   for (int i = 0; i < kActivationCount; ++i) {
     spec.activation = static_cast<Activation>(i);
     for (std::optional<DType> gate : {std::optional<DType>(DType::kF32), std::optional<DType>(std::nullopt)}) {
       spec.gate = gate;
-      if (gate || !kNeedsGate[i]) all.push_back(spec);
+      if (!gate && kNeedsGate[i]) continue;
+      all.push_back(spec);
+      ProblemSpec numbers = spec;
+      SetNumbers(*spec.activation, {.75F, .5F}, numbers);
+      if (numbers.activation_alpha || numbers.activation_limit) all.push_back(numbers);
     }
   }
   return all;
@@ -154,7 +159,7 @@ TEST(ActivationErrors, SayWhatDoesNotGoTogether) {
   spec.gate = DType::kF32;
   EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.activation.reset(); }), "gate is given without an activation");
   EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.activation = static_cast<Activation>(77); }),
-            "activation: value 77, must be less than 6");
+            "activation: value 77, must be less than 8");
   EXPECT_EQ(ErrorOf(spec,
                     [](TestProblem& t) {
                       t.problem.gate->dims = {40, 49};
@@ -168,6 +173,21 @@ TEST(ActivationErrors, SayWhatDoesNotGoTogether) {
                       t.problem.gate.reset();
                     }),
             "activation: swiglu_oai needs gate");
+  EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.activation_alpha = 1; }),
+            "activation_alpha: value 1, but silu does not take it");
+  EXPECT_EQ(ErrorOf(spec,
+                    [](TestProblem& t) {
+                      t.problem.activation = Activation::kSwigluClamped;
+                      t.problem.activation_limit = INFINITY;
+                    }),
+            "activation_limit: value inf, must be finite and positive");
+  EXPECT_EQ(ErrorOf(spec,
+                    [](TestProblem& t) {
+                      t.problem.activation.reset();
+                      t.problem.gate.reset();
+                      t.problem.activation_limit = 7;
+                    }),
+            "activation_limit is given without an activation");
   EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.gate->data = t.problem.out.data; }), "out overlaps gate");
   EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.gate->data = nullptr; }),
             "gate: data is null, with 8000 bytes expected");

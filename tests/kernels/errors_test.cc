@@ -67,7 +67,8 @@ TEST(Enumerators, OutOfRangeAreErrorsInAnMlp) {
       for (uint64_t bits : mlp.OutBits()) EXPECT_EQ(bits, 0x55555555U);
     });
   };
-  expect("activation", 6, [](Problem& p, Options&, int i) { p.activation = static_cast<Activation>(i); });
+  expect("activation", kActivationCount,
+         [](Problem& p, Options&, int i) { p.activation = static_cast<Activation>(i); });
   expect("merged", 3, [](Problem& p, Options&, int i) { p.merged = static_cast<Merged>(i); });
   expect("bf16_sums", 7, [](Problem& p, Options&, int i) { p.bf16_sums = static_cast<ArithmeticId>(i); });
   expect("isa", static_cast<int>(IsaRows().size()), [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });

@@ -26,7 +26,7 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-std::pair<double, double> ActivationAndDerivative(Activation activation, double x) {
+std::pair<double, double> ActivationAndDerivative(Activation activation, double alpha, double x) {
   // Returns x * sigmoid(z) and its derivative by x. `slope` is the derivative of z by x.
   const auto times_sigmoid = [&](double z, double slope) {
     const double s = 1 / (1 + std::exp(-z));
@@ -34,6 +34,7 @@ std::pair<double, double> ActivationAndDerivative(Activation activation, double 
   };
   switch (activation) {
     case Activation::kSilu:
+    case Activation::kSwigluClamped:
       return times_sigmoid(x, 1);
     case Activation::kGelu: {
       const double cdf = .5 * std::erfc(-x / std::sqrt(2.));
@@ -45,11 +46,13 @@ std::pair<double, double> ActivationAndDerivative(Activation activation, double 
     }
     case Activation::kRelu:
       return {std::max(x, 0.), x > 0 ? 1 : 0};
+    case Activation::kRelu2:
+      return {std::max(x, 0.) * std::max(x, 0.), 2 * std::max(x, 0.)};
     case Activation::kQuickGelu:
     case Activation::kSwigluOai:
       break;
   }
-  return times_sigmoid(1.702 * x, 1.702);
+  return times_sigmoid(alpha * x, alpha);
 }
 
 // Computes all gradients in float64 by their definition. `gradients` has them in the order of kMlpGradientSlots.
@@ -119,13 +122,15 @@ class Oracle {
                  : separate      ? FirstProduct(mlp_.w_gate, mlp_.b_gate, g, row, j)
                                  : FirstProduct(mlp_.w_up, mlp_.b_up, g, row, gate_at);
       double u_slope = mlp_.IsGated() ? 1 : 0;
-      if (spec_.activation == Activation::kSwigluOai) {
-        slope = v > 7 ? 0 : 1;
-        u_slope = std::abs(u) > 7 ? 0 : 1;
-        v = std::min(v, 7.);
-        u = std::clamp(u, -7., 7.) + 1;
+      const auto [alpha, limit] = spec_.numbers();
+      if (Clamps(spec_.activation)) {
+        slope = v > limit ? 0 : 1;
+        u_slope = std::abs(u) > limit ? 0 : 1;
+        v = std::min<double>(v, limit);
+        u = std::clamp<double>(u, -limit, limit);
       }
-      const auto [activated, derivative] = ActivationAndDerivative(spec_.activation, v);
+      if (spec_.activation == Activation::kSwigluOai) u += 1;
+      const auto [activated, derivative] = ActivationAndDerivative(spec_.activation, alpha, v);
       const double factor = mlp_.IsGated() ? u : 1, a = activated * factor, da = Weight(row) * e;
       if (spec_.weight_on == WeightOn::kOutput) At(kRowWeights, row) += a * e;
       for (int64_t h = 0; h < hidden_; ++h) {
@@ -195,6 +200,7 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
       MlpSpec spec = {.gate = gate, .activation = static_cast<Activation>(i)};
       if (gate == Gate::kNone && kNeedsGate[static_cast<int>(spec.activation)]) continue;
       SCOPED_TRACE(testing::Message() << static_cast<int>(gate) << " " << kActivations[i]);
+      if (gate == Gate::kHalves) SetNumbers(spec.activation, {.75F, .5F}, spec);
       spec.up_is_trans = i % 2 == 1;
       spec.down_is_trans = i % 3 == 1;
       spec.row_weights = i % 4 != 3;
@@ -315,23 +321,23 @@ TEST_P(MoeMlpBackwardTest, ComputesEachGradientAlone) {
   }
 }
 
-// Checks relu at 0. Checks swiglu_oai at its limits 7 and -7, at the next floats, and beyond. All x are 1, so up and
-// gate equal the weights.
+// Checks relu and relu2 at 0. Checks swiglu_oai and swiglu_clamped at the limits 7 and -7, at the next floats, and
+// beyond. All x are 1, so up and gate equal the weights.
 TEST_P(MoeMlpBackwardTest, IsRightAtTheLimitsOfActivations) {
   const float below = std::nextafter(7.0F, 0.0F), above = std::nextafter(7.0F, 8.0F), least = 0x1p-149F;
   const float values[] = {0, -0.0F, least, -least, 1, -1, below, 7, above, 9, -below, -7, -above, -9};
   const auto count = static_cast<int64_t>(std::size(values)), inner = count * count;
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
-    for (Activation activation : {Activation::kRelu, Activation::kSwigluOai}) {
+    for (Activation activation :
+         {Activation::kRelu, Activation::kRelu2, Activation::kSwigluOai, Activation::kSwigluClamped}) {
       if (gate == Gate::kNone && kNeedsGate[static_cast<int>(activation)]) continue;
       SCOPED_TRACE(testing::Message() << static_cast<int>(gate) << " " << kActivations[static_cast<int>(activation)]);
-      TestMlpBackward call({.tokens = 1,
-                            .hidden = 1,
-                            .intermediate = inner,
-                            .sizes = {1},
-                            .gate = gate,
-                            .activation = activation,
-                            .biases = false});
+      MlpSpec spec = {.tokens = 1, .hidden = 1, .intermediate = inner, .sizes = {1}};
+      spec.gate = gate;
+      spec.activation = activation;
+      spec.biases = false;
+      SetNumbers(activation, {.75F, 7}, spec);
+      TestMlpBackward call(spec);
       TestMlp& mlp = call.mlp;
       StoreRounded(mlp.x.array, 0, 1);
       for (int64_t i = 0; i < inner; ++i) {

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -105,6 +106,16 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
     });
   }
   expect("alpha_down: is given, but w_down is not quantized", [](MoeMlpProblem& p) { p.alpha_down = p.row_weights; });
+  for (float wrong : {NAN, INFINITY, 0.0F, -1.0F}) {
+    expect(absl::StrCat("activation_alpha: value ", wrong, ", must be finite and positive"), [wrong](MoeMlpProblem& p) {
+      p.activation = Activation::kSwigluOai;
+      p.activation_alpha = wrong;
+    });
+  }
+  expect("activation_limit: value 7, but gelu does not take it", [](MoeMlpProblem& p) {
+    p.activation = Activation::kGelu;
+    p.activation_limit = 7;
+  });
   expect("activation: swiglu_oai needs a gate", [](MoeMlpProblem& p) {
     p.w_gate.reset();
     p.b_gate.reset();

@@ -45,9 +45,18 @@ float NormalCdf(float x) {
 
 }  // namespace
 
-float Activated(Activation activation, float x) {
+ActivationNumbers NumbersFor(Activation activation, std::optional<float> alpha, std::optional<float> limit) {
+  return {alpha.value_or(1.702F), limit.value_or(activation == Activation::kSwigluOai ? 7 : 10)};
+}
+
+bool Clamps(Activation activation) {
+  return activation == Activation::kSwigluOai || activation == Activation::kSwigluClamped;
+}
+
+float Activated(Activation activation, const ActivationNumbers& numbers, float x) {
   switch (activation) {
     case Activation::kSilu:
+    case Activation::kSwigluClamped:
       return x * Sigmoid(x);
     case Activation::kGelu:
       return x * NormalCdf(x);
@@ -55,19 +64,23 @@ float Activated(Activation activation, float x) {
       return x * Sigmoid(x * std::fma(x * x, 0.0713548163F, 1.59576912F));
     case Activation::kRelu:
       return x <= 0 ? 0 : x;
+    case Activation::kRelu2:
+      return x <= 0 ? 0 : x * x;
     case Activation::kQuickGelu:
     case Activation::kSwigluOai:
       break;
   }
-  return x * Sigmoid(x * 1.702F);
+  return x * Sigmoid(x * numbers.alpha);
 }
 
-float Activated(Activation activation, float gate, float up) {
-  if (activation == Activation::kSwigluOai) {
-    gate = gate > 7 ? 7 : gate;
-    up = (up > 7 ? 7 : up < -7 ? -7 : up) + 1;
+float Activated(Activation activation, const ActivationNumbers& numbers, float gate, float up) {
+  const float limit = numbers.limit;
+  if (Clamps(activation)) {
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
   }
-  return Activated(activation, gate) * up;
+  if (activation == Activation::kSwigluOai) up += 1;
+  return Activated(activation, numbers, gate) * up;
 }
 
 }  // namespace raggemm

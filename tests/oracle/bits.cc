@@ -325,8 +325,10 @@ double Stored(const GroupedGemmProblem& problem, int64_t element, T result) {
   double value = static_cast<double>(result);
   if (problem.activation) {
     const auto up = static_cast<float>(result);
-    value = problem.gate ? Activated(*problem.activation, static_cast<float>(ToDouble(*problem.gate, element)), up)
-                         : Activated(*problem.activation, up);
+    const Activation activation = *problem.activation;
+    const ActivationNumbers numbers = NumbersFor(activation, problem.activation_alpha, problem.activation_limit);
+    value = problem.gate ? Activated(activation, numbers, static_cast<float>(ToDouble(*problem.gate, element)), up)
+                         : Activated(activation, numbers, up);
   }
   return is_f32 ? value : RoundTo(problem.out.dtype, value);
 }

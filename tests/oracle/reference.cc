@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "raggemm/format.h"
 #include "raggemm/operands.h"
+#include "tests/oracle/activated.h"
 #include "tests/oracle/dequantizer.h"
 #include "tests/oracle/rounded_rows.h"
 #include "tests/oracle/rule.h"
@@ -58,16 +59,17 @@ double ErrorOfScaling(const Rule& rule, std::pair<const Dequantizer*, const Dequ
   return error;
 }
 
-struct Activated {
+struct ActivatedValue {
   double value, error;
 };
 
 // Returns activation(x) in float64, and the largest error in ulp of f32 that raggemm/moe_mlp.h permits for x.
-Activated ApplyActivation(Activation activation, double x) {
-  const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
-  const auto activated = [&]() -> Activated {
+ActivatedValue ApplyActivation(Activation activation, double alpha, double x) {
+  const auto times_sigmoid = [&](double y) { return ActivatedValue{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
+  const auto activated = [&]() -> ActivatedValue {
     switch (activation) {
       case Activation::kSilu:
+      case Activation::kSwigluClamped:
         return {times_sigmoid(x).value, 3};
       case Activation::kGelu:
         return {x * 0.5 * std::erfc(-x * M_SQRT1_2), 8};
@@ -75,34 +77,41 @@ Activated ApplyActivation(Activation activation, double x) {
         return times_sigmoid(std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x));
       case Activation::kRelu:
         return {x <= 0 ? 0 : x, 0};
+      case Activation::kRelu2:
+        return {x <= 0 ? 0 : x * x, 0.5};
       case Activation::kQuickGelu:
       case Activation::kSwigluOai:
         break;
     }
-    return times_sigmoid(1.702 * x);
+    return times_sigmoid(alpha * x);
   };
   const Format& f32 = FormatOf(DType::kF32);
   const auto [value, ulps] = activated();
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// Applies the activation to `want` and updates `bound`. Errors of the argument grow at most by 1.13, the limit for
-// slopes of activations.
+// Applies the activation to `want` and updates `bound`. Errors of the argument grow at most by the slope of the
+// activation. It is at most 1.13, except for relu2.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
+  const auto [alpha, limit] = NumbersFor(activation, problem.activation_alpha, problem.activation_limit);
   if (!problem.gate) {
-    const auto [value, error] = ApplyActivation(activation, *want);
+    const auto [value, error] = ApplyActivation(activation, alpha, *want);
+    const double slope = activation == Activation::kRelu2 ? 2 * (std::abs(*want) + *bound) : 1.13;
     *want = value;
-    *bound = 1.13 * *bound + error;
+    *bound = slope * *bound + error;
     return;
   }
   double gate = ToDouble(*problem.gate, element), up = *want;
+  if (Clamps(activation)) {
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+  }
   if (activation == Activation::kSwigluOai) {
-    gate = gate > 7 ? 7 : gate;
-    up = (up > 7 ? 7 : up < -7 ? -7 : up) + 1;
+    up += 1;
     *bound += FormatOf(DType::kF32).Epsilon() * std::abs(up);
   }
-  const auto [value, error] = ApplyActivation(activation, gate);
+  const auto [value, error] = ApplyActivation(activation, alpha, gate);
   *want = value * up;
   *bound = (std::abs(value) + error) * *bound +
            (error + FormatOf(DType::kF32).Epsilon() * std::abs(value)) * std::abs(up) +

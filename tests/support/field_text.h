@@ -61,6 +61,8 @@ bool ParseField(absl::string_view text, T& value) {
     return name != names.end();
   } else if constexpr (std::is_same_v<T, bool>) {
     return absl::SimpleAtob(text, &value);
+  } else if constexpr (std::is_same_v<T, float>) {
+    return absl::SimpleAtof(text, &value);
   } else {
     return absl::SimpleAtoi(text, &value);
   }
@@ -137,6 +139,8 @@ void VisitFields(Spec& s, Visit visit) {
   visit("rhs_zero", s.rhs_zero);
   visit("scale_type", s.scale_type);
   visit("activation", s.activation);
+  visit("activation_alpha", s.activation_alpha);
+  visit("activation_limit", s.activation_limit);
   visit("gate", s.gate);
   visit("lhs_rows", s.lhs_rows);
   visit("bias_type", s.bias_type);
@@ -178,6 +182,8 @@ void VisitFields(Spec& s, Visit visit) {
   visit("lhs_block", s.lhs_block);
   visit("gate", s.gate);
   visit("activation", s.activation);
+  visit("activation_alpha", s.activation_alpha);
+  visit("activation_limit", s.activation_limit);
   visit("up_layout", s.up_layout);
   visit("down_layout", s.down_layout);
   visit("up_is_trans", s.up_is_trans);

@@ -83,8 +83,12 @@ class Sequence {
           : mlp_.spec.gate == Gate::kSeparate ? std::pair{at(gate_, row * inner_ + j), at(up_, first + j)}
           : mlp_.spec.gate == Gate::kHalves   ? std::pair{at(up_, first + j), at(up_, first + inner_ + j)}
                                               : std::pair{at(up_, first + 2 * j), at(up_, first + 2 * j + 1)};
-      run({.forward =
-               {.count = 1, .gate = &gate, .up = mlp_.IsGated() ? &up : nullptr, .interleaved = false, .out = nullptr},
+      run({.forward = {.count = 1,
+                       .gate = &gate,
+                       .up = mlp_.IsGated() ? &up : nullptr,
+                       .interleaved = false,
+                       .numbers = mlp_.spec.numbers(),
+                       .out = nullptr},
            .a = static_cast<const float*>(back_.array.data) + row * inner_ + j,
            .weight = WeightOf(row),
            .gate = to.first,

@@ -26,18 +26,23 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// Returns activation(gate), times `up` unless `up` is null. No activation has a slope above 1.2, so the error of the
-// gate grows at most by this factor. moe_mlp.h has the errors of the activations themselves.
-Near Activated(Activation activation, Near gate, const Near* up) {
+// Returns activation(gate), times `up` unless `up` is null. The error of the gate grows at most by the slope of the
+// activation. No activation except relu2 has a slope above 1.2. moe_mlp.h has the errors of the activations themselves.
+Near Activated(Activation activation, const ActivationNumbers& numbers, Near gate, const Near* up) {
   Near multiplier = up == nullptr ? Near{1, 0} : *up;
-  if (activation == Activation::kSwigluOai) {
-    gate.value = std::min(gate.value, 7.0);
-    multiplier.value = std::clamp(multiplier.value, -7.0, 7.0) + 1;
-    multiplier.error += 8 * kEpsilon;
+  const double limit = numbers.limit;
+  if (Clamps(activation)) {
+    gate.value = std::min(gate.value, limit);
+    multiplier.value = std::clamp(multiplier.value, -limit, limit);
   }
-  const double exact = ExactActivation(activation, gate.value);
-  const double ulps = 8 + 2 * std::min(RoundedExponent(activation, gate.value), 110.0);
-  const double error = 1.2 * gate.error + ulps * kEpsilon * std::abs(exact) + 2 * std::abs(gate.value) * kSmallest;
+  if (activation == Activation::kSwigluOai) {
+    multiplier.value += 1;
+    multiplier.error += (limit + 1) * kEpsilon;
+  }
+  const double exact = ExactActivation(activation, numbers, gate.value);
+  const double ulps = 8 + 2 * std::min(RoundedExponent(activation, numbers, gate.value), 110.0);
+  const double slope = activation == Activation::kRelu2 ? 2 * (std::abs(gate.value) + gate.error) : 1.2;
+  const double error = slope * gate.error + ulps * kEpsilon * std::abs(exact) + 2 * std::abs(gate.value) * kSmallest;
   const double a = exact * multiplier.value;
   return {a, error * (std::abs(multiplier.value) + multiplier.error) + std::abs(exact) * multiplier.error +
                  kEpsilon * std::abs(a) + kSmallest};
@@ -60,7 +65,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
                    : spec.gate == Gate::kHalves      ? at(up, merged_row + column)
                    : spec.gate == Gate::kInterleaved ? at(up, 2 * i)
                                                      : u;
-    const Near a = Activated(spec.activation, v, mlp.IsGated() ? &u : nullptr);
+    const Near a = Activated(spec.activation, spec.numbers(), v, mlp.IsGated() ? &u : nullptr);
     StoreRounded(rounded, i, a.value);
     const bool fits = std::abs(a.value) + a.error < Largest(format.dtype);
     // 0x1p-126 is added, because the product with w_down may flush denormal activated values to zero.
@@ -116,15 +121,16 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
 
 }  // namespace
 
-double RoundedExponent(Activation activation, double x) {
+double RoundedExponent(Activation activation, const ActivationNumbers& numbers, double x) {
   if (activation == Activation::kGeluTanh) return 1.6 * std::abs(x) * (1 + .0447 * x * x);
   const bool scaled = activation == Activation::kQuickGelu || activation == Activation::kSwigluOai;
-  return scaled ? 1.702 * std::abs(x) : 0;
+  return scaled ? numbers.alpha * std::abs(x) : 0;
 }
 
-double ExactActivation(Activation activation, double x) {
+double ExactActivation(Activation activation, const ActivationNumbers& numbers, double x) {
   switch (activation) {
     case Activation::kSilu:
+    case Activation::kSwigluClamped:
       return x / (1 + std::exp(-x));
     case Activation::kGelu:
       return x * .5 * std::erfc(-x / std::sqrt(2.));
@@ -132,9 +138,11 @@ double ExactActivation(Activation activation, double x) {
       return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + .044715 * x * x * x)));
     case Activation::kRelu:
       return std::max(x, 0.0);
+    case Activation::kRelu2:
+      return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::kQuickGelu:
     case Activation::kSwigluOai:
-      return x / (1 + std::exp(-1.702 * x));
+      return x / (1 + std::exp(-numbers.alpha * x));
   }
   return NAN;
 }

@@ -11,12 +11,12 @@ namespace raggemm::test {
 // overflow.
 Reference ComputeReference(const TestMlp& mlp);
 
-// Returns the activation of x in float64. For kSwigluOai this is x * sigmoid(1.702 * x), without the clamp of x and the
+// Returns the activation of x in float64. For kSwigluOai this is x * sigmoid(alpha * x), without the clamp of x and the
 // product with up + 1.
-double ExactActivation(Activation activation, double x);
+double ExactActivation(Activation activation, const ActivationNumbers& numbers, double x);
 // Returns the magnitude of the sigmoid's argument, because rounding errors grow with it. Returns 0 if a call does not
 // round the argument, because it is x or the activation has no sigmoid.
-double RoundedExponent(Activation activation, double x);
+double RoundedExponent(Activation activation, const ActivationNumbers& numbers, double x);
 
 testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);
 

@@ -158,6 +158,8 @@ TestProblem::TestProblem(const ProblemSpec& spec, Contents contents)
   problem.precision = spec.precision;
   problem.lhs_block = spec.lhs_block;
   problem.activation = spec.activation;
+  problem.activation_alpha = spec.activation_alpha;
+  problem.activation_limit = spec.activation_limit;
   SetRaggedDims(spec);
   AddOptionalOperands(spec);
   if (spec.lhs_block && contents_ != Contents::kNone) FillRunsOfLhs();

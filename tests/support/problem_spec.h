@@ -78,6 +78,7 @@ struct ProblemSpec {
   std::vector<int64_t> lhs_scale = {}, rhs_scale = {}, lhs_zero = {}, rhs_zero = {};
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
+  std::optional<float> activation_alpha = std::nullopt, activation_limit = std::nullopt;
   std::optional<DType> gate = std::nullopt;
   // Stored rows of lhs in each replica. A row_index selects from them. Unset: no row_index.
   std::optional<int64_t> lhs_rows = std::nullopt;
@@ -89,6 +90,13 @@ struct ProblemSpec {
   bool special_values = false;
   uint64_t seed = TestSeed();
 };
+// Sets the numbers of a ProblemSpec or MlpSpec that the activation takes.
+template <typename Spec>
+void SetNumbers(Activation activation, const ActivationNumbers& numbers, Spec& spec) {
+  const ActivationNumbers& defaults = kDefaultNumbers[static_cast<int>(activation)];
+  if (defaults.alpha != 0) spec.activation_alpha = numbers.alpha;
+  if (defaults.limit != 0) spec.activation_limit = numbers.limit;
+}
 ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 
 // Returns a text that ParseFields (field_text.h) turns back into the spec.

@@ -66,7 +66,11 @@ MlpSpec RandomMlpSpec(std::mt19937& random) {
   spec.sizes_type = kAllSizesTypes[up_to(2)];
   if (up_to(2) == 0) spec.bf16_sums = kBf16Rules[up_to(3)];
   spec.gate = static_cast<Gate>(up_to(3));
-  spec.activation = static_cast<Activation>(up_to(spec.gate == Gate::kNone ? 4 : 5));
+  do {
+    spec.activation = static_cast<Activation>(up_to(kActivationCount - 1));
+  } while (kNeedsGate[static_cast<int>(spec.activation)] && spec.gate == Gate::kNone);
+  const auto number = [&] { return .25F * static_cast<float>(1 + up_to(15)); };
+  if (up_to(1) != 0) SetNumbers(spec.activation, {number(), number()}, spec);
   spec.up_is_trans = up_to(1) != 0;
   spec.down_is_trans = up_to(1) != 0;
   spec.biases = up_to(1) != 0;
@@ -187,6 +191,8 @@ TestMlp::TestMlp(const MlpSpec& spec)
   problem.up_is_trans = spec.up_is_trans;
   problem.down_is_trans = spec.down_is_trans;
   problem.activation = spec.activation;
+  problem.activation_alpha = spec.activation_alpha;
+  problem.activation_limit = spec.activation_limit;
   problem.up_layout = spec.up_layout;
   problem.down_layout = spec.down_layout;
   problem.w_up = InLayout(problem.w_up, spec.up_layout, 32);
@@ -365,6 +371,7 @@ FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first) {
               .gate = &gate,
               .up = mlp.IsGated() ? &up : nullptr,
               .interleaved = false,
+              .numbers = mlp.spec.numbers(),
               .out = static_cast<char*>(a.array.data) + BytesOf(type, i)});
   }
   return a;

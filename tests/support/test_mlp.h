@@ -13,6 +13,7 @@
 #include "raggemm/element.h"
 #include "raggemm/format.h"
 #include "raggemm/moe_mlp.h"
+#include "tests/oracle/activated.h"
 #include "tests/oracle/values.h"
 #include "tests/support/problem_spec.h"
 
@@ -39,6 +40,7 @@ struct MlpSpec {
   std::optional<int64_t> lhs_block = std::nullopt;
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
+  std::optional<float> activation_alpha = std::nullopt, activation_limit = std::nullopt;
   // Blocks of kColumnBlocks have 32 columns in w_up, 64 in w_gate, and 128 in w_down.
   Layout up_layout = Layout::kStrided, down_layout = Layout::kStrided;
   bool up_is_trans = false, down_is_trans = false, biases = true, row_weights = true;
@@ -48,6 +50,7 @@ struct MlpSpec {
 
   int64_t groups() const { return static_cast<int64_t>(sizes.size()); }
   int64_t local_groups() const { return local.value_or(groups()); }
+  ActivationNumbers numbers() const { return NumbersFor(activation, activation_alpha, activation_limit); }
   DType down_type() const { return down.value_or(weights); }
   // Returns the type of the activated values, `a` of moe_mlp.h.
   DType type_of_a() const { return IsMatrix(down_type()) ? down_type() : x; }

@@ -82,6 +82,8 @@ void ChooseBlocksOfExperts(ProblemSpec& spec, Random& random) {
     do {
       spec.activation = static_cast<Activation>(random.Below(kActivationCount));
     } while (kNeedsGate[static_cast<int>(*spec.activation)] && !spec.gate);
+    const auto number = [&] { return .25F * static_cast<float>(1 + random.Below(16)); };
+    if (random.Coin()) SetNumbers(*spec.activation, {number(), number()}, spec);
   }
   if (spec.mode == RaggedMode::kRaggedM && !spec.lhs_flipped && !IsQuantized(spec.lhs) && random.Below(3) == 0) {
     spec.lhs_rows = 1 + random.Below(40);

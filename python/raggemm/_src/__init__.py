@@ -3,8 +3,8 @@
     library, versions       the shared library; differences between versions of jax
     options, describe       options of calls; the printed description and plans
     dtypes                  element types and the rules for combining them
+    activations             activations: names, numbers, and functions in JAX
     call, primitive         static parameters of a call; the primitive grouped_gemm
-    activations             activation functions in JAX
     ad, batching            the derivatives and the batching rule of grouped_gemm
     sharding                the rule that lets the compiler divide calls over devices
     tensors, checks         the pytrees that calls accept; checks of single arguments

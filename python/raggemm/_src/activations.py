@@ -1,16 +1,83 @@
-"""The activation functions that include/raggemm/activation.h defines, in JAX."""
+"""The activations that include/raggemm/activation.h defines: their names, their numbers, and their formulas in JAX."""
 
+import dataclasses
 import math
+import numbers
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from raggemm._src.library import tables
 
+_ROWS = {row["name"]: row for row in tables()["activations"]}
 
-def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
-    gate = jnp.minimum(gate, 7)
-    return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """An activation with its numbers. Functions also take the name alone, for the default numbers.
+
+    In the table, x is the gate, or up if there is no gate. A gated activation is multiplied by up. The last two
+    activations need a gate, and clamp first: gate to at most `limit`, and up to [-limit,limit].
+
+    | name             | formula                                   | alpha | limit |
+    |------------------|-------------------------------------------|-------|-------|
+    | "silu"           | x * sigmoid(x)                            |       |       |
+    | "gelu"           | x * Phi(x), by erf                        |       |       |
+    | "gelu_tanh"      | the tanh approximation of gelu            |       |       |
+    | "relu"           | max(x, 0)                                 |       |       |
+    | "relu2"          | max(x, 0)^2, as in Nemotron-H             |       |       |
+    | "quick_gelu"     | x * sigmoid(alpha * x)                    | 1.702 |       |
+    | "swiglu_oai"     | gate * sigmoid(alpha * gate) * (up + 1)   | 1.702 | 7     |
+    | "swiglu_clamped" | gate * sigmoid(gate) * up, as DeepSeek-V4 |       | 10    |
+
+    Attributes:
+      name: a name of the table (else ValueError).
+      alpha, limit: numbers that are positive and finite in float32 (else ValueError), or None for the default in the
+        table. A number that the activation does not take is a ValueError. They must be known when tracing.
+    """
+
+    name: str
+    alpha: float | None = None
+    limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or self.name not in _ROWS:
+            raise ValueError(f"activation is {self.name!r}, must be one of {', '.join(map(repr, _ROWS))}")
+        for field in ("alpha", "limit"):
+            given, default = getattr(self, field), _ROWS[self.name].get(field)
+            if given is not None and default is None:
+                raise ValueError(f"{field} is {given!r}, but {self.name!r} takes no {field}")
+            object.__setattr__(self, field, default if given is None else _check_number(field, given))
+
+    @property
+    def needs_gate(self) -> bool:
+        return _ROWS[self.name]["needs_gate"]
+
+
+def _check_number(name: str, x: Any) -> float:
+    if not isinstance(x, numbers.Real) or isinstance(x, bool):
+        raise TypeError(f"{name} is {x!r}, must be a number that is known when tracing")
+    with np.errstate(over="ignore"):
+        rounded = np.float32(float(x))
+    if not 0 < rounded < np.inf:
+        raise ValueError(f"{name} is {x!r}, must be positive and finite in float32")
+    return float(x)
+
+
+def as_activation(x: Any) -> Activation:
+    return x if isinstance(x, Activation) else Activation(x)
+
+
+def activation_attributes(activation: Activation) -> dict[str, str | np.float32]:
+    """Returns the attributes of the custom calls. Numbers that have the default are left out."""
+    attributes: dict[str, str | np.float32] = {"activation": activation.name.upper()}
+    for field in ("alpha", "limit"):
+        x = getattr(activation, field)
+        if x is not None and np.float32(x) != np.float32(_ROWS[activation.name][field]):
+            attributes[f"activation_{field}"] = np.float32(x)
+    return attributes
 
 
 @jax.custom_jvp
@@ -36,21 +103,23 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Functions of one value: the gate, or up if there is no gate.
-_ACTIVATIONS = {
-    "SILU": jax.nn.silu,
-    "GELU": lambda x: x * _normal_cdf(x),
-    "GELU_TANH": _gelu_tanh,
-    "RELU": jax.nn.relu,
-    "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
+# Functions of (x, alpha). x is the gate, or up if there is no gate.
+_FUNCTIONS = {
+    "silu": lambda x, _: jax.nn.silu(x),
+    "gelu": lambda x, _: x * _normal_cdf(x),
+    "gelu_tanh": lambda x, _: _gelu_tanh(x),
+    "relu": lambda x, _: jax.nn.relu(x),
+    "relu2": lambda x, _: jnp.square(jax.nn.relu(x)),
+    "quick_gelu": lambda x, alpha: x * jax.nn.sigmoid(alpha * x),
+    "swiglu_oai": lambda x, alpha: x * jax.nn.sigmoid(alpha * x),
+    "swiglu_clamped": lambda x, _: jax.nn.silu(x),
 }
-GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # functions of (gate, up)
-ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # allowed values of the attribute `activation`
 
 
-def apply_activation(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+def apply_activation(activation: Activation, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+    function, limit = _FUNCTIONS[activation.name], activation.limit
     if gate is None:
-        return _ACTIVATIONS[activation](up)
-    if activation in GATED_ONLY:
-        return GATED_ONLY[activation](gate, up)
-    return _ACTIVATIONS[activation](gate) * up
+        return function(up, activation.alpha)
+    if limit is not None:
+        gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+    return function(gate, activation.alpha) * (up + 1 if activation.name == "swiglu_oai" else up)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from raggemm._src.activations import apply_activation
+from raggemm._src.activations import Activation, apply_activation
 from raggemm._src.call import (
     BLOCKED,
     PACKED,
@@ -211,7 +211,7 @@ def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = Non
     return bind(empty, Arguments(lhs, rhs, (), {"c": c, "gate": gate})).reshape(result.shape)
 
 
-def _activated_jvp(primals, tangents, call: Call):
+def _activated_jvp(primals, tangents, call: Call, activation: Activation):
     argnums = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
     if not argnums:
         out = grouped_gemm_p.bind(*primals, call=call)
@@ -224,7 +224,7 @@ def _activated_jvp(primals, tangents, call: Call):
         args = call.unflatten(flat)
         optional = {name: x.astype(jnp.float32) if name == "c" else x for name, x in args.optional.items()}
         gate = optional.pop("gate", None)
-        before = dataclasses.replace(call, activation="", dtype=jnp.dtype(jnp.float32))
+        before = dataclasses.replace(call, activation=None, dtype=jnp.dtype(jnp.float32))
         return bind(before, args._replace(optional=optional)), None if gate is None else gate.astype(jnp.float32)
 
     dots = [tangents[i] for i in argnums]
@@ -236,7 +236,7 @@ def _activated_jvp(primals, tangents, call: Call):
     out = jnp.where(processed, _bind_activation(call, *inside), result)
 
     def activate(result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-        return apply_activation(call.activation, gate, result)
+        return apply_activation(activation, gate, result)
 
     given = [x for x in (result_dot, gate_dot) if x is not None]
     tangent = jnp.where(processed, jax.jvp(activate, inside, given)[1], result_dot)
@@ -245,7 +245,7 @@ def _activated_jvp(primals, tangents, call: Call):
 
 def _jvp(primals, tangents, *, call: Call):
     if call.activation:
-        return _activated_jvp(primals, tangents, call)
+        return _activated_jvp(primals, tangents, call, call.activation)
     args, dots = call.unflatten(primals), call.unflatten(tangents)
     out = grouped_gemm_p.bind(*primals, call=call)
     call = call.without_rounded_rows()

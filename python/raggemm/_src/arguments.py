@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks
-from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
+from raggemm._src.activations import Activation
 from raggemm._src.call import PACKED, STRIDED, Mode
 from raggemm._src.dtypes import CODES, E2M1, FLOATS, QUANTIZED, addend_dtypes, compute_dtype, format_dtypes
 from raggemm._src.operands import EQUAL_COUNTS, ArgNames, Operand, check_dtypes, check_layout, check_quantized_dtypes
@@ -28,7 +28,7 @@ class Options(NamedTuple):
     out_layout: str = STRIDED
     preferred_element_type: Any = None
     precision: Any = None
-    activation: str | None = None
+    activation: str | Activation | None = None
     gate: Any = None
     row_index: Any = None
     lhs_block: int | None = None  # the field of Call, as check_lhs_quantize returns it
@@ -284,17 +284,18 @@ def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Arr
     return checks.check_shape(name, x, (), (groups,), why=", one value for each processed group").astype(compute)
 
 
-def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
+def check_activation(
+    activation: Activation | None, gate: Any, shape: tuple[int, ...], compute: Any
+) -> jax.Array | None:
     if activation is None:
         if gate is not None:
             raise ValueError("gate is given without activation")
         return None
-    checks.check_choice("activation", activation, map(str.lower, ACTIVATIONS))
     if compute != jnp.float32:
-        raise TypeError(f"activation: {activation!r} is for sums in float32, these are in {compute}")
+        raise TypeError(f"activation: {activation.name!r} is for sums in float32, these are in {compute}")
     if gate is None:
-        if activation.upper() in GATED_ONLY:
-            raise ValueError(f"activation: {activation!r} needs gate")
+        if activation.needs_gate:
+            raise ValueError(f"activation: {activation.name!r} needs gate")
         return None
     gate = checks.as_float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
     if gate.shape != shape:

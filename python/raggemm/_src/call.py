@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._src.activations import Activation, activation_attributes
 from raggemm._src.dtypes import elements_per_byte
 from raggemm._src.library import tables
 
@@ -131,7 +132,7 @@ class Call:
     out: Storage  # out.trans is always False
     dtype: np.dtype
     precision: str = ""  # attribute of the custom call; "": default arithmetic
-    activation: str = ""  # attribute of the custom call; "": none
+    activation: Activation | None = None
     out_extent: int | None = None  # ragged K: number of groups in out; all ragged: length of out
     overwrites_c: bool = False  # True if beta is the constant 0
     lhs_block: int | None = None  # attribute of the custom call; 0: whole rows; None: lhs is not quantized in the call
@@ -151,8 +152,8 @@ class Call:
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
 
-    def attributes(self) -> dict[str, str | bool | int]:
-        attributes: dict[str, str | bool | int] = {}
+    def attributes(self) -> dict[str, str | bool | int | np.float32]:
+        attributes: dict[str, str | bool | int | np.float32] = {}
         for name, storage in self.storages.items():
             if storage.trans:
                 attributes[f"{name}_is_trans"] = True
@@ -163,7 +164,7 @@ class Call:
         if self.precision:
             attributes["precision"] = self.precision
         if self.activation:
-            attributes["activation"] = self.activation
+            attributes |= activation_attributes(self.activation)
         if self.lhs_block is not None:
             attributes["lhs_block"] = self.lhs_block
         return attributes

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import arguments, checks, versions
+from raggemm._src.activations import Activation, as_activation
 from raggemm._src.call import STRIDED, Arguments, Call, Mode, OptionalOperand, Storage
 from raggemm._src.dtypes import compute_dtype
 from raggemm._src.operands import ArgNames, Operand, check_contraction, parse_operands
@@ -126,11 +127,11 @@ def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: 
     dtype = arguments.check_out_dtype(arg_names, given.preferred_element_type, lhs, rhs)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     precision = arguments.precision_attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
+    activation = None if given.activation is None else as_activation(given.activation)
     optional: dict[str, jax.Array | None] = {
-        "gate": arguments.check_activation(given.activation, given.gate, shape, compute),
+        "gate": arguments.check_activation(activation, given.gate, shape, compute),
         "row_index": index,
     }
-    activation = (given.activation or "").upper()
     if given.lhs_block is not None:
         arguments.check_rounded_rows(arg_names, mode, lhs, rhs, dtype, given.lhs_block)
     call = Call(
@@ -177,7 +178,7 @@ def grouped_gemm(
     out_layout: str = STRIDED,
     preferred_element_type: Any = None,
     precision: Any = None,
-    activation: str | None = None,
+    activation: str | Activation | None = None,
     gate: Any = None,
     row_index: Any = None,
     lhs_quantize: Any = None,
@@ -223,9 +224,9 @@ def grouped_gemm(
         and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. A product's
         relative error is at most 1.01 * 2**-15 or 1.01 * 2**-24, and subnormal numbers are zero. Derivatives use the
         same precision. Unsupported presets raise NotImplementedError.
-      activation: see moe_mlp. out is activation(r), or with a gate activation(gate) * r. r is the product with bias and
-        c. out is computed in float32 and rounded once. Elements of no processed group are not activated. TypeError if
-        sums are in float64 or int32.
+      activation: a name or an Activation. out is activation(r), or with a gate activation(gate) * r. r is the product
+        with bias and c. out is computed in float32 and rounded once. Elements of no processed group are not activated.
+        TypeError if sums are in float64 or int32.
       gate: shape of out, float32, bfloat16 or float16. Requires an activation.
       row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of out uses row
         row_index[m] of lhs. lhs may have any number of rows. first_dims count the M rows of out. An index out of range

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import arguments, checks, library, versions
-from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
+from raggemm._src.activations import Activation, as_activation
 from raggemm._src.call import STRIDED
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.mlp_primitive import mlp_p
@@ -187,7 +187,7 @@ def moe_mlp(
     alpha_up: Any = None,
     alpha_gate: Any = None,
     alpha_down: Any = None,
-    activation: str = "silu",
+    activation: str | Activation = "silu",
     merged: str | None = None,
     transpose_up: bool = False,
     transpose_down: bool = False,
@@ -232,9 +232,8 @@ def moe_mlp(
       alpha_up, alpha_gate, alpha_down: [G] or (), or None for 1: factors of the sums of x @ w_up[e], x @ w_gate[e] and
         a @ w_down[e], before the bias. They are the second scales of quantized weights, as in NVFP4. The weights must
         be quantized (else TypeError). With `merged`, alpha_up also multiplies the gate.
-      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" (gate * sigmoid(1.702 * gate)), or, only
-        with a gate, "swiglu_oai" of gpt-oss: gate * sigmoid(1.702 * gate) * (up + 1), with gate clamped to at most 7
-        and up to [-7,7].
+      activation: a name or an Activation, which lists the names. "swiglu_oai" (gpt-oss) and "swiglu_clamped"
+        (DeepSeek-V4) need a gate.
       merged: w_up [G,H,2I] and b_up [G,2I] hold gate and up, and w_gate and b_gate are None. "halves": the gate's
         columns come first. "interleaved": the gate has the even columns.
       group_offset: integer, () or (1,): index in group_sizes of the weights' first group. Required if the weights have
@@ -275,7 +274,7 @@ def moe_mlp(
         raise ValueError(f"{name}: must not be given with merged, because w_up and b_up contain the gate")
     if b_gate is not None and w_gate is None:
         raise ValueError("b_gate: is given without w_gate")
-    checks.check_choice("activation", activation, map(str.lower, ACTIVATIONS))
+    activation = as_activation(activation)
     checks.check_choice("merged", merged, (None, "halves", "interleaved"))
     checks.check_choice("save", save, ("inputs", "activations"))
     checks.check_choice("weight_on", weight_on, ("output", "input"))
@@ -283,8 +282,8 @@ def moe_mlp(
         checks.check_bool("transpose_up", transpose_up),
         checks.check_bool("transpose_down", transpose_down),
     )
-    if activation.upper() in GATED_ONLY and merged is None and w_gate is None:
-        raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
+    if activation.needs_gate and merged is None and w_gate is None:
+        raise ValueError(f"activation: {activation.name!r} needs a gate, w_gate or merged")
     args = _check_rows(x, row_tokens, row_weights, group_sizes)
     weights, matrices, layout_of = _check_matrices(w_up, w_gate, w_down)
     args |= weights
@@ -302,7 +301,7 @@ def moe_mlp(
         args["row_slots"] = checks.as_integer_array("row_slots", row_slots)
         checks.check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
     call = MlpCall(
-        activation=activation.upper(),
+        activation=activation,
         merged=(merged or "").upper(),
         up_is_trans=transpose_up,
         down_is_trans=transpose_down,

@@ -61,7 +61,7 @@ class BackwardCall:
     call: MlpCall
     wanted: tuple[str, ...]
 
-    def attributes(self) -> dict[str, str | bool | int]:
+    def attributes(self) -> dict[str, Any]:
         operands = ",".join((*self.call.operands, *self.call.saved_products))
         return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from raggemm._src.activations import apply_activation
+from raggemm._src.activations import Activation, activation_attributes, apply_activation
 from raggemm._src.call import WORD_BLOCKS, from_blocks, from_word_values
 from raggemm._src.dtypes import FLOATS, SUB_BYTE
 from raggemm._src.grouped_gemm import compute_product
@@ -36,7 +36,7 @@ def widen_partial_bytes(args: Args) -> Args:
     return args | wide
 
 
-def is_given(attribute: str | bool | int) -> bool:
+def is_given(attribute: str | bool | int | np.float32) -> bool:
     """Returns True unless the value of an attribute is "" or False, which are left out. A number may be 0."""
     return attribute is not False and attribute != ""
 
@@ -45,7 +45,7 @@ def is_given(attribute: str | bool | int) -> bool:
 class MlpCall:
     """The static parameter of mlp_p."""
 
-    activation: str
+    activation: Activation
     merged: str
     up_is_trans: bool
     down_is_trans: bool
@@ -74,9 +74,9 @@ class MlpCall:
     def flatten(self, args: Args) -> list[Any]:
         return [args[name] for name in self.names]
 
-    def attributes(self) -> dict[str, str | bool | int]:
-        same = ("activation", "merged", "up_is_trans", "down_is_trans", "up_layout", "down_layout", "weight_on")
-        attributes = {name: getattr(self, name) for name in same}
+    def attributes(self) -> dict[str, str | bool | int | np.float32]:
+        same = ("merged", "up_is_trans", "down_is_trans", "up_layout", "down_layout", "weight_on")
+        attributes = activation_attributes(self.activation) | {name: getattr(self, name) for name in same}
         attributes |= {"operands": ",".join(self.operands), "results": ",".join(self.saved_products)}
         return attributes if self.lhs_block is None else attributes | {"lhs_block": self.lhs_block}
 

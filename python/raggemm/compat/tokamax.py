@@ -26,7 +26,7 @@ import numpy as np
 from jax.extend import backend
 
 from raggemm._src import checks, versions
-from raggemm._src.activations import apply_activation
+from raggemm._src.activations import Activation, apply_activation
 from raggemm._src.api import straight_through
 from raggemm._src.dimension_numbers import RAGGED_DOT_NUMBERS
 from raggemm._src.dtypes import FLOATS, compute_dtype
@@ -35,7 +35,7 @@ from raggemm._src.lax import prepare_call
 __all__ = ["ragged_dot"]
 
 # raggemm's activation for each name of tokamax. tokamax's "gelu" is the default of jax.nn.gelu, with tanh.
-_GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
+_GATED = {"silu": "silu", "gelu": "gelu_tanh", "gelu_tanh": "gelu_tanh", "swigluoai": "swiglu_oai"}
 
 
 def _unwrap_operand(name: str, x: Any) -> tuple[Any, Any]:
@@ -153,6 +153,6 @@ def ragged_dot(
     else:
         out = straight_through(lambda *args: check(*args)(), (lhs, rhs), (lhs_value, rhs_value), sizes_and_offset)
     if gated is not None:
-        out = apply_activation(gated, *jnp.split(out, 2, axis=-1))
+        out = apply_activation(Activation(gated), *jnp.split(out, 2, axis=-1))
     out = out.astype(dtype) if activation is None else activation(out).astype(dtype)
     return versions.mark_varying(out, axes)
