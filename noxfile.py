@@ -34,6 +34,8 @@ REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
 # requirements.txt pins the newest jax for Python 3.12 or later. Debian 13 has such a Python.
 NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
 VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
+# The parameter of the session "wheel" for NEWEST with the newest Python, which Debian testing has.
+TESTING = "testing"
 # Versions of jaxlib with each version of XLA's FFI API, from 0.2 to 0.5.
 HEADERS = ("0.8.1", "0.9.2", "0.11.1", NEWEST)
 FORMS = ("default", "full", "wheel", "origins", "checkpoints", "soak", "amx", "aarch64", "debian-13", "headers")
@@ -267,6 +269,11 @@ def docs(session: nox.Session) -> None:
     session.log("the site: build/docs/index.html")
 
 
+def newer_headers(session: nox.Session) -> list[str]:
+    """Returns the options of `build` for a wheel that also has the plugin with the newest headers of XLA."""
+    return ["-C", f"cmake.define.RAGGEMM_NEWER_JAXLIB_INCLUDE={download_headers(session, NEWEST)}"]
+
+
 def make_wheel(session: nox.Session) -> pathlib.Path:
     """Builds the sdist, and the wheel from the sdist, if sources have changed. Returns the path of the wheel."""
     want = compute_hash(
@@ -279,7 +286,8 @@ def make_wheel(session: nox.Session) -> pathlib.Path:
             shutil.rmtree(folder, ignore_errors=True)
         stamp.unlink(missing_ok=True)
         session.log("building the sdist and from it the wheel (some minutes)")
-        session.run(str(PYTHON), "-m", "build", "--outdir", str(WHEEL / "dist"), str(ROOT), silent=True, external=True)
+        build = [str(PYTHON), "-m", "build", "--outdir", str(WHEEL / "dist"), *newer_headers(session), str(ROOT)]
+        session.run(*build, silent=True, external=True)
         repair(session, next((WHEEL / "dist").glob("*.whl")))
         shutil.copy(next((WHEEL / "dist").glob("*.tar.gz")), DIST)
         stamp.write_text(want)
@@ -307,7 +315,8 @@ def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
         sdist = str(next(DIST.glob("*.tar.gz")))
         session.run("tar", "-xzf", sdist, "-C", str(source), "--strip-components=1", external=True)
         toolchain = ["-C", f"cmake.define.CMAKE_TOOLCHAIN_FILE={source}/cmake/aarch64.cmake"]
-        build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *toolchain, str(source)]
+        options = [*toolchain, *newer_headers(session)]
+        build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *options, str(source)]
         session.run(*build, silent=True, external=True)
         # Replaces the platform tag of the build machine in the wheel's name.
         tags = [str(PYTHON), "-m", "wheel", "tags", "--remove", "--platform-tag=linux_aarch64"]
@@ -338,41 +347,46 @@ def debian_13(session: nox.Session) -> debian.Root:
     return debian.Root(session, WHEEL / "debian-13", *debian.PYTHON)
 
 
+def debian_testing(session: nox.Session) -> debian.Root:
+    return debian.Root(session, WHEEL / "debian-testing", *debian.PYTHON, suite="testing")
+
+
 def wheel_tests(version: str, share: bool) -> list[str]:
     """Returns the Python test files for a version of jax.
 
     With share=True, only the oldest and the newest version run all files. The version of .venv runs three files,
-    because ./dev test runs all files with it. Each other version runs half of the files.
+    because ./dev test runs all files with it. TESTING runs the same three. Each other version runs half of the files.
     """
     files = sorted(f"tests/{path.name}" for path in (ROOT / "python/tests").glob("test_*.py"))
     shares = {VERSIONS[1]: files[::2], VERSIONS[2]: files[1::2]}
-    shares[VERSIONS[3]] = [f"tests/test_{name}.py" for name in ("package", "load", "same_bits")]
+    shares[VERSIONS[3]] = shares[TESTING] = [f"tests/test_{name}.py" for name in ("package", "load", "same_bits")]
     return shares.get(version, files) if share else files
 
 
-@form("wheel", nox.parametrize("jax", [nox.param(version, id=version) for version in VERSIONS]))
+@form("wheel", nox.parametrize("jax", [nox.param(version, id=version) for version in (*VERSIONS, TESTING)]))
 def wheel(session: nox.Session, jax: str) -> None:
-    """Tests the wheel with one version of jax: pip check and the tests. The newest version also runs the demo.
+    """Tests the wheel with one version of jax: pip check and the tests. NEWEST and TESTING also run the demo.
 
     The tests run in a folder where only the wheel and the demo can be imported.
     """
     asked = session.posargs
-    if unknown := set(asked) - set(VERSIONS):
-        sys.exit(f"./dev test --wheel: {', '.join(unknown)}: must be among {', '.join(VERSIONS)}")
+    if unknown := set(asked) - {*VERSIONS, TESTING}:
+        sys.exit(f"./dev test --wheel: {', '.join(unknown)}: must be among {', '.join(VERSIONS)} and {TESTING}")
     if asked and jax not in asked:
         session.skip("not asked for")
     run, enter, python = session.run, {}, str(PYTHON)
     folder = WHEEL / f"jax-{jax}"
     built = make_wheel(session)
-    if jax == NEWEST:
+    version, make_root = {NEWEST: (NEWEST, debian_13), TESTING: (NEWEST, debian_testing)}.get(jax, (jax, None))
+    if make_root is not None:
         try:
-            run, python = debian_13(session).run, "/usr/bin/python3"
+            run, python = make_root(session).run, "/usr/bin/python3"
         except debian.NotCovered as why:
             session.skip(f"NOT covered: jax {jax}: {why}")
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "run/docs").mkdir(parents=True)
     lines = [*REQUIREMENTS.splitlines(), *(ROOT / "python/wheel/neighbours.txt").read_text().splitlines()]
-    lines = [line for line in lines if not re.match(r"jax(lib)?==", line)] + [f"jax=={jax}", f"jaxlib=={jax}"]
+    lines = [line for line in lines if not re.match(r"jax(lib)?==", line)] + [f"jax=={version}", f"jaxlib=={version}"]
     (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(lines)) + "\n")
     interpreter = environment(run, python, folder / "venv", folder / "requirements.txt", built)
     run(interpreter, "-m", "pip", "check")
@@ -383,7 +397,7 @@ def wheel(session: nox.Session, jax: str) -> None:
     enter = {"env": {"PYTHONPATH": str(ROOT / "bench/jax")}}
     tests = ["-n", "2", "--dist=loadfile", "--rootdir=.", "-q", "wheel", *wheel_tests(jax, not asked)]
     in_folder(session, run, folder / "run", interpreter, "-m", "pytest", *tests, **enter)
-    if jax == NEWEST:
+    if make_root is not None:
         in_folder(session, run, folder / "run", interpreter, "-m", "raggemm_demo", **enter)
 
 
@@ -543,5 +557,5 @@ def release(session: nox.Session) -> None:
     if arguments.resume:
         os.environ["RAGGEMM_RESUME"] = "1"
     for name in arguments.name or FORMS:
-        for jax in [f"wheel({version})" for version in VERSIONS] if name == "wheel" else [name]:
+        for jax in [f"wheel({version})" for version in (*VERSIONS, TESTING)] if name == "wheel" else [name]:
             session.notify(jax, posargs=[])

@@ -158,3 +158,12 @@ def test_sizes_of_every_dtype(dtype):
         got = jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES.astype(dtype))
     assert count_by_lowering(lowerings) == {"raggemm": 1}
     np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))
+
+
+def test_xla_still_computes_every_group_for_every_row():
+    """Fails when JAX gets a lowering of ragged_dot for CPU. Then compare it with raggemm, and say so in the docs."""
+    groups, rows, steps, columns = 8, 64, 32, 16
+    operands = np.ones((rows, steps)), np.ones((groups, steps, columns)), np.full(groups, rows // groups, np.int32)
+    costs = jax.jit(lax.ragged_dot).lower(*operands).compile().cost_analysis()
+    flops = (costs[0] if isinstance(costs, list) else costs)["flops"]
+    assert flops >= groups * 2 * rows * steps * columns

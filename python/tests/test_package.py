@@ -39,6 +39,15 @@ def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
             library._check_ffi_version(built, library._runtime_ffi_version())
 
 
+def test_import_chooses_the_newest_library_that_the_runtime_takes(tmp_path):
+    names = {(0, 3): "libraggemm_ffi_0_3.so", (0, 10): "libraggemm_ffi_0_10.so", None: "libraggemm_ffi.so"}
+    for name in names.values():
+        (tmp_path / name).touch()
+    expected = {(0, 2): None, (0, 3): (0, 3), (0, 9): (0, 3), (0, 10): (0, 10), (0, 11): (0, 10), (1, 3): None}
+    for runtime, version in {**expected, None: None}.items():
+        assert library._find_library(tmp_path, runtime) == tmp_path / names[version], runtime
+
+
 def test_every_custom_call_of_the_library_is_registered():
     assert [call["name"] for call in library.tables()["calls"]] == list(map(library.call_name, library._TARGETS))
 

@@ -1,4 +1,4 @@
-"""Makes Debian 13 chroots and runs programs in them.
+"""Makes chroots of Debian and runs programs in them.
 
 As a program, `debian.py ROOT FOLDER COMMAND...` runs a command in FOLDER of the chroot ROOT. Root.entering starts this
 program by `unshare --mount`.
@@ -22,31 +22,36 @@ ENVIRONMENT = {
 
 
 class NotCovered(Exception):
-    """Raised if a Debian 13 chroot cannot be made on this machine."""
+    """Raised if a chroot cannot be made on this machine."""
 
 
 class Root:
-    """A Debian 13 chroot in `folder`. The constructor makes it with these packages, unless it exists already."""
+    """A chroot in `folder`, of Debian 13 by default. The constructor makes it with these packages.
 
-    def __init__(self, session, folder: pathlib.Path, *packages: str):
+    It does nothing if the chroot exists already. suite: Debian's name of the release, such as "trixie" or "testing".
+    """
+
+    def __init__(self, session, folder: pathlib.Path, *packages: str, suite: str = "trixie"):
         self.session, self.folder = session, folder
         if os.geteuid() != 0:
-            raise NotCovered("only root can make a Debian 13 chroot")
+            raise NotCovered("only root can make a Debian chroot")
         if subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode != 0:
-            raise NotCovered("this system does not allow mounts of /proc, /dev and /sys in a Debian 13 chroot")
+            raise NotCovered("this system does not allow mounts of /proc, /dev and /sys in a Debian chroot")
         stamp, want = folder / ".complete", " ".join(packages)
         if stamp.exists() and stamp.read_text() == want:
             return
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        session.log(f"making a Debian 13 chroot in {folder} (a minute or two)")
+        session.log(f"making a chroot of Debian {suite} in {folder} (a minute or two)")
         log = folder.with_suffix(".log")
         with open(log, "w") as out:
-            make = ["debootstrap", "--variant=minbase", "--include=ca-certificates", "trixie", folder]
+            make = ["debootstrap", "--variant=minbase", "--include=ca-certificates", suite, folder]
             done = subprocess.run(make, stdout=out, stderr=out)
+            # A mirror's index of testing may be older than its date of expiry.
+            apt_get = ["apt-get", "-o", "Acquire::Check-Valid-Until=false"]
             for arguments in (["update"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
                 if done.returncode == 0:
-                    done = subprocess.run(self.entering("apt-get", *arguments), stdout=out, stderr=out)
+                    done = subprocess.run(self.entering(*apt_get, *arguments), stdout=out, stderr=out)
         if done.returncode != 0:
             raise NotCovered(f"debootstrap or apt-get failed, see {log}")
         stamp.write_text(want)

@@ -83,7 +83,7 @@ TEST(MlpBuffersTest, DoNotOverlap) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(random() % (most + 1)); };
   for (int i = 0; i < 400; ++i) {
-    const MoeMlpExtents extents = {.tokens = up_to(30),
+    const MoeMlpExtents extents = {.tokens = up_to(200),
                                    .hidden = up_to(90),
                                    .intermediate = up_to(90),
                                    .rows = up_to(i % 2 == 0 ? 40 : 9000),

@@ -241,7 +241,7 @@ TEST(RoundedRowsOnEveryIsa, EveryNumberOfRowsOfAGemv) {
   }
 }
 
-// GEMVs read some types of scales as they are stored, if all stretches have scales of their own, or the same ones.
+// GEMVs read some types of scales as they are stored. Stretches share scales, or have scales of their own.
 TEST(RoundedRowsOnEveryIsa, EveryScaleOfAGemv) {
   for (DType rhs : kCodes) {
     for (DType type : kScales) {
@@ -278,14 +278,18 @@ struct LongBlock {
   int64_t block, steps, k;  // Steps of k in a block of lhs, in a block of scales, and in a row.
 };
 
-// Blocks of lhs are longer than KC blocks. The last element of a row is the largest, so it sets the scale of its block.
+// Blocks of lhs are longer than KC blocks. The last element of a block is the largest, so it sets the scale. The blocks
+// of a row have different scales.
 //
 //     512, 64, 896        The last block of lhs has 384 steps, in KC blocks of 256 and 128.
+//     384, 128, 1152      A block of lhs ends within a KC block, which begins within that block.
 //     384, 384, 1152      KC blocks have 256 steps, because s2 is dequantized. Stretches begin within KC blocks.
 //     1536, 1536, 3072    KC blocks have 1024 steps. GEMVs divide them into blocks of 256.
 TEST(RoundedRowsOnEveryIsa, LongBlocks) {
-  for (const LongBlock& c :
-       {LongBlock{DType::kS8, 512, 64, 896}, {DType::kS2, 384, 384, 1152}, {DType::kS8, 1536, 1536, 3072}}) {
+  for (const LongBlock& c : {LongBlock{DType::kS8, 512, 64, 896},
+                             {DType::kS8, 384, 128, 1152},
+                             {DType::kS2, 384, 384, 1152},
+                             {DType::kS8, 1536, 1536, 3072}}) {
     for (bool flipped : {false, true}) {
       for (int64_t m : {1, 7, 40}) {
         ProblemSpec spec = Rounded(c.block, DType::kF32, c.rhs, m, 40, c.k);
@@ -293,7 +297,12 @@ TEST(RoundedRowsOnEveryIsa, LongBlocks) {
         SetBlocks(spec.rhs_scale, c.steps, flipped);
         spec.rhs_zero = spec.rhs_scale;
         TestProblem test(spec);
-        for (int64_t i = 1; i <= m; ++i) StoreRounded(test.problem.lhs, i * c.k - 1, 100);
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t k = 0; k < c.k; k += c.block) {
+            const double largest = 100 + static_cast<double>(k);
+            StoreRounded(test.problem.lhs, i * c.k + std::min(k + c.block, c.k) - 1, largest);
+          }
+        }
         ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
       }
     }

@@ -155,8 +155,8 @@ TEST(WordBlocksOnEveryIsa, LongBlocks) {
   }
 }
 
-// GEMVs read the scales of some KC blocks as they are stored, and converted scales of others.
-TEST(WordBlocksOnEveryIsa, StoredAndConvertedScales) {
+// Blocks of scales begin in one KC block and end in the next one.
+TEST(WordBlocksOnEveryIsa, LongBlocksOfScales) {
   for (DType type : kScales) {
     for (const auto& [m, steps] : {std::pair{1, Steps{32, 6144, 12288}}, {40, {32, 1536, 3072}}}) {
       ProblemSpec spec = Blocked(DType::kS4, m, 136, steps);

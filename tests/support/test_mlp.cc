@@ -252,6 +252,8 @@ void TestMlp::ClearOut() {
 
 absl::Status TestMlp::Run(const Options& options) {
   ClearOut();
+  // Otherwise the memory may still hold the right values of an earlier call.
+  std::memset(workspace.array.data, 0x55, static_cast<size_t>(BytesOf(workspace.array)));
   return MoeMlp(problem, options, Workspace());
 }
 

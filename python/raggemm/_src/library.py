@@ -19,8 +19,29 @@ TARGET, MLP_TARGET, MLP_BACKWARD_TARGET = _TARGETS
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
 
-def _load() -> ctypes.CDLL:
-    path = _PACKAGE / "lib" / "libraggemm_ffi.so"
+def _runtime_ffi_version() -> tuple[int, int] | None:
+    """Returns (major, minor) of XLA's FFI from a header of jaxlib, or None if jaxlib lacks the header."""
+    header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    if not header.exists():
+        return None
+    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
+
+
+def _find_library(folder: pathlib.Path, runtime: tuple[int, int] | None) -> pathlib.Path:
+    """Returns the library with the newest version of XLA's FFI that the runtime takes.
+
+    libraggemm_ffi.so has the oldest version. libraggemm_ffi_0_5.so is the same library with version 0.5.
+    """
+    found = {}
+    for path in folder.glob("libraggemm_ffi_*.so"):
+        if match := re.fullmatch(r"libraggemm_ffi_(\d+)_(\d+)", path.stem):
+            found[int(match[1]), int(match[2])] = path
+    taken = [version for version in found if runtime and version[0] == runtime[0] and version[1] <= runtime[1]]
+    return found[max(taken)] if taken else folder / "libraggemm_ffi.so"
+
+
+def _load(path: pathlib.Path) -> ctypes.CDLL:
     try:
         # Keeps the library's protobuf and Abseil apart from other copies in the process.
         library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
@@ -52,15 +73,6 @@ def _built_ffi_version(library: ctypes.CDLL) -> tuple[int, int]:
     return major.value, minor.value
 
 
-def _runtime_ffi_version() -> tuple[int, int] | None:
-    """Returns (major, minor) of XLA's FFI from a header of jaxlib, or None if jaxlib lacks the header."""
-    header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
-    if not header.exists():
-        return None
-    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
-    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
-
-
 def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) -> None:
     """Raises ImportError if XLA would reject the library's handlers. XLA's own message would name only a symbol.
 
@@ -74,8 +86,9 @@ def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) 
     )
 
 
-_library = _load()
-_check_ffi_version(_built_ffi_version(_library), _runtime_ffi_version())
+_runtime = _runtime_ffi_version()
+_library = _load(_find_library(_PACKAGE / "lib", _runtime))
+_check_ffi_version(_built_ffi_version(_library), _runtime)
 for _target in _TARGETS:
     jax.ffi.register_ffi_target(
         _target,
