@@ -113,8 +113,12 @@ def test_partial_blocks_of_checkpoints_stay_quantized(tmp_path):
     }
 
 
-def test_act_order_needs_one_process(tmp_path):
-    write_checkpoint(tmp_path, "qwen3-moe, GPTQ act order")
+def test_errors_of_act_order(tmp_path):
+    model_config, tensors = write_checkpoint(tmp_path, "qwen3-moe, GPTQ act order")
+    name = "model.layers.0.self_attn.q_proj.g_idx"
+    tiny_checkpoints.write(tmp_path / "uneven", model_config, tensors | {name: np.minimum(tensors[name], 1)})
+    with pytest.raises(CheckpointError, match=rf"^{name}: must have 16 elements in each block"):
+        logits_of(tmp_path / "uneven")
     files = Checkpoint(tmp_path / "stored")
     model_config = config.parse_config(files.config)
     layer = Loader(files, model_config, jnp.dtype(jnp.float32)).layer(0)

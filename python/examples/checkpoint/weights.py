@@ -132,12 +132,13 @@ class Loader:
                 zeros = read("qzeros", (k // size, n // per_word), "I32")
             if stored.method == "awq":
                 return raggemm.int4_from_awq(read("qweight", (k, n // 8), "I32"), zeros, scales), False, None
-            g_idx, order = self.act_order([f"{name}.g_idx" for name in names], k)
+            g_idx, order = self.act_order([f"{name}.g_idx" for name in names], k, size)
             options = {"zeros_less_one": stored.zeros_less_one, "bits": stored.bits, "g_idx": g_idx}
             words = read("qweight", (k // per_word, n), "I32")
             return raggemm.int4_from_gptq(words, zeros, scales, **options), False, order
         if stored.method == "compressed-tensors" and f"{names[0]}.weight_scale" in self.files:
-            g_idx, order = self.act_order([f"{name}.weight_g_idx" for name in names], k)
+            size = k if stored.block[1] == -1 else stored.block[1]
+            g_idx, order = self.act_order([f"{name}.weight_g_idx" for name in names], k, size)
             return self._compressed(read, n, k, g_idx), True, order
         if stored.method == "fp8" and f"{names[0]}.weight_scale_inv" in self.files:
             rows, columns = stored.block
@@ -146,13 +147,18 @@ class Loader:
             return raggemm.fp8_from_blocks(weight, scale, block=stored.block), True, None
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True, None
 
-    def act_order(self, names: Sequence[str], k: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Reads the blocks of the elements along K. Returns them and the order that sorts them, or None if sorted."""
+    def act_order(self, names: Sequence[str], k: int, size: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Reads the blocks of the elements along K. Returns them and the order that sorts them, or None if sorted.
+
+        size: number of elements in a block.
+        """
         if names[0] not in self.files:
             return None, None
-        g_idx = self.files.read(names, (k,), ("I32",))
-        if (np.diff(g_idx) >= 0).all():
+        g_idx, in_order = self.files.read(names, (k,), ("I32",)), np.arange(k) // size
+        if (g_idx == in_order).all():
             return None, None
+        if (np.sort(g_idx, 1) != in_order).any():
+            raise CheckpointError(f"{names[0]}: must have {size} elements in each block")
         return g_idx, np.argsort(g_idx, axis=1, kind="stable").astype(np.int32)
 
     def _compressed(self, read: Callable[..., jax.Array], n: int, k: int, g_idx: np.ndarray | None) -> Tree:
