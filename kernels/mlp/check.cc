@@ -157,9 +157,10 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   if (kNeedsGate[activation] && !is_merged) {
     return Invalid("activation: ", kActivations[activation], " needs a gate");
   }
-  for (const auto& [name, x] :
-       {std::pair{"b_gate", &problem.b_gate}, {"gate_scale", &problem.gate_scale}, {"gate_zero", &problem.gate_zero},
-        {"alpha_gate", &problem.alpha_gate}}) {
+  for (const auto& [name, x] : {std::pair{"b_gate", &problem.b_gate},
+                                {"gate_scale", &problem.gate_scale},
+                                {"gate_zero", &problem.gate_zero},
+                                {"alpha_gate", &problem.alpha_gate}}) {
     if (*x) return Invalid(name, ": is given without w_gate");
   }
   return absl::OkStatus();

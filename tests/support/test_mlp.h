@@ -34,7 +34,7 @@ struct MlpSpec {
   // Scales and zero points of all quantized weights, in the form of ProblemSpec::rhs_scale.
   std::vector<int64_t> scale = {}, zero = {};
   DType scale_type = DType::kF32;
-  bool alphas = false;  // Factors of the products. All weights must be quantized.
+  bool alphas = false;             // Factors of the products. All weights must be quantized.
   DType sizes_type = DType::kS32;  // Type of group sizes, row_tokens, row_slots and group_offset.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   std::optional<int64_t> lhs_block = std::nullopt;
