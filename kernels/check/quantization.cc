@@ -20,9 +20,9 @@ namespace {
 // scale ends.
 constexpr int64_t kLeastSumSteps = 32;
 
-// Rounded rows: granularity of blocks of lhs and of rhs, and most steps of a stretch. Sums of 2^16 products of a code
-// and an element without its zero point are less than 2^31: 127 * 255 * 2^16.
-constexpr int64_t kRhsBlockStep = 16, kMostStretch = 1 << 16;
+// Rounded rows: most steps of a stretch. Sums of 2^16 products of a code and an element without its zero point are less
+// than 2^31: 127 * 255 * 2^16.
+constexpr int64_t kMostStretch = 1 << 16;
 
 // The axis k of a stored matrix: the rows if k_is_rows, else the columns.
 struct Axes {

@@ -18,6 +18,8 @@ absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& chec
 
 // Blocks of rounded rows are multiples of this many steps of k. Only a row or its last block may be shorter.
 inline constexpr int64_t kLeastLhsBlock = 32;
+// Blocks of rhs along K have a multiple of this many steps, if rows are rounded.
+inline constexpr int64_t kRhsBlockStep = 16;
 // Returns the steps of k in a block of rows of k steps, at least 1. `given` is GroupedGemmProblem::lhs_block.
 inline int64_t LhsBlockOf(int64_t given, int64_t k) {
   const int64_t most = std::max<int64_t>(k, 1);

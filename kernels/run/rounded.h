@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/check/quantization.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/plan/block.h"
 #include "kernels/plan/quant_params.h"
@@ -37,8 +38,8 @@ class RowRounder {
 
 class RoundedRows {
  public:
-  // A word block may have stretches of kRoundedSteps steps, and a part of a stretch at its start and at its end.
-  static constexpr int64_t kMostPieces = kWordBlockKc / kRoundedSteps + 2;
+  // A word block may have stretches of kRhsBlockStep steps, and a part of a stretch at its start and at its end.
+  static constexpr int64_t kMostPieces = kWordBlockKc / kRhsBlockStep + 2;
 
   RoundedRows(const TileContext& context, const TileTask& task, const Scratch& scratch);
 

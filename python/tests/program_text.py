@@ -2,9 +2,15 @@ import re
 from collections import Counter
 
 import jax
+import jax.export
 import numpy as np
 
 TARGET = 'custom_call_target="raggemm_grouped_gemm_v1"'
+# Argument of jax.export that lets programs contain these custom calls.
+EXPORTABLE_CALLS = [
+    jax.export.DisabledSafetyCheck.custom_call(f"raggemm_{name}_v1")
+    for name in ("grouped_gemm", "moe_mlp", "moe_mlp_backward")
+]
 
 
 def custom_calls(lowered) -> int:

@@ -22,11 +22,11 @@ from front_end_programs import (
     groups,
     lowering_of,
 )
+from program_text import EXPORTABLE_CALLS
 from raggemm.compat import ejkernel, maxtext, megablox
 
 X, W = arguments(ROWS[0])[:2]
 Y = integers(2, ROWS[0], N)
-DISABLED_CHECKS = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
 
 
 def check(got, *args):
@@ -102,7 +102,7 @@ def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
     symbolic = [jax.ShapeDtypeStruct((rows, K), X.dtype), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, SIZES))]
     for name, program in PROGRAMS.items():
         with lowering_of(name):
-            exported = jax.export.export(jax.jit(program), disabled_checks=DISABLED_CHECKS)(*symbolic)
+            exported = jax.export.export(jax.jit(program), disabled_checks=EXPORTABLE_CALLS)(*symbolic)
         assert "raggemm_grouped_gemm_v1" in exported.mlir_module()
         (tmp_path / f"{name}.exported").write_bytes(exported.serialize())
 

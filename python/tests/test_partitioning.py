@@ -13,6 +13,7 @@ from arrays import random, sampled
 from cases import all_cases
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from program_text import EXPORTABLE_CALLS
 from program_text import collectives as collectives_of
 from raggemm import GroupedTensor, gmm, grouped_gemm
 
@@ -208,9 +209,8 @@ def test_inside_loops_shard_map_and_export():
     for names in ({"x", "y"}, {"x"}):  # First both axes of the mesh are manual, then only "x".
         sharded = jax.shard_map(gmm, mesh=square_mesh(), axis_names=names, **specs)
         compiled(sharded, LHS, put(RHS, along(2), square_mesh()), SIZES)
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
     operands = (put(LHS, P()), put(RHS, along(2)), put(SIZES, P()))
-    exported = jax.export.export(jax.jit(gmm), disabled_checks=allowed)(*operands)
+    exported = jax.export.export(jax.jit(gmm), disabled_checks=EXPORTABLE_CALLS)(*operands)
     close(jax.jit(exported.call)(*operands), gmm(LHS, RHS, SIZES))
 
 

@@ -10,7 +10,7 @@ from arrays import sampled
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from kinds import KINDS, Kind, is_float, parameters
-from program_text import calls, copies_of_weights, custom_calls
+from program_text import EXPORTABLE_CALLS, calls, copies_of_weights, custom_calls
 from raggemm import PackedWeights
 
 DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
@@ -22,10 +22,6 @@ def parametrize_kinds(step=1, turn=0, selected=KINDS):
 
 
 same = functools.partial(jax.tree.map, np.testing.assert_array_equal)
-DISABLED_CHECKS = [
-    jax.export.DisabledSafetyCheck.custom_call(f"raggemm_{name}_v1")
-    for name in ("grouped_gemm", "moe_mlp", "moe_mlp_backward")
-]
 
 
 def close(got, want, relative=2e-5):
@@ -253,7 +249,7 @@ def test_gradients_of_scans(kind):
 
 
 def export_and_reload(f, *operands):
-    made = jax.export.export(jax.jit(f), disabled_checks=DISABLED_CHECKS)(*operands)
+    made = jax.export.export(jax.jit(f), disabled_checks=EXPORTABLE_CALLS)(*operands)
     return jax.export.deserialize(made.serialize()).call
 
 

@@ -278,8 +278,8 @@ struct LongBlock {
   int64_t block, steps, k;  // Steps of k in a block of lhs, in a block of scales, and in a row.
 };
 
-// Blocks of lhs are longer than KC blocks. The last element of a block is the largest, so it sets the scale. The blocks
-// of a row have different scales.
+// Blocks of lhs are longer than KC blocks. The last element of a block is the largest, so it sets the scale. Each row
+// has blocks with different scales.
 //
 //     512, 64, 896        The last block of lhs has 384 steps, in KC blocks of 256 and 128.
 //     384, 128, 1152      A block of lhs ends within a KC block, which begins within that block.
