@@ -111,14 +111,15 @@ void AmxGemm(const MicrokernelArgs& args) {
   const int64_t steps = (args.k + kTileSteps<V> - 1) / kTileSteps<V>;
   const int64_t slices = args.side.pack != nullptr ? args.side.pack->count : 0;
   const char *a = static_cast<const char*>(args.a), *b = static_cast<const char*>(args.b.data);
-  int64_t lines_due = 0, slices_due = 0;
+  PrefetchShares shares(prefetch, steps);
+  int64_t slices_due = 0;
   for (int64_t step = 0; step < steps; ++step) {
     DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
     a += kRowTiles * kTileRows * kLine;
     b += kTileRows * kPanelLine;
     // The core prefetches and packs while the unit multiplies. A DotStep takes 32 cycles if the register tile has 16
     // rows.
-    PrefetchDue(prefetch, steps, lines_due);
+    shares.Next(prefetch);
     slices_due += slices;
     if (slices_due < steps) continue;
     PackSlices(*args.side.pack, slices_due / steps);

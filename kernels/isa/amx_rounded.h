@@ -38,9 +38,9 @@ class RoundedTiles {
 
   RAGGEMM_INLINE void Run() {
     const int64_t tile_steps = StepsOfTile(stretches_.steps);
-    const int64_t tiles = (args_.k + tile_steps - 1) / tile_steps;
     Prefetch prefetch = *args_.side.prefetch;
-    int64_t due = 0, before = stretches_.before;
+    PrefetchShares shares(prefetch, (args_.k + tile_steps - 1) / tile_steps);
+    int64_t before = stretches_.before;
     Piece piece = {};
     piece.is_corrected = before != 0 && !stretches_.starts;
     piece.has_totals = args_.begin == Begin::kResume;
@@ -50,7 +50,7 @@ class RoundedTiles {
       BeginPiece(k == 0 && before != 0);
       for (int64_t end = k + steps; k < end; k += tile_steps) {
         DotStep<Tiles, int8_t, uint8_t, kRowTiles>(LhsAt(k), RhsAt(k));
-        PrefetchDue(prefetch, tiles, due);
+        shares.Next(prefetch);
       }
       const bool is_last = steps == left;
       piece.ends = steps == in_stretch || (is_last && stretches_.ends);

@@ -139,14 +139,14 @@ void PackTransposedToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;
   Prefetch prefetch = *args.prefetch;
   const int64_t prefetches = (args.width + 1) / 2 * ((args.k_padded + kStep - 1) / kStep);
-  int64_t due = 0;
+  PrefetchShares shares(prefetch, prefetches);
   for (int64_t j = 0; j < args.width; j += 2) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
     // Offset of the second line of a pair. A line is a row of lhs or a column of rhs. If the number of lines is odd,
     // the last line is packed twice, and half of its sums are not used.
     const int64_t second = j + 1 < args.width ? args.src_stride : 0;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
-      PrefetchDue(prefetch, prefetches, due);
+      shares.Next(prefetch);
       const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
       const auto x = V::LoadUpTo(src + kk, steps), y = V::LoadUpTo(src + second + kk, steps);
       uint64_t* dst = static_cast<uint64_t*>(args.dst) + kk / kGroup * args.dst_stride + j;

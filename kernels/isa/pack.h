@@ -19,11 +19,20 @@ inline void PrefetchLine(Prefetch& prefetch) {
   prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
 }
 
-// Prefetches one of `calls` equal shares of the lines. `due` carries fractions of a line to the next call, in units of
-// 1 / calls. It is 0 before the first call.
-inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
-  for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
-}
+// Divides the lines of `prefetch` into shares for the steps of a loop. The first steps have shares of equal size, and the
+// last steps have none, so that the branch predictor learns the loop. Shares that spread the lines evenly over all steps
+// differ in size. With them, products of f32 take 1 to 2 % longer (2048x768, 64 to 512 rows, two cores of Zen 4).
+struct PrefetchShares {
+  PrefetchShares(const Prefetch& prefetch, int64_t steps)
+      : left(prefetch.count), each(steps > 0 ? (left + steps - 1) / steps : 0) {}
+  // Prefetches the share of the next step.
+  RAGGEMM_INLINE void Next(Prefetch& prefetch) {
+    if (left <= 0) return;
+    for (int64_t lines = left < each ? left : each; lines > 0; --lines) PrefetchLine(prefetch);
+    left -= each;
+  }
+  int64_t left, each;
+};
 
 // Prefetches the next `lines` cache lines of `prefetch`, or loads them if Prefetch::near is true.
 RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
@@ -158,7 +167,7 @@ void PackTransposed(const PackArgs& args) {
   constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
   Prefetch prefetch = *args.prefetch;
   const int64_t prefetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
-  int64_t due = 0;
+  PrefetchShares shares(prefetch, prefetches);
   typename Elements<V, E>::template Scales<1> scales;
   const auto scaled = [&](typename V::Vec x, int64_t k, int64_t column) RAGGEMM_INLINE {
     scales.ReadOne(args.scales, k, column);
@@ -171,7 +180,7 @@ void PackTransposed(const PackArgs& args) {
     const int64_t left = args.width - j;
     int64_t kk = 0;
     for (; kk + kStep <= args.k; kk += kStep) {
-      PrefetchDue(prefetch, prefetches, due);
+      shares.Next(prefetch);
       typename V::Vec r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if constexpr (kPairs) {

@@ -101,8 +101,7 @@ class RoundedTile {
       totals[i][v] = args_.begin == Begin::kResume ? F::Load(chain + i * kNr + v * kWidth) : F::Zero();
     });
     Prefetch prefetch = *args_.side.prefetch;
-    int64_t due = 0;
-    const int64_t groups_in_all = (args_.k + kRoundedSteps - 1) / kRoundedSteps;
+    PrefetchShares shares(prefetch, (args_.k + kRoundedSteps - 1) / kRoundedSteps);
     int64_t before = stretches_.before;
     for (int64_t k = 0, piece = 0; k < args_.k; ++piece) {
       const int64_t left = args_.k - k, steps = left < stretches_.steps - before ? left : stretches_.steps - before;
@@ -111,7 +110,7 @@ class RoundedTile {
       if (before != 0) ForEachSum([&](int i, int v) { sums[i][v] = V::Load(unfinished + i * kNr + v * kWidth); });
       if (before == 0 || stretches_.starts) AddCorrections<V>(stretches_, piece, /*column=*/0, sums);
       for (int64_t group = 0; group < (steps + kRoundedSteps - 1) / kRoundedSteps; ++group) {
-        PrefetchDue(prefetch, groups_in_all, due);
+        shares.Next(prefetch);
         AddGroup(a, b, sums);
         a += kGroupWords * kMr;
         b += kGroupWords * kNr;

@@ -56,7 +56,7 @@ void PackSplit(const PackArgs& args) {
   Bf16Parts<kSplitting.parts, kBlock * kMaxRows> parts;
   Prefetch prefetch = kTransposed ? *args.prefetch : Prefetch{}, nothing{};
   const int64_t prefetches = args.width * ((args.k_padded + kBlock - 1) / kBlock);
-  int64_t due = 0;
+  PrefetchShares shares(prefetch, prefetches);
   char* dst = static_cast<char*>(args.dst);
   for (int64_t k = 0; k < args.k_padded; k += kBlock) {
     const int64_t steps = args.k - k < kBlock ? args.k - k : kBlock;
@@ -66,7 +66,7 @@ void PackSplit(const PackArgs& args) {
       const int64_t row = kTransposed || line < steps ? line : 0;
       const int64_t n = kTransposed ? steps : line < steps ? args.width : 0;
       Split<V>(src + row * args.src_stride, n, kTransposed ? padded : args.width, line * kLine, parts);
-      PrefetchDue(prefetch, prefetches, due);
+      shares.Next(prefetch);
     }
     for (int64_t product = 0; product < kSplitting.products; ++product) {
       const int part = kIsLhs ? kSplitting.order[product].lhs : kSplitting.order[product].rhs;

@@ -253,9 +253,9 @@ void TileGemm(const MicrokernelArgs& args) {
   Prefetch prefetch = *args.side.prefetch;
   constexpr int kEach = Steps::kGroup > kSteps ? Steps::kGroup : kSteps;
   const int64_t blocks = args.k / kEach;
-  int64_t due = 0;
+  PrefetchShares shares(prefetch, blocks);
   for (int64_t block = 0; block < blocks; ++block) {
-    PrefetchDue(prefetch, blocks, due);
+    shares.Next(prefetch);
     if constexpr (Steps::kHasScales) {
       if (block % (kScaleSteps / kEach) == 0) steps.ReadScales(args, block * kEach);
     }
@@ -361,7 +361,7 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
 
   Steps steps(args);
   Prefetch prefetch = *args.side.prefetch;
-  int64_t due = 0;
+  PrefetchShares shares(prefetch, args.k / kSteps);
   for (int64_t k = 0; k < args.k; k += kChain) {
     const int64_t left = args.k - k < kChain ? args.k - k : kChain;
     Vec even[kMr][kNv], odd[kMr][kNv];
@@ -373,7 +373,7 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
       steps.MoveOn(2);
     };
     for (int64_t block = 0; block < left / kSteps; ++block) {
-      PrefetchDue(prefetch, args.k / kSteps, due);
+      shares.Next(prefetch);
       RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += 2) two();
     }
     if ((left & 2) != 0) two();

@@ -235,14 +235,14 @@ void PackTransposedWords(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kStep = V::kGroup * kWidth;
   Prefetch prefetch = *args.prefetch;
   const int64_t prefetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
-  int64_t due = 0;
+  PrefetchShares shares(prefetch, prefetches);
   ScalesOf<V> scales;
   // Packs the last columns first, because stores may overwrite the start of the next row (PackArgs).
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
-      PrefetchDue(prefetch, prefetches, due);
+      shares.Next(prefetch);
       const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
       typename V::Words r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
