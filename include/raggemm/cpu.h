@@ -30,6 +30,10 @@ struct Cpu {
   double fmas_per_cycle = 32;           // f32 fmas per cycle of one core. 32 are two vectors of 16 elements.
   double memory_bytes_per_cycle = 5.5;  // Bytes that one core reads from memory per cycle.
   double l2_bytes_per_cycle = 32;       // Bytes of rhs that a kernel reads from L2 per cycle.
+  double l2_wait = 1;                   // Share of these reads that does not overlap with fmas.
+  double widen_cycles = 1;              // Cycles to convert a vector of rhs to wider elements.
+  double pair_cycles = 1;               // Cycles to interleave two rows of rhs into words, for each vector.
+  double panel_store_cycles = 0.5;      // Cycles to store a vector of a packed panel.
   // Overhead of a kernel call: its time minus the time of its multiply-adds.
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
@@ -38,6 +42,9 @@ struct Cpu {
   // next block is prefetched while a block is in use. 384 KiB are 96 pages of 4 KiB. The TLB has 96 entries on Emerald
   // Rapids and 72 on Zen 4. On Zen 4, a limit of 56 pages makes products of 4 rows of f32 a quarter slower.
   int64_t block_bytes = 384 << 10;
+  // Steps of k in a block of a transposed rhs, for tiles with at most eight register tiles.
+  int64_t transposed_steps = 128;
+  double page_walks = 1;             // Time of page walks, relative to Emerald Rapids (RowsShape::translate).
   bool streaming_stores_pay = true;  // True if results not read soon should bypass the caches.
   // Limit for a ratio: the compute time of a tile / the time to read its rhs from memory. Below the limit, a tile
   // prefetches the next block of rhs panel by panel, otherwise row by row.

@@ -50,14 +50,16 @@ struct Avx512F32 {
   }
 
   // Transposes 16x16 elements. Zen 4 executes these shuffles twice as fast as Low and High, the perfect shuffles.
-  // GFLOP/s for words of bf16 and a transposed rhs of 2048x768 on two cores of Zen 4:
+  // GFLOP/s for a transposed rhs of 2048x768 on two cores of Zen 4:
   //
-  //     rows    perfect shuffles    this function
-  //     4       93                  99
-  //     16      243                 250
+  //     rows         perfect shuffles    this function
+  //     f32, 4       46                  48
+  //     f32, 16      123                 127
+  //     bf16, 4      93                  99
+  //     bf16, 16     243                 250
   //
-  // For elements of f32, this function would be 3 % slower than perfect shuffles.
-  static void TransposeInLanes(Vec (&r)[16]) {
+  // Loads of 128-bit lanes in place of the last two stages are not faster.
+  static void TransposeBlock(Vec (&r)[16]) {
     const auto pd = [](Vec x) { return _mm512_castps_pd(x); };
     Vec t[16], u[16];
     RAGGEMM_UNROLL for (int i = 0; i < 16; i += 2) {

@@ -22,7 +22,7 @@ struct Avx512Words {
   static void Transpose(Words (&r)[16]) {
     __m512 x[16];
     RAGGEMM_UNROLL for (int i = 0; i < 16; ++i) x[i] = _mm512_castsi512_ps(r[i]);
-    Avx512F32::TransposeInLanes(x);
+    Avx512F32::TransposeBlock(x);
     RAGGEMM_UNROLL for (int i = 0; i < 16; ++i) r[i] = _mm512_castps_si512(x[i]);
   }
   static Words Pinned(Words x) {

@@ -50,18 +50,21 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // Bytes of NR sums.
   const bool rereads = RowOf(candidate.plan.mode).rereads;
   const double reads = rereads ? static_cast<double>(tiles.count) : 1;
-  const bool widens = context.call.rhs.product_type != kernels.rhs.element || kernels.rhs.k_group > 1;
   // A cycle has at most two fma instructions, so kernels with narrow vectors do not reach fmas_per_cycle.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
   costs.memory = static_cast<double>(StepOf(context.call.rhs.dtype, kernels.cols)) / cpu.memory_bytes_per_cycle;
-  costs.translate = kRowsShapes[candidate.plan.shape].translate * costs.memory;
+  costs.translate = kRowsShapes[candidate.plan.shape].translate * cpu.page_walks * costs.memory;
   costs.fma = static_cast<double>(tiles.AllHeights()) * sums / bytes_per_cycle / ProductsPerFma(context.kernels);
-  costs.widen =
-      vectors * ((widens ? reads : 0) + (rereads ? 0 : 0.5)) * static_cast<double>(context.kernels.splitting->products);
+  // A word of four bytes needs twice the shuffles of a word of two elements.
+  const double convert = kernels.rhs.k_group > 1 ? cpu.pair_cycles * static_cast<double>(kernels.rhs.k_group) / 2
+                         : context.call.rhs.product_type != kernels.rhs.element ? cpu.widen_cycles
+                                                                                : 0;
+  costs.widen = vectors * (reads * convert + (rereads ? 0 : cpu.panel_store_cycles)) *
+                static_cast<double>(context.kernels.splitting->products);
   const int64_t steps = KernelSteps(context.kernels, candidate.blocks.k);
   const bool from_l2 = rereads || PackedBytes(kernels.rhs, steps, kernels.cols) > cpu.l1_bytes;
-  costs.reread = from_l2 ? sums / cpu.l2_bytes_per_cycle * static_cast<double>(tiles.count - 1) : 0;
+  costs.reread = from_l2 ? cpu.l2_wait * sums / cpu.l2_bytes_per_cycle * static_cast<double>(tiles.count - 1) : 0;
   costs.calls = cpu.cycles_per_call * static_cast<double>(tiles.count) / static_cast<double>(candidate.blocks.k);
   return costs;
 }
