@@ -1,4 +1,4 @@
-// raggemm_bench [--quick|--full] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
+// raggemm_bench [--quick|--full|--explain] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
 // compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 after an error or a wrong
 // result of our library. Errors of peers do not count.
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/cases.h"
 #include "bench/contest.h"
+#include "bench/explain.h"
 #include "bench/limits.h"
 #include "bench/operands.h"
 #include "bench/overheads.h"
@@ -29,6 +30,8 @@
 
 ABSL_FLAG(bool, quick, false, "run a sample of the cases, in two minutes");
 ABSL_FLAG(bool, full, false, "run every shape, type, mode and number of threads, which takes hours");
+ABSL_FLAG(bool, explain, false,
+          "instead of comparing with peers, print what the time of each case is spent on; with any case of --full");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
 
 namespace raggemm::bench {
@@ -169,7 +172,7 @@ int Fail(const absl::Status& status) {
 }
 
 Selection SelectionFromFlags() {
-  if (absl::GetFlag(FLAGS_full)) return Selection::kFull;
+  if (absl::GetFlag(FLAGS_full) || absl::GetFlag(FLAGS_explain)) return Selection::kFull;
   return absl::GetFlag(FLAGS_quick) ? Selection::kQuick : Selection::kDefault;
 }
 
@@ -191,6 +194,12 @@ int Main() {
   const Selection selection = SelectionFromFlags();
   const absl::StatusOr<std::vector<Case>> cases = SelectCases(*recorded, selection, absl::GetFlag(FLAGS_filter));
   if (!cases.ok()) return Fail(cases.status());
+  if (absl::GetFlag(FLAGS_explain)) {
+    for (const Case& c : *cases) {
+      if (const absl::Status s = Explain(c); !s.ok()) return Fail(s);
+    }
+    return 0;
+  }
   Session session(*cases, selection, RAGGEMM_BENCH_REPORT);
   session.PrintMachine();
   for (size_t i = 0; i < cases->size(); ++i) {

@@ -51,7 +51,7 @@ BRIEF = {f"{types}, {row.removeprefix('forward, ')}": (types, row) for types in 
 BRIEF["bf16, weights' gradients"] = ("bf16", "gradients of weights, 16 and more")
 PLAIN_HEADER = "| rows of a group | types |"
 QUANTIZED_HEADER = "| rows of a group, quantized | types |"
-BRIEF_HEADER = "| CPU |"
+BRIEF_HEADER = f"| CPU | {next(iter(BRIEF))} |"  # A page may have other tables of CPUs.
 
 # Limits for the warning about a busy machine.
 LEAST_OF_PROBE = 0.4  # Least ratio of a thread's fma rate to the probed rate. Two threads on one core reach 0.5.
@@ -339,7 +339,7 @@ def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
             cells = [found.get((name, row), "") for found in quantized.values()]
             if any(cells):
                 bits.append(_line(row, name, *cells))
-    brief = [f"{BRIEF_HEADER} {' | '.join(BRIEF)} |", "|---|" + "---:|" * len(BRIEF)]
+    brief = [f"| CPU | {' | '.join(BRIEF)} |", "|---|" + "---:|" * len(BRIEF)]
     brief += [_line(link, *(found.get(key, "") for key in BRIEF.values())) for link, found in plain.items()]
     return {
         header: "\n".join(table)
