@@ -82,7 +82,9 @@ def test_the_script_records_and_updates_the_page(tmp_path):
     json_file.write_text(json.dumps(_report([_case(), _case(1, ratio=0.5), _quantized(1), _quantized(4, ratio=10.0)])))
     tables = (bench_report.PLAIN_HEADER, bench_report.QUANTIZED_HEADER, bench_report.BRIEF_HEADER)
     page.write_text(
-        "# Before\n\n| CPU | other |\n\n" + "\n\n".join(f"{header} old |\n|---|---|\n| x | y |" for header in tables) + "\n\nEnd\n"
+        "# Before\n\n| CPU | other |\n\n"
+        + "\n\n".join(f"{header} old |\n|---|---|\n| x | y |" for header in tables)
+        + "\n\nEnd\n"
     )
     command = [sys.executable, bench_report.__file__, json_file, "--record", tmp_path / "results", "--page", page]
     for _ in range(2):
