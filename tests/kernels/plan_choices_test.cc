@@ -59,6 +59,7 @@ std::vector<PlanCase> Forward() {
   std::vector<PlanCase> cases;
   for (const Types& types : {Types{DType::kF32, DType::kF32},
                              {DType::kBF16, DType::kBF16},
+                             {DType::kF16, DType::kF16},
                              {DType::kBF16, DType::kS8, {1, 0}},
                              {DType::kBF16, DType::kF4E2M1FN, {32, 1}},
                              {DType::kS8, DType::kS8, {0, 1}, {1, 0}}}) {
