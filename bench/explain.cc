@@ -27,7 +27,8 @@ constexpr double kSeconds = 2;
 // Functions with a smaller share of the time are not printed.
 constexpr double kLeastShare = 0.005;
 
-// The kind of a function, by a part of its name. The first row that matches counts.
+// The kind of a function, by a part of its name. The first row that matches counts. Code outside of the executable is
+// mostly OpenMP's wait for other threads.
 struct Kind {
   const char *name, *part;
 };

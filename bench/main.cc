@@ -1,6 +1,6 @@
-// raggemm_bench [--quick|--full|--explain] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
+// raggemm_bench [--quick|--full] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
 // compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 after an error or a wrong
-// result of our library. Errors of peers do not count.
+// result of our library. Errors of peers do not count. With --explain, it runs our library alone (explain.h).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,8 +30,7 @@
 
 ABSL_FLAG(bool, quick, false, "run a sample of the cases, in two minutes");
 ABSL_FLAG(bool, full, false, "run every shape, type, mode and number of threads, which takes hours");
-ABSL_FLAG(bool, explain, false,
-          "instead of comparing with peers, print what the time of each case is spent on; with any case of --full");
+ABSL_FLAG(bool, explain, false, "instead of comparing with peers, print what the time of each case is spent on");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
 
 namespace raggemm::bench {
@@ -172,7 +171,7 @@ int Fail(const absl::Status& status) {
 }
 
 Selection SelectionFromFlags() {
-  if (absl::GetFlag(FLAGS_full) || absl::GetFlag(FLAGS_explain)) return Selection::kFull;
+  if (absl::GetFlag(FLAGS_full)) return Selection::kFull;
   return absl::GetFlag(FLAGS_quick) ? Selection::kQuick : Selection::kDefault;
 }
 
