@@ -51,20 +51,21 @@ constexpr Microkernel* TileKernel() {
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
-// True if a transposed rhs of type E has dot kernels: only f32 with AVX-512. GFLOP/s of f32 products on two cores of
-// Zen 4, which read 33 GB/s from memory:
+// Most rows of dot kernels for a transposed rhs of type E. GFLOP/s on two cores of Zen 4, without and with dot kernels:
 //
-//     rows, rhs, instruction set     packed panels    dot kernel
-//     1, 2048x768, AVX-512           14.0             14.7
-//     1, 2880x2880, AVX-512          13.2             15.2
-//     8, 2048x768, AVX-512           91               81
-//     1, 2048x768, AVX2              15.5             14.8
-//     4, 2048x768, AVX2              58               53
-//
-// For pairs of bf16 elements (word_gemm.h), packed panels and dot kernels are equally fast.
+//     rhs               AVX2, f32   AVX2, bf16   AVX-512, f32   AVX-512, f16
+//     1 row, 2880x2880  13, 17      22, 34       16, 18         22, 33
+//     4, 2880x2880      51, 60      75, 104      60, 68         72, 79
+//     6, 2880x2880      67, 95      101, 137     68, 99         94, 102
+//     8, 2880x2880                               88, 112        113, 111
+//     12, 2048x768                               111, 123       126, 123
 template <class V, class E, ArithmeticId kId>
-inline constexpr bool kHasDotTiles =
-    kId == ArithmeticId::kF32&& V::kWidth == 16 && std::is_same_v<E, typename V::Scalar>;
+inline constexpr int kDotRows = kId != ArithmeticId::kF32 || V::kWidth < 8 ? 0
+                                : sizeof(E) == 4                           ? V::kRows
+                                                                           : 8;
+// Vectors of a dot kernel. The fmas of up to four rows in 16 columns hide their latency. More rows need the registers.
+template <class V, int kMr>
+inline constexpr int kDotVectors = kMr > 4 ? 1 : 16 / V::kWidth;
 
 template <class V, class E, ArithmeticId kId, int kMr>
 constexpr void AddTiles(FormatKernels& kernels) {
@@ -83,9 +84,10 @@ constexpr void AddTiles(FormatKernels& kernels) {
         using Sums = typename SumTraits<V, kId>::Type;
         using Steps = FmaSteps<Sums, E, kMr, kNv, false, kId>;
         kernels.gemv[kMr] = {StreamingGemv<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
-        if constexpr (kHasDotTiles<V, E, kId> && kMr <= kDotRows) {
-          kernels.dot[kMr] = {TileGemm<V, FmaDotSteps<V, kMr>, kMr, 1>, V::kWidth};
-        }
+      }
+      if constexpr (kMr <= kDotRows<V, E, kId>) {
+        constexpr int kNv = kDotVectors<V, kMr>;
+        kernels.dot[kMr] = {DotGemm<V, ColumnsOfElements<V, E>, kMr, kNv>, kNv * V::kWidth};
       }
     }
     AddTiles<V, E, kId, kMr - 1>(kernels);

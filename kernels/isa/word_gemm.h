@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/isa/dot.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/isa/tile_gemm.h"
 
@@ -259,6 +260,44 @@ void PackTransposedWords(const PackArgs& args) {
   MoveOn(prefetch, args.prefetch);
 }
 
+// Reads columns of rhs for dot kernels, like ColumnsOfElements. A load of each column fills a vector of words.
+template <class V>
+struct ColumnsOfWords {
+  using Lhs = uint32_t;
+  using Rhs = std::remove_cvref_t<decltype(*typename V::Source())>;
+  static constexpr int kSteps = V::kGroup * V::kWidth, kLhsSteps = V::kGroup;
+
+  template <int kV, int kMr, int kNv>
+  RAGGEMM_INLINE static void Add(const Lhs* a, const Rhs* b, int64_t stride, typename V::Vec (&sums)[kMr][kNv]) {
+    AddLast<kV>(a, b, stride, kSteps, sums);
+  }
+  template <int kV, int kMr, int kNv>
+  RAGGEMM_INLINE static void AddLast(const Lhs* a, const Rhs* b, int64_t stride, int64_t steps,
+                                     typename V::Vec (&sums)[kMr][kNv]) {
+    typename V::Words r[V::kWidth];
+    RAGGEMM_UNROLL for (int i = 0; i < V::kWidth; ++i) r[i] = V::LoadUpTo(b + i * stride, steps);
+    V::Transpose(r);
+    RAGGEMM_UNROLL for (int word = 0; word < V::kWidth; ++word) {
+      if (word * V::kGroup >= steps) break;
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        sums[i][kV] = V::DotBroadcast(a + word * kMr + i, r[word], sums[i][kV]);
+      }
+    }
+  }
+};
+
+// Adds dot kernels. GFLOP/s of bf16 on two cores of Zen 4, without and with them:
+//
+//     rows, rhs         1, 2880x2880   4, 2880x2880   8, 2880x2880   14, 2880x2880
+//                       28, 32         114, 133       186, 260       236, 337
+template <class V, int kMr>
+constexpr void AddDot(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    kernels.dot[kMr] = {DotGemm<V, ColumnsOfWords<V>, kMr, 1>, V::kWidth};
+    AddDot<V, kMr - 1>(kernels);
+  }
+}
+
 template <class V, int kMr, int kNv, RhsFrom kFrom>
 constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
@@ -318,6 +357,7 @@ constexpr KernelRow MakePairRow() {
   AddEpilogue<V, float>(row, DType::kF32);
   AddScaling<V>(row);
   AddWordFormat<V>(row, DType::kBF16);
+  AddDot<V, V::kRows>(row.formats[static_cast<int>(DType::kBF16)]);
   AddSplit<V, ArithmeticId::kPairs, PackRowWords<V>, PackTransposedWords<V>, PackRowWords<V>, PackTransposedWords<V>,
            sizeof(BFloat16)>(row);
   return row;

@@ -24,8 +24,9 @@ bool FindReplica(const TileContext& context, Block& block) {
 void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
   const int64_t rows = block.rhs.rows, part = context.call.sum_steps != 0 ? context.call.sum_steps : rows;
   const int64_t part_begin = block.k / part * part, part_end = std::min(part_begin + part, rows);
-  block.kc_begin = part_begin + (block.k - part_begin) / context.kernels.kc * context.kernels.kc;
-  const int64_t kc_end = std::min(block.kc_begin + context.kernels.kc, part_end);
+  const int64_t kc = task.blocks.has_all_k && block.cols == task.blocks.n ? part : context.kernels.kc;
+  block.kc_begin = part_begin + (block.k - part_begin) / kc * kc;
+  const int64_t kc_end = std::min(block.kc_begin + kc, part_end);
   block.kc_steps = kc_end - block.kc_begin;
   block.steps = std::min(task.blocks.k, kc_end - block.k);
   const bool ends = block.k + block.steps == kc_end;
@@ -77,8 +78,8 @@ bool FirstBlock(const TileContext& context, const TileTask& task, Block& block) 
   if (!FindReplica(context, block)) return false;
   block.first_replica = block.gemm.replica;
   block.k = 0;
-  SetSteps(context, task, block);
   SetCols(context, task, 0, block);
+  SetSteps(context, task, block);
   return true;
 }
 

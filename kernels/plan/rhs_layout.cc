@@ -142,7 +142,9 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
 // For 12 rows of f32, a panel of 256 steps fills L1, and lhs would evict it.
 BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *context.kernels.row;
-  if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
+  if (plan.mode == RhsMode::kDot) {
+    return {.k = k, .n = RowOf(RhsMode::kDot).kernel(context, window.rows, 0).nr, .k_inner = true, .has_all_k = true};
+  }
   const bool fills_l1 = PackedBytes(kernels.rhs, kKc, kernels.cols) >= context.kernels.cpu.l1_bytes;
   const int64_t steps = window.rows <= kernels.rows && fills_l1 ? kKc / 2
                         : window.rows <= 8 * kernels.rows       ? context.kernels.cpu.transposed_steps

@@ -36,6 +36,9 @@ struct BlockShape {
   int64_t k;  // Largest number of steps of k in a block. Blocks also end where a KC block ends.
   int64_t n;
   bool k_inner;  // Order of blocks. True: along k first, and lhs is packed for all of k at once. False: along n first.
+  // True: a block of n columns has all of k, as if it were one KC block. Kernels add the chains. Narrower blocks end
+  // where a KC block ends.
+  bool has_all_k = false;
 };
 
 }  // namespace raggemm

@@ -90,15 +90,17 @@ Scratch::Scratch(const TileContext& context, void* block) {
   // Packers may write up to one vector beyond the end of the last panel.
   packed_lhs = take(PackedBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
   for (char*& panel : panels) panel = take(PackedBytes(kernels.rhs, steps, kernels.cols));
+  // The last panel may start after a narrower panel, and end behind the tile.
+  const int64_t sums = context.blocking.m * (context.blocking.n + kernels.cols) * sum;
   // Rounded rows keep unfinished s32 sums behind the totals.
-  chain = take(context.blocking.m * context.blocking.n * sum * (context.call.products.rounds_lhs ? 2 : 1));
-  total = take(context.blocking.m * context.blocking.n * sum);
+  chain = take(sums * (context.call.products.rounds_lhs ? 2 : 1));
+  total = take(sums);
   const int64_t columns = std::max(context.blocking.n, kMaxCols),
                 floats = columns * static_cast<int64_t>(sizeof(float));
   bias = take(columns * sum);
   for (float** row : {&gate, &result}) *row = reinterpret_cast<float*>(take(context.call.activation ? floats : 0));
   const int64_t scaled_rows = context.call.scales_sums ? context.blocking.m : 0;
-  scaled = take(scaled_rows * context.blocking.n * sum);
+  scaled = take(context.call.scales_sums ? sums : 0);
   row_scales = reinterpret_cast<float*>(take(scaled_rows * static_cast<int64_t>(sizeof(float))));
   const int64_t pieces = PiecesOfKc(context), piece_rows = context.blocking.m * pieces;
   const int64_t column_sets = context.call.scales_sums ? 1 : pieces;

@@ -40,5 +40,27 @@ TEST(EpilogueOnEveryIsa, ParametersOfACallAGroupOrAReplica) {
   }
 }
 
+// The last columns of a tile may be in a packed panel that ends behind the tile. Kernels must not store its sums over
+// the bias.
+TEST(EpilogueOnEveryIsa, BiasWithAPanelBehindTheTile) {
+  for (DType dtype : {DType::kBF16, DType::kF32}) {
+    for (int64_t rows = 1; rows <= 14; ++rows) {
+      for (int64_t columns : {14, 31, 62}) {
+        TestProblem test({.groups = 1,
+                          .m = rows,
+                          .n = columns,
+                          .k = 67,
+                          .sizes = {rows},
+                          .rhs_flipped = true,
+                          .lhs = dtype,
+                          .rhs = dtype,
+                          .bias = true});
+        // With several threads, scratch has room for a small tile.
+        EXPECT_TRUE(GivesExpectedBits(test, {}, {2})) << rows << "x" << columns;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace raggemm::test

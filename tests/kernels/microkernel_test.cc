@@ -33,13 +33,15 @@ class Microkernels : public IsaTest {
     bool packed = false, stores_panel = false, streams = false, dot = false;
 
     int64_t height() const { return RoundUp(mr, row.row_step); }
-    int64_t b_stride() const { return packed ? nr : dot ? kKc + 3 : nr + 3; }
+    int64_t b_stride() const { return packed ? nr : dot ? 3 * kKc + 3 : nr + 3; }
     int64_t b_elements(int64_t k) const { return AtOfB(k - 1, nr - 1) + 1; }
     int64_t AtOfB(int64_t k, int64_t j) const {
       return packed ? AtStep(row.rhs, k, j, nr) : dot ? j * b_stride() + k : k * b_stride() + j;
     }
+    // Returns the most steps of k in the first chain.
+    int64_t MostSteps() const { return dot ? kKc : 4 * kKc; }
     bool Prefetches(int64_t k) const {
-      return k >= std::max<int64_t>({4, row.rhs.k_group, dot ? nr : 0}) || streams || row.ahead_slice != 0;
+      return !dot && (k >= std::max<int64_t>(4, row.rhs.k_group) || streams || row.ahead_slice != 0);
     }
   };
 
@@ -82,14 +84,24 @@ class Microkernels : public IsaTest {
     for (int64_t i = 0; i < tile.mr; ++i) {
       for (int64_t j = 0; j < tile.nr; ++j) {
         const int64_t at = i * tile.nr + j;
-        const double sum =
-            SumOf(rule, part.k, part.begin == Begin::kZero ? 0 : want_chain[at], [&](int64_t k, double before) {
-              const double factor = a[AtStep(tile.row.lhs, k, i, tile.height())];
-              return Fma(sums, flips ? Flipped(a_type, factor) : factor, b[tile.AtOfB(k, j)], before);
-            });
+        const auto sum_of = [&](int64_t first, int64_t steps, double start) {
+          return SumOf(rule, steps, start, [&](int64_t k, double before) {
+            const double factor = a[AtStep(tile.row.lhs, first + k, i, tile.height())];
+            return Fma(sums, flips ? Flipped(a_type, factor) : factor, b[tile.AtOfB(first + k, j)], before);
+          });
+        };
+        double sum = sum_of(0, std::min(part.k, tile.MostSteps()), part.begin == Begin::kZero ? 0 : want_chain[at]);
+        // Dot kernels add all chains to the total.
+        if (tile.dot && part.end == End::kAddTotal) sum = Add(sums, want_total[at], sum);
+        for (int64_t k = tile.MostSteps(); k < part.k; k += kKc) {
+          sum = Add(sums, sum, sum_of(k, std::min(part.k - k, kKc), 0));
+        }
         if (part.end == End::kKeepChain || (rule.chain < kKc && part.k > rule.chain)) want_chain[at] = sum;
-        if (part.end == End::kStore) want_result[at] = sum;
-        if (part.end == End::kAddTotal) want_result[at] = Add(sums, want_total[at], sum);
+        if (part.end == End::kStore || tile.dot) {
+          want_result[at] = sum;
+        } else if (part.end == End::kAddTotal) {
+          want_result[at] = Add(sums, want_total[at], sum);
+        }
       }
     }
     // Kernels only prefetch these lines, so the address may be invalid. There may be more lines than steps of k.
@@ -119,6 +131,17 @@ class Microkernels : public IsaTest {
     ASSERT_EQ(FirstOf(result.All(), tile.mr * tile.nr), FirstOf(want_result, tile.mr * tile.nr)) << what;
     ASSERT_EQ(panel.All(), want_panel) << what;
     ASSERT_TRUE(chain.SurroundingsIntact() && result.SurroundingsIntact() && panel.SurroundingsIntact()) << what;
+  }
+
+  // Checks a dot kernel. Its calls have all of K, so they begin and end the sums.
+  void ExpectDotContract(const Tile& tile) {
+    for (int64_t k : {1, 2, 15, 16, 17, 33, 67, 255, 256, 257, 300, 545, 700}) {
+      for (End end : {End::kStore, End::kAddTotal}) {
+        if (!Sampled(2)) continue;
+        ExpectContract(tile, {.k = k, .begin = Begin::kZero, .end = end});
+        if (HasFatalFailure()) return;
+      }
+    }
   }
 
   void ExpectContract(const Tile& tile) {
@@ -191,6 +214,13 @@ bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
   return row.ahead_slice == 0 && !widens_to_f64;
 }
 
+// Returns true if kernels of `row` for mr rows read columns of a transposed rhs.
+bool HasDotKernel(const KernelRow& row, DType dtype, int64_t mr) {
+  const bool is_f32 = row.arithmetic == ArithmeticId::kF32 && row.vector >= 8;
+  const bool has_words = row.arithmetic == ArithmeticId::kPairs && row.rhs.k_group == 2;
+  return has_words || (is_f32 && (dtype == DType::kF32 || mr <= 8));
+}
+
 TEST_P(Microkernels, MultiplyEveryDType) {
   ForEachHeight([this](const KernelRow& row, DType dtype, int64_t mr) {
     const FormatKernels& kernels = KernelsOf(row, dtype);
@@ -234,12 +264,14 @@ TEST_P(Microkernels, StreamEveryDType) {
 
 TEST_P(Microkernels, MultiplyByStoredColumns) {
   for (const KernelRow& row : rows()) {
-    for (int64_t mr = 1; mr <= kDotRows; ++mr) {
-      const DirectKernel& dot = KernelsOf(row, DType::kF32).dot[mr];
-      EXPECT_EQ(dot.run != nullptr, NameOf(GetParam()) == "avx512" && ArithmeticOf(row).name == std::string("f32"));
-      if (dot.run == nullptr) continue;
-      ExpectContract({.row = row, .run = dot.run, .mr = mr, .nr = dot.nr, .b_type = DType::kF32, .dot = true});
-      ASSERT_FALSE(HasFatalFailure());
+    for (DType dtype : TypesOf(row)) {
+      for (int64_t mr = 1; mr <= row.rows; ++mr) {
+        const DirectKernel& dot = KernelsOf(row, dtype).dot[mr];
+        EXPECT_EQ(dot.run != nullptr, HasDotKernel(row, dtype, mr)) << mr;
+        if (dot.run == nullptr) continue;
+        ExpectDotContract({.row = row, .run = dot.run, .mr = mr, .nr = dot.nr, .b_type = dtype, .dot = true});
+        ASSERT_FALSE(HasFatalFailure());
+      }
     }
   }
 }
