@@ -31,13 +31,15 @@ inline constexpr int64_t kDotAhead = 1024;
 
 // Reads columns of elements E, and adds their products to sums of type V::Scalar. A load of each column has kSteps steps
 // of k. If V can load pairs of elements, the pairs are transposed, which halves the number of shuffles.
-template <class V, class E>
+template <class V, class E, ArithmeticId kId>
 struct ColumnsOfElements {
   using Lhs = typename V::Scalar;
   using Rhs = E;
   static constexpr bool kPairs = requires(const E* p) { V::LoadPairs(p); };
   static constexpr int kSteps = kPairs ? 2 * V::kWidth : V::kWidth;
   static constexpr int kLhsSteps = 1;  // Steps of k in an element of lhs.
+  // True: the second step of each pair comes first.
+  static constexpr bool kSwaps = kId == ArithmeticId::kPairs;
 
   // Adds kSteps steps of V::kWidth columns to the sums of vector kV.
   template <int kV, int kMr, int kNv>
@@ -50,9 +52,11 @@ struct ColumnsOfElements {
     Interleave<V>(r);
     RAGGEMM_UNROLL for (int step = 0; step < V::kWidth; ++step) {
       if constexpr (kPairs) {
-        AddStep<kV>(a + 2 * step * kMr, V::First(r[step]), sums);
+        if constexpr (!kSwaps) AddStep<kV>(a + 2 * step * kMr, V::First(r[step]), sums);
         AddStep<kV>(a + (2 * step + 1) * kMr, V::Second(r[step]), sums);
+        if constexpr (kSwaps) AddStep<kV>(a + 2 * step * kMr, V::First(r[step]), sums);
       } else {
+        static_assert(!kSwaps);
         AddStep<kV>(a + step * kMr, r[step], sums);
       }
     }
@@ -65,7 +69,13 @@ struct ColumnsOfElements {
       RAGGEMM_UNROLL for (int i = 0; i < V::kWidth; ++i) r[i] = LoadUpTo<V>(b + i * stride + k, steps - k);
       Interleave<V>(r);
       RAGGEMM_UNROLL for (int step = 0; step < V::kWidth; ++step) {
-        if (k + step < steps) AddStep<kV>(a + (k + step) * kMr, r[step], sums);
+        const int at = kSwaps ? step ^ 1 : step;
+        if (k + at < steps) {
+          AddStep<kV>(a + (k + at) * kMr, r[at], sums);
+        } else if (kSwaps && k + step < steps) {
+          // The missing step counts as a product of +0 and +0.
+          RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][kV] = V::Add(sums[i][kV], V::Zero());
+        }
       }
     }
   }

@@ -53,16 +53,16 @@ inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DTy
 
 // Most rows of dot kernels for a transposed rhs of type E. GFLOP/s on two cores of Zen 4, without and with dot kernels:
 //
-//     rhs               AVX2, f32   AVX2, bf16   AVX-512, f32   AVX-512, f16
-//     1 row, 2880x2880  13, 17      22, 34       16, 18         22, 33
-//     4, 2880x2880      51, 60      75, 104      60, 68         72, 79
-//     6, 2880x2880      67, 95      101, 137     68, 99         94, 102
-//     8, 2880x2880                               88, 112        113, 111
-//     12, 2048x768                               111, 123       126, 123
+//     rows, rhs         AVX2, f32    AVX2, bf16   AVX-512, f32   AVX-512, f16
+//     1, 2880x2880      13, 17       21, 33       16, 18         22, 33
+//     4, 2880x2880      51, 60       84, 101      60, 68         72, 79
+//     6, 2880x2880      67, 95       99, 127      68, 99         94, 102
+//     8, 2880x2880                                88, 112        113, 111
+//     12, 2048x768                                111, 123       126, 123
 template <class V, class E, ArithmeticId kId>
-inline constexpr int kDotRows = kId != ArithmeticId::kF32 || V::kWidth < 8 ? 0
-                                : sizeof(E) == 4                           ? V::kRows
-                                                                           : 8;
+inline constexpr int kDotRows = V::kWidth < 8 || (kId != ArithmeticId::kF32 && kId != ArithmeticId::kPairs) ? 0
+                                : sizeof(E) == 4                                                            ? V::kRows
+                                                                                                            : 8;
 // Vectors of a dot kernel. The fmas of up to four rows in 16 columns hide their latency. More rows need the registers.
 template <class V, int kMr>
 inline constexpr int kDotVectors = kMr > 4 ? 1 : 16 / V::kWidth;
@@ -87,7 +87,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
       }
       if constexpr (kMr <= kDotRows<V, E, kId>) {
         constexpr int kNv = kDotVectors<V, kMr>;
-        kernels.dot[kMr] = {DotGemm<V, ColumnsOfElements<V, E>, kMr, kNv>, kNv * V::kWidth};
+        using Sums = typename SumTraits<V, kId>::Type;
+        kernels.dot[kMr] = {DotGemm<Sums, ColumnsOfElements<Sums, E, kId>, kMr, kNv>, kNv * V::kWidth};
       }
     }
     AddTiles<V, E, kId, kMr - 1>(kernels);

@@ -134,21 +134,15 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
 // Two cores of Zen 4:
 //
 //     steps of k       128    256
-//     f32, 12 rows     93     91
 //     f32, 64 rows     171    177
 //     bf16, 16 rows    251    262
 //     bf16, 64 rows    337    356
-//
-// For 12 rows of f32, a panel of 256 steps fills L1, and lhs would evict it.
 BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) {
     return {.k = k, .n = RowOf(RhsMode::kDot).kernel(context, window.rows, 0).nr, .k_inner = true, .has_all_k = true};
   }
-  const bool fills_l1 = PackedBytes(kernels.rhs, kKc, kernels.cols) >= context.kernels.cpu.l1_bytes;
-  const int64_t steps = window.rows <= kernels.rows && fills_l1 ? kKc / 2
-                        : window.rows <= 8 * kernels.rows       ? context.kernels.cpu.transposed_steps
-                                                                : kKc;
+  const int64_t steps = window.rows <= 8 * kernels.rows ? context.kernels.cpu.transposed_steps : kKc;
   return {.k = std::min(steps, context.kernels.kc),
           // Two panels if kernels pack ahead, so that each panel is prefetched one panel before it is packed.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,

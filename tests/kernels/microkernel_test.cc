@@ -216,9 +216,8 @@ bool ReadsStoredLayout(const KernelRow& row, DType dtype) {
 
 // Returns true if kernels of `row` for mr rows read columns of a transposed rhs.
 bool HasDotKernel(const KernelRow& row, DType dtype, int64_t mr) {
-  const bool is_f32 = row.arithmetic == ArithmeticId::kF32 && row.vector >= 8;
-  const bool has_words = row.arithmetic == ArithmeticId::kPairs && row.rhs.k_group == 2;
-  return has_words || (is_f32 && (dtype == DType::kF32 || mr <= 8));
+  if (row.vector < 8 || (row.arithmetic != ArithmeticId::kF32 && row.arithmetic != ArithmeticId::kPairs)) return false;
+  return dtype == DType::kF32 || row.rhs.k_group == 2 || mr <= 8;
 }
 
 TEST_P(Microkernels, MultiplyEveryDType) {
