@@ -328,7 +328,7 @@ using LargestOf = uint32_t(int64_t count, const float* from);
 // Steps of k in a group of rounded rows. Kernels multiply whole groups, and stretches have whole groups.
 inline constexpr int kRoundedSteps = 16;
 
-inline constexpr int kGemvRows = 8;  // Most rows in a streaming GEMV.
+inline constexpr int kGemvRows = 8;  // Most rows in a streaming GEMV with one register tile.
 inline constexpr int kMaxRows = 32;  // Rows of the tallest register tile of any instruction set.
 
 // Steps of k in a KC block, which is packed at once. A panel of 256 x 32 f32 fills two thirds of a 48 KiB L1. No chain

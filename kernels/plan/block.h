@@ -25,10 +25,11 @@ namespace raggemm {
 // Divides the rows of a tile into register tiles of similar height: 16 rows become 8 + 8, not 14 + 2. Heights are
 // multiples of KernelRow::row_step. Only the last register tile may have fewer rows than its height.
 struct RegisterTiles {
-  RegisterTiles(int64_t rows, const KernelRow& kernels)
+  RegisterTiles(int64_t rows, const KernelRow& kernels) : RegisterTiles(rows, kernels, kernels.rows) {}
+  RegisterTiles(int64_t rows, const KernelRow& kernels, int64_t tallest)
       : rows(rows),
         step(kernels.row_step),
-        count(CeilDiv(rows, kernels.rows)),
+        count(CeilDiv(rows, tallest)),
         each(CeilDiv(rows, step) / count),
         taller(CeilDiv(rows, step) % count) {}
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
@@ -52,8 +53,8 @@ struct TileTask {
   GroupGemm gemm;
   Matrix out;
   Window window;
-  RegisterTiles rows;
   TilePlan plan;
+  RegisterTiles rows;
   BlockShape blocks;
 
  private:

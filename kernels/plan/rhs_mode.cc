@@ -65,12 +65,17 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
     return (rows <= kGemvRows || kernels.streams_words) &&
            RhsKernels(context).word_gemv[std::min(rows, kernels.rows)] != nullptr;
   }
-  if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
-  if (RhsKernels(context).gemv[rows].run == nullptr) return false;
+  if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kMaxRows) return false;
+  const DirectKernel& gemv = RhsKernels(context).gemv[rows];
+  if (gemv.run == nullptr) return false;
+  const bool is_ragged_m = context.call.mode == RaggedMode::kRaggedM || context.call.mode == RaggedMode::kUniform;
+  // With several register tiles, there are no kernels for a part of gemv.nr columns.
+  const bool has_tiles = rows > context.kernels.row->rows;
+  if (has_tiles && (!is_ragged_m || rhs.cols % gemv.nr != 0)) return false;
   // The GEMV is used if rhs streams from memory. It is also used if there is no direct kernel, except with ragged K,
   // which rarely has few rows. Column blocks do not need the GEMV to stream: they are contiguous, and other kernels
   // keep sums in registers longer.
-  const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;
+  const bool streams = (context.blocking.rhs_streams || has_tiles) && rhs.block_cols == 0;
   return streams || (context.call.mode != RaggedMode::kRaggedK && !HasDirect(context));
 }
 

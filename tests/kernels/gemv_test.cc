@@ -31,24 +31,29 @@ void ExpectUncachedBits(const ProblemSpec& spec, absl::Span<const int64_t> threa
   ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
 }
 
-// Returns a problem whose groups have 0 to 9 rows. GEMV kernels compute groups of up to 8 rows.
+// Returns a problem whose groups have 0 to 19 rows. GEMV kernels compute groups of up to 8 rows, or 18 rows of f32 with
+// AVX2.
 ProblemSpec FewRowsSpec(int64_t n, int64_t k) {
-  return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
+  return {.groups = 13, .m = 94, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6, 12, 18, 19}};
 }
 
 class Gemv : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Gemv);
 
 TEST_P(Gemv, IsChosenForFewRows) {
-  for (int64_t rows : {1, kGemvRows, kGemvRows + 1}) {
-    const TestProblem test({.m = rows, .n = 100, .k = 300, .sizes = {rows}});
-    std::vector<int64_t> workspace(1000);
-    Options options = Uncached();
-    options.isa = GetParam();
-    const Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
-    const bool has =
-        KernelsOf(*plan.tile.kernels.row, DType::kF32).gemv[1].run != nullptr && rows <= plan.tile.kernels.row->rows;
-    EXPECT_EQ(absl::string_view(RowOf(TileTask(plan, 0).plan.mode).name) == "gemv", has && rows <= kGemvRows) << rows;
+  for (int64_t rows : {1, 8, 9, 18, 19}) {
+    for (int64_t columns : {96, 100}) {
+      const TestProblem test({.m = rows, .n = columns, .k = 300, .sizes = {rows}});
+      std::vector<int64_t> workspace(1000);
+      Options options = Uncached();
+      options.isa = GetParam();
+      const Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
+      const KernelRow& kernels = *plan.tile.kernels.row;
+      // AVX2 has GEMVs with several register tiles. They need whole panels.
+      const int64_t most = kernels.vector == 8 && columns == 96 ? 18 : std::min<int64_t>(kGemvRows, kernels.rows);
+      const bool has = KernelsOf(kernels, DType::kF32).gemv[1].run != nullptr && rows <= most;
+      EXPECT_EQ(absl::string_view(RowOf(TileTask(plan, 0).plan.mode).name) == "gemv", has) << rows << "x" << columns;
+    }
   }
 }
 
