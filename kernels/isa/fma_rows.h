@@ -126,6 +126,7 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.lhs = kernels.rhs = {PackRows<V, E>, PackTransposed<V, E>};
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
+  kernels.tiled_gemv_rows = kTiledGemvRows<V, E, kId>;
   AddTiledGemvs<V, E, kId>(kernels);
 }
 

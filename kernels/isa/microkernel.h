@@ -439,6 +439,9 @@ struct FormatKernels {
   DirectKernel direct[kMaxRows + 1][2];
   // Streaming GEMVs of mr rows that read rhs in its stored layout. They compute any multiple of nr columns.
   DirectKernel gemv[kMaxRows + 1];
+  // Most rows of streaming GEMVs with several register tiles. Such a GEMV has more than KernelRow::rows rows, and its nr
+  // is KernelRow::cols.
+  int64_t tiled_gemv_rows;
   Microkernel* word_gemv[kMaxRows + 1];  // The same for word blocks. They compute multiples of kWordColumns columns.
   // Dot kernels (dot.h) of mr rows, for a transposed rhs.
   DirectKernel dot[kMaxRows + 1];

@@ -1,6 +1,7 @@
 #include "kernels/plan/block.h"
 
 #include "kernels/plan/rhs_layout.h"
+#include "kernels/plan/rhs_mode.h"
 
 namespace raggemm {
 namespace {
@@ -58,12 +59,6 @@ void SetCols(const TileContext& context, const TileTask& task, int64_t col, Bloc
   }
 }
 
-// Returns the rows of the tallest register tile. A GEMV with two register tiles counts as one.
-int64_t TallestTile(const TileContext& context, const TilePlan& plan, int64_t rows) {
-  const bool is_gemv = plan.mode == RhsMode::kGemv && !context.call.rhs.in_word_blocks;
-  return is_gemv ? std::max(rows, context.kernels.row->rows) : context.kernels.row->rows;
-}
-
 }  // namespace
 
 TileTask::TileTask(const Schedule& schedule, int64_t tile)
@@ -74,7 +69,7 @@ TileTask::TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index)
       out(LocateMatrix(schedule.tile.call, schedule.tile.call.out, gemm)),
       window(TileGrid(schedule.tile, out).At(schedule.tile, tile - schedule.work.tile_prefix[gemm_index])),
       plan(schedule.tile.blocking.plans[RowClass(window.rows)]),
-      rows(window.rows, *schedule.tile.kernels.row, TallestTile(schedule.tile, plan, window.rows)),
+      rows(window.rows, *schedule.tile.kernels.row, TallestTile(schedule.tile, plan.mode, window.rows)),
       blocks(LayoutOf(schedule.tile)
                  .blocks(schedule.tile, plan, window,
                          LocateMatrix(schedule.tile.call, schedule.tile.call.lhs, gemm).cols)) {}

@@ -58,6 +58,15 @@ DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
   return {kernel.run, cols / kernel.nr * kernel.nr};
 }
 
+// Returns true if the GEMV for `rows` rows has several register tiles. There are no kernels of so many rows for a part of
+// a panel.
+bool HasGemvTiles(const TileContext& context, int64_t rows) {
+  const KernelRow& kernels = *context.kernels.row;
+  const bool is_ragged_m = context.call.mode == RaggedMode::kRaggedM || context.call.mode == RaggedMode::kUniform;
+  return is_ragged_m && kernels.rows < rows && rows <= RhsKernels(context).tiled_gemv_rows &&
+         context.call.rhs.cols % kernels.cols == 0;
+}
+
 bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
   if (rhs.in_word_blocks) {
@@ -65,13 +74,11 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
     return (rows <= kGemvRows || kernels.streams_words) &&
            RhsKernels(context).word_gemv[std::min(rows, kernels.rows)] != nullptr;
   }
-  if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kMaxRows) return false;
-  const DirectKernel& gemv = RhsKernels(context).gemv[rows];
-  if (gemv.run == nullptr) return false;
-  const bool is_ragged_m = context.call.mode == RaggedMode::kRaggedM || context.call.mode == RaggedMode::kUniform;
-  // With several register tiles, there are no kernels for a part of gemv.nr columns.
-  const bool has_tiles = rows > context.kernels.row->rows;
-  if (has_tiles && (!is_ragged_m || rhs.cols % gemv.nr != 0)) return false;
+  const bool has_tiles = HasGemvTiles(context, rows);
+  if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || (rows > kGemvRows && !has_tiles)) return false;
+  const FormatKernels& kernels = RhsKernels(context);
+  const bool needs_tiles = kernels.tiled_gemv_rows > 0 && rows > context.kernels.row->rows;
+  if (kernels.gemv[rows].run == nullptr || (needs_tiles && !has_tiles)) return false;
   // The GEMV is used if rhs streams from memory. It is also used if there is no direct kernel, except with ragged K,
   // which rarely has few rows. Column blocks do not need the GEMV to stream: they are contiguous, and other kernels
   // keep sums in registers longer.
@@ -154,6 +161,10 @@ static_assert([] {
 }  // namespace
 
 absl::Span<const RhsModeRow> RhsModes() { return kModes; }
+
+int64_t TallestTile(const TileContext& context, RhsMode mode, int64_t rows) {
+  return mode == RhsMode::kGemv && HasGemvTiles(context, rows) ? rows : context.kernels.row->rows;
+}
 
 Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left) {
   // A single register tile reads word blocks once, as a stream. Several register tiles read each block again, from L2. So

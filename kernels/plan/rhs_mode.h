@@ -35,6 +35,10 @@ inline constexpr size_t kComparedModes = 3;
 absl::Span<const RhsModeRow> RhsModes();
 inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<size_t>(mode)]; }
 
+// Returns the most rows of a register tile, for a tile of this many rows. The register tiles of a tiled GEMV
+// (FormatKernels::tiled_gemv_rows) count as one.
+int64_t TallestTile(const TileContext& context, RhsMode mode, int64_t rows);
+
 // A panel of rhs: the columns of a block that one kernel call multiplies.
 struct Panel {
   int64_t cols;   // Columns that exist.
