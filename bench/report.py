@@ -351,7 +351,8 @@ def update_page(page: pathlib.Path, results: pathlib.Path) -> None:
     text, count = page.read_text(), 0
     for header, new in page_tables(results, os.path.relpath(results, page.parent)).items():
         pattern = rf"^{re.escape(header)}.*(\n\|.*)*"
-        text, replaced = re.subn(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
+        # Only the first table, because a page may have others that begin alike.
+        text, replaced = re.subn(pattern, lambda _, new=new: new, text, count=1, flags=re.MULTILINE)
         count += replaced
     if count == 0:
         raise ValueError(f"{page} has none of the tables")

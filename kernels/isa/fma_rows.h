@@ -95,8 +95,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
   }
 }
 
-// Most rows of streaming GEMVs with several register tiles, for f32 on AVX2. 0: there are none. GFLOP/s of AVX2 kernels on
-// Zen 4, when the first register tile stores a panel for the others, and with such GEMVs:
+// Most rows of streaming GEMVs with several register tiles, for f32 on AVX2. 0: there are none. GFLOP/s of AVX2 kernels
+// on Zen 4, when the first register tile stores a panel for the others, and with such GEMVs:
 //
 //     rows, rhs          one thread   two threads
 //     8, 2048x768        60, 82       112, 120

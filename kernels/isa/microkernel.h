@@ -144,7 +144,9 @@ struct SideWork {
 // KernelRow::adds_totals, `chain` holds totals instead. Kernels add each finished chain to the totals, and `end` is
 // never kAddTotal.
 struct MicrokernelArgs {
-  int64_t k;      // Steps of k: a multiple of KernelRow::k_step, except at the end of the panel.
+  // Steps of k: a multiple of KernelRow::k_step, except at the end of the panel. A call of a dot kernel has all of K. It
+  // begins and ends the sums, and adds its chains of kKc steps to each other.
+  int64_t k;
   const void* a;  // Packed panel of lhs, [k][mr]. One more vector behind it is readable.
   RhsView b;
   // Columns to compute, and the row stride of `chain` and `total`. Only for GEMV kernels.

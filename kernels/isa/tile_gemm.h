@@ -223,8 +223,8 @@ struct FmaSteps {
   typename Elements<V, E>::template Scales<kNv> scales;
 };
 
-// The register tile of a streaming GEMV that starts at row kFirstRow. All kLhsRows rows are divided into tiles of similar
-// height, at most kTallest. `Below` is the next tile.
+// The register tile of a streaming GEMV that starts at row kFirstRow. All kLhsRows rows are divided into tiles of
+// similar height, at most kTallest. `Below` is the next tile.
 template <class V, class E, int kNv, ArithmeticId kId, int kTallest, int kLhsRows, int kFirstRow = 0>
 struct GemvTile {
   static constexpr int kLeft = kLhsRows - kFirstRow, kTiles = (kLeft + kTallest - 1) / kTallest;

@@ -81,17 +81,18 @@ def test_the_script_records_and_updates_the_page(tmp_path):
     json_file, page = tmp_path / "report.json", tmp_path / "page.md"
     json_file.write_text(json.dumps(_report([_case(), _case(1, ratio=0.5), _quantized(1), _quantized(4, ratio=10.0)])))
     tables = (bench_report.PLAIN_HEADER, bench_report.QUANTIZED_HEADER, bench_report.BRIEF_HEADER)
+    other = f"{bench_report.PLAIN_HEADER} other |\n|---|---|\n| x | y |"  # Begins like a table of results.
     page.write_text(
         "# Before\n\n| CPU | other |\n\n"
         + "\n\n".join(f"{header} old |\n|---|---|\n| x | y |" for header in tables)
-        + "\n\nEnd\n"
+        + f"\n\n{other}\n\nEnd\n"
     )
     command = [sys.executable, bench_report.__file__, json_file, "--record", tmp_path / "results", "--page", page]
     for _ in range(2):
         subprocess.run(command, capture_output=True, text=True, check=True)
     link = "[Some (family 6, model 1)](results/some-cpu-family-6-model-1.md)"
     text = page.read_text()
-    assert f"{bench_report.PLAIN_HEADER} {link} |\n" in text and text.endswith("\n\nEnd\n")
+    assert f"{bench_report.PLAIN_HEADER} {link} |\n" in text and text.endswith(f"\n\n{other}\n\nEnd\n")
     assert "| forward, 4 to 16 | f32 | 2.00 / 0.50 |\n" in text and "| forward, 1 to 2 | f32 | 0.50 / 0.50 |\n" in text
     assert "| 1 to 16 | int4 | 5.00 / 0.50 |\n" in text and "| CPU | other |\n" in text
     assert f"| {link} | 0.50 / 0.50 | 2.00 / 0.50 |  |  |  |  |  |\n" in text
