@@ -159,6 +159,10 @@ struct MicrokernelArgs {
   OutView out;
   Begin begin;
   End end;
+  // Only for stacks (FormatKernels::stacked): the number of register tiles. They have the same height, and lie one below
+  // the other. `a`, `chain`, `total` and `out` are those of the first one.
+  int64_t tiles = 1;
+  int64_t a_step = 0;        // Bytes from the panel of lhs of a register tile to the next one.
   bool same_format = false;  // True if lhs and rhs have the same element format. Only used by kernels for bytes.
   const Stretches* stretches = nullptr;  // Only for kernels of rounded rows.
   SideWork side;
@@ -450,7 +454,10 @@ struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
-  Packers lhs, rhs;                   // Packers from this format to the panels of lhs and rhs.
+  // Kernels that compute a stack of register tiles (MicrokernelArgs::tiles) of mr rows. They are as wide as a packed
+  // panel. They read rhs in its stored layout, or as a packed panel, which has the same type.
+  Microkernel* stacked[kMaxRows + 1];
+  Packers lhs, rhs;  // Packers from this format to the panels of lhs and rhs.
   // Rounded rows: bytes of packed panels of rhs are the elements of this format plus code_offset.
   int32_t code_offset;
   Pack* pack_bias;     // Converts a bias of this format to T.

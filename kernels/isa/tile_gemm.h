@@ -258,6 +258,19 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
+// Stores the sums of a register tile as args.end says.
+template <class V, int kMr, int kNv>
+RAGGEMM_INLINE inline void EndTile(const MicrokernelArgs& args, typename V::Vec (&acc)[kMr][kNv]) {
+  using T = typename V::Scalar;
+  constexpr int kNr = kNv * V::kWidth;
+  if (args.end == End::kKeepChain) {
+    StoreTile<V>(static_cast<T*>(args.chain), kNr, acc, [](T* to, typename V::Vec x) { V::Store(to, x); });
+    return;
+  }
+  if (args.end == End::kAddTotal) AddTile<V>(static_cast<const T*>(args.total), kNr, acc);
+  StoreResult<V>(args, acc);
+}
+
 // Computes a register tile with the inner loop `Steps`.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
@@ -293,13 +306,40 @@ void TileGemm(const MicrokernelArgs& args) {
   }
   if constexpr (requires { steps.End(acc); }) steps.End(acc);
   MoveOn(prefetch, args.side.prefetch);
+  EndTile<V>(args, acc);
+}
 
-  if (args.end == End::kKeepChain) {
-    StoreTile<V>(chain, kNr, acc, [](T* to, Vec x) { V::Store(to, x); });
-    return;
+// Computes the args.tiles register tiles of a stack (FormatKernels::stacked).
+template <class V, class Steps, int kMr, int kNv>
+void StackedGemm(const MicrokernelArgs& args) {
+  static_assert(Steps::kGroup == 1 && !Steps::kHasScales);
+  using T = typename V::Scalar;
+  constexpr int kTile = kMr * kNv * V::kWidth;
+  Prefetch prefetch = *args.side.prefetch;
+  const int64_t blocks = args.k / kSteps;
+  PrefetchShares shares(prefetch, args.tiles * blocks);
+  MicrokernelArgs copy = args;
+  MicrokernelArgs* at = &copy;
+  // Hides the copy. Otherwise GCC 12 keeps it in registers that the inner loop needs.
+  asm("" : "+r"(at) : : "memory");
+  for (int64_t left = args.tiles;;) {
+    typename V::Vec acc[kMr][kNv];
+    SetZero<V>(acc);
+    if (at->begin == Begin::kResume) LoadTile<V>(static_cast<const T*>(at->chain), kNv * V::kWidth, acc);
+    Steps steps(*at);
+    for (int64_t block = 0; block < blocks; ++block) {
+      shares.Next(prefetch);
+      RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) steps.Next(acc);
+    }
+    for (int64_t k = blocks * kSteps; k < at->k; ++k) steps.Next(acc);
+    EndTile<V>(*at, acc);
+    if (--left == 0) break;
+    at->a = static_cast<const char*>(at->a) + at->a_step;
+    at->chain = static_cast<T*>(at->chain) + kTile;
+    at->total = static_cast<const T*>(at->total) + kTile;
+    at->out.data = static_cast<T*>(at->out.data) + kMr * at->out.stride;
   }
-  if (args.end == End::kAddTotal) AddTile<V>(static_cast<const T*>(args.total), kNr, acc);
-  StoreResult<V>(args, acc);
+  MoveOn(prefetch, args.side.prefetch);
 }
 
 // Calls visit<Tile, kFirstRow>() for the register tile `Tile` and all tiles below it.

@@ -129,6 +129,16 @@ class RhsPanels {
   bool ready_ = false;
 };
 
+// Returns the kernel that computes a stack of register tiles of mr rows, or null. With more than kMostSteps steps of k,
+// stacks are not faster. Results that are prefetched, scaled, or stored by an epilogue are computed tile by tile.
+Microkernel* StackedKernel(const TileContext& context, const Block& block, const Panel& panel, int64_t mr,
+                           const OutView& out) {
+  constexpr int64_t kMostSteps = 128;
+  const bool fits = panel.width == context.kernels.row->cols && block.steps <= kMostSteps &&
+                    (!block.last || out.nontemporal) && !context.call.scales_sums;
+  return fits ? KernelsOf(*context.kernels.row, context.kernels.rhs.type).stacked[mr] : nullptr;
+}
+
 // Sets the arguments of kernels. For the next register tile with the same height and rhs mode, MoveDown only moves the
 // pointers. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
 //
@@ -170,7 +180,7 @@ class ArgumentBinder {
     args_.chain = scratch_.chain + sum * chain_size_;
     args_.total = scratch_.total + sum * sum_size_;
     result.BindOut(row, mr, col, panel, block.last, args_);
-    lhs_bytes_ = rows.Height(i) * row_bytes_;
+    args_.a_step = rows.Height(i) * row_bytes_;
     chain_bytes_ = mr * panel.width * chain_size_;
     sum_bytes_ = mr * panel.width * sum_size_;
     result_bytes_ = mr * args_.out.stride * sum_size_;
@@ -201,7 +211,7 @@ class ArgumentBinder {
 
   // Moves to the register tile below. Both must have the same RegisterTiles::Height and RegisterTiles::Rows.
   void MoveDown() {
-    args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
+    args_.a = static_cast<const char*>(args_.a) + args_.a_step;
     args_.chain = static_cast<char*>(args_.chain) + chain_bytes_;
     args_.total = static_cast<const char*>(args_.total) + sum_bytes_;
     args_.out.data = static_cast<char*>(args_.out.data) + result_bytes_;
@@ -218,8 +228,8 @@ class ArgumentBinder {
   const int64_t row_bytes_;   // Bytes per row of lhs in a packed KC block.
   const char* packed_lhs_ = nullptr;
   int64_t steps_before_ = 0;  // Bytes per row of lhs before this block of the KC block.
-  // Bytes to the register tile below: in packed lhs, in chains, in totals, and in the output.
-  int64_t lhs_bytes_ = 0, chain_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
+  // Bytes to the register tile below: in chains, in totals, and in the output.
+  int64_t chain_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
   int64_t ahead_bytes_ = 0;  // Bytes of rhs that a register tile prefetches.
 };
 
@@ -267,6 +277,14 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
       for (int64_t i = 0; i < task.rows.count;) {
         Microkernel* const kernel = binder.BindTile(block, panel, col, i, panels.buffer(), result);
         const int64_t mr = task.rows.Rows(i), end = i == 0 && panel.mode->stores ? 1 : task.rows.EndOfSameHeight(i);
+        Microkernel* const stacked = end - i > 1 ? StackedKernel(context, block, panel, mr, args.out) : nullptr;
+        if (stacked != nullptr && !continues) {
+          args.tiles = end - i;
+          args.side.prefetch = prefetcher.ForStack(args.tiles);
+          stacked(args);
+          i = end;
+          continue;
+        }
         for (int64_t row = task.rows.Begin(i); i < end; ++i, row += mr) {
           if (block.last && !args.out.nontemporal) result.PrefetchOut(row, mr, col, panel.cols);
           args.side.prefetch = prefetcher.For(Prefetcher::Work::kKernel);
