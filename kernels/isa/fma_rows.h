@@ -60,7 +60,7 @@ inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DTy
 //     64 rows, 2048x768               205, 208    192, 199
 //     128 rows, 2880x2880             215, 216    202, 207
 //
-// Gradients of bf16 do not use them, because their results need an epilogue.
+// Other types have none.
 template <class V, class E, ArithmeticId kId>
 inline constexpr bool kIsStacked = kId == ArithmeticId::kF32&& V::kWidth >= 8 && sizeof(E) == 4;
 

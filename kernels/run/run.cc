@@ -129,14 +129,20 @@ class RhsPanels {
   bool ready_ = false;
 };
 
-// Returns the kernel that computes a stack of register tiles of mr rows, or null. With more than kMostSteps steps of k,
-// stacks are not faster. Results that are prefetched, scaled, or stored by an epilogue are computed tile by tile.
-Microkernel* StackedKernel(const TileContext& context, const Block& block, const Panel& panel, int64_t mr,
-                           const OutView& out) {
+// Computes args.tiles register tiles of mr rows in one call, and returns true. Returns false, and computes nothing, if
+// they must be computed one by one: if kernels prefetch or scale the result, an epilogue stores it, or sums continue
+// earlier totals. With 256 steps of k, stacks are not faster (Zen 4).
+bool RunStack(const TileContext& context, const Block& block, const Panel& panel, int64_t mr, Prefetcher& prefetcher,
+              MicrokernelArgs& args) {
   constexpr int64_t kMostSteps = 128;
-  const bool fits = panel.width == context.kernels.row->cols && block.steps <= kMostSteps &&
-                    (!block.last || out.nontemporal) && !context.call.scales_sums;
-  return fits ? KernelsOf(*context.kernels.row, context.kernels.rhs.type).stacked[mr] : nullptr;
+  if (args.tiles == 1 || panel.width != context.kernels.row->cols || block.steps > kMostSteps) return false;
+  if ((block.last && !args.out.nontemporal) || context.call.scales_sums || context.earlier_totals != nullptr)
+    return false;
+  Microkernel* const kernel = KernelsOf(*context.kernels.row, context.kernels.rhs.type).stacked[mr];
+  if (kernel == nullptr) return false;
+  args.side.prefetch = prefetcher.ForStack(args.tiles);
+  kernel(args);
+  return true;
 }
 
 // Sets the arguments of kernels. For the next register tile with the same height and rhs mode, MoveDown only moves the
@@ -177,6 +183,7 @@ class ArgumentBinder {
     const int64_t sum = col * rows.AllHeights() + row * panel.width;
     args_.a = packed_lhs_ + row * row_bytes_ + rows.Height(i) * steps_before_;
     args_.columns = panel.width;
+    args_.tiles = i == 0 && panel.mode->stores ? 1 : rows.EndOfSameHeight(i) - i;
     args_.chain = scratch_.chain + sum * chain_size_;
     args_.total = scratch_.total + sum * sum_size_;
     result.BindOut(row, mr, col, panel, block.last, args_);
@@ -249,7 +256,6 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   Prefetcher prefetcher(schedule, task, tile);
   RhsPanels panels(context, task, scratch);
   RoundedRows rounded(context, task, scratch);
-  const bool continues = context.earlier_totals != nullptr;
   Block block;
   if (!FirstBlock(context, task, block)) return result.StoreEmpty();
   for (bool more = true; more;) {
@@ -276,21 +282,14 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
       }
       for (int64_t i = 0; i < task.rows.count;) {
         Microkernel* const kernel = binder.BindTile(block, panel, col, i, panels.buffer(), result);
-        const int64_t mr = task.rows.Rows(i), end = i == 0 && panel.mode->stores ? 1 : task.rows.EndOfSameHeight(i);
-        Microkernel* const stacked = end - i > 1 ? StackedKernel(context, block, panel, mr, args.out) : nullptr;
-        if (stacked != nullptr && !continues) {
-          args.tiles = end - i;
-          args.side.prefetch = prefetcher.ForStack(args.tiles);
-          stacked(args);
-          i = end;
-          continue;
-        }
+        const int64_t mr = task.rows.Rows(i), end = i + args.tiles;
+        if (RunStack(context, block, panel, mr, prefetcher, args)) i = end;
         for (int64_t row = task.rows.Begin(i); i < end; ++i, row += mr) {
           if (block.last && !args.out.nontemporal) result.PrefetchOut(row, mr, col, panel.cols);
           args.side.prefetch = prefetcher.For(Prefetcher::Work::kKernel);
           args.side.pack = panels.Ahead(i);
           if (rounded.is_used()) args.stretches = rounded.BindTile(row);
-          if (continues && block.k == 0) result.LoadEarlierTotals(row, mr, col, panel, args);
+          if (context.earlier_totals != nullptr && block.k == 0) result.LoadEarlierTotals(row, mr, col, panel, args);
           kernel(args);
           if (scales_sums) result.AddSums(block, row, mr, panel, args);
           if (block.last && args.out.data == args.total) result.Store(row, mr, col, panel, args);
