@@ -14,6 +14,13 @@ struct Block;     // block.h
 struct TileTask;  // block.h
 class NextTile;   // block.h
 
+// The pages of a PrefetchTarget that are probably not in the TLB.
+enum class NewPages : uint8_t {
+  kNone,
+  kWithinRows,  // Pages that begin within a row. An earlier block has read the page in which the row begins.
+  kAll,
+};
+
 // The cache lines of rhs to prefetch during the work on a block: rows that are `stride` bytes apart, cut into runs of
 // `run_lines` lines:
 //
@@ -34,6 +41,7 @@ struct PrefetchTarget {
   int64_t panels = 1, panels_per_run = 1;
   int64_t packer_parts = 0;  // Lines that the packer of a panel prefetches, for each line that a register tile does.
   bool near = false;         // Prefetch::near.
+  NewPages new_pages = NewPages::kNone;
 };
 
 // A block shape for stored rows, by its name in kRowsShapes below. GFLOP/s of the shapes, on two cores of Emerald

@@ -4,8 +4,35 @@
 #include "raggemm/element.h"
 
 namespace raggemm {
+namespace {
+
+// Starts the page walks for all new pages of `target`. They then run at the same time: Zen 4 has six page walkers (AMD's
+// optimization guide). If kernels prefetch a new page now and then, each walk runs alone and stops the kernel, because
+// a prefetch retires only after its walk. With one thread and 64 rows of 2880x2880 f32, each kernel call took 8 % longer
+// with prefetches than without them. With translated pages it takes 1 % longer. GFLOP/s before and after, two cores of
+// Zen 4, pages of 4 KiB:
+//
+//     forward                                transposed
+//     f32, 1 row, 2880x2880     20, 24       f32, 1 row, 2880x2880     22, 25
+//     f32, 24 rows, 2880x2880   191, 206     f32, 8 rows, 2880x2880    107, 121
+//     f32, 64 rows, 2880x2880   206, 214     f32, 64 rows, 2880x2880   181, 187
+//     f32, 128 rows, 2880x2880  209, 218     AVX2
+//     f32, 512 rows, 2880x2880  209, 215     f32, 1 row, 2880x2880     21, 24
+//     bf16, 8 rows, 2880x2880   213, 257     f32, 512 rows, 2880x2880  195, 205
+//
+// With pages of 2 MiB, 64 rows run at 219 instead of 221 GFLOP/s.
+void TranslatePages(const PrefetchTarget& target) {
+  ForEachNewPage(target, [](const char* at) {
+    __builtin_prefetch(at, 0, 2);
+    // Without this, GCC 12 finds that the function has no effect, and removes it.
+    asm volatile("");
+  });
+}
+
+}  // namespace
 
 void Prefetcher::SetRhsTarget(const PrefetchTarget& target) {
+  TranslatePages(target);
   rhs_ = target;
   at_ = {};
   at_.near = target.near;

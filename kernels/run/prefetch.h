@@ -12,6 +12,26 @@
 
 namespace raggemm {
 
+// Calls translate(at) with an address in each new page of `target`, at most kMostPages times.
+template <class Translate>
+void ForEachNewPage(const PrefetchTarget& target, Translate translate) {
+  constexpr uintptr_t kPageBytes = 4096;
+  // Half of the 2048 pages in the second-level TLB of Zen 3 and of Emerald Rapids. Zen 4 has room for 3072.
+  constexpr int kMostPages = 1024;
+  if (target.new_pages == NewPages::kNone) return;
+  auto row = reinterpret_cast<uintptr_t>(target.first), known = uintptr_t{0};  // Pages below `known` are done.
+  int pages = 0;
+  for (int64_t i = 0; i < target.rows; ++i, row += target.stride) {
+    const uintptr_t next_page = (row + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const uintptr_t begin = target.new_pages == NewPages::kWithinRows ? next_page : row;
+    for (uintptr_t at = std::max(begin, known); at < row + target.lines * kLineBytes; at = known) {
+      translate(reinterpret_cast<const char*>(at));
+      if (++pages == kMostPages) return;
+      known = (at / kPageBytes + 1) * kPageBytes;
+    }
+  }
+}
+
 class Prefetcher {
  public:
   Prefetcher(const Schedule& schedule, const TileTask& task, int64_t tile)

@@ -1,4 +1,5 @@
-// Tests which cache lines of rhs are prefetched for a tile. Other tests cover the division of a tile into blocks.
+// Tests which cache lines of rhs are prefetched for a tile, and which pages are translated. Other tests cover the
+// division of a tile into blocks.
 #include "kernels/plan/block.h"
 
 #include <cstdint>
@@ -21,10 +22,24 @@ namespace {
 
 class BlockTest : public testing::Test {
  protected:
-  void MakeScheduleOf(const ProblemSpec& spec, const Cpu& cpu = HostCpu()) {
+  void MakeScheduleOf(const ProblemSpec& spec, const Options& options = {.isa = Isa::kScalar}) {
     problem_ = std::make_unique<TestProblem>(spec);
     workspace_.resize(1000);
-    schedule_ = MakeSchedule(problem_->problem, {.isa = Isa::kScalar, .cpu = cpu}, absl::MakeSpan(workspace_)).value();
+    schedule_ = MakeSchedule(problem_->problem, options, absl::MakeSpan(workspace_)).value();
+  }
+
+  // Returns a CPU for which the cost model uses both orders of prefetches and several blocks in a row of rhs.
+  static Cpu CpuWithAllPlans() {
+    Cpu cpu = HostCpu();
+    cpu.fmas_per_cycle = 32;
+    cpu.memory_bytes_per_cycle = 5.5;
+    cpu.l2_bytes_per_cycle = 32;
+    cpu.cycles_per_call = 120;
+    cpu.l1_bytes = 48 << 10;
+    cpu.l2_bytes = 2 << 20;
+    cpu.block_bytes = 384 << 10;
+    cpu.prefetch_panels_below = 1.25;
+    return cpu;
   }
 
   // Uses up `prefetch` like a kernel. Adds the indices of the prefetched cache lines to `lines`, counted from `data`.
@@ -48,6 +63,18 @@ class BlockTest : public testing::Test {
     }
   }
 
+  static int64_t PageAt(const char* at) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) / 4096); }
+  // Returns the pages that `block` of an f32 rhs reads.
+  static std::set<int64_t> PagesOf(const TileTask& task, const Block& block) {
+    std::set<int64_t> pages;
+    for (int64_t k = block.k; k < block.k + block.steps; ++k) {
+      for (int64_t col = block.col; col < block.col + block.cols; ++col) {
+        pages.insert(PageAt(ElementAt(block.rhs, DType::kF32, k, task.window.col + col)));
+      }
+    }
+    return pages;
+  }
+
   std::unique_ptr<TestProblem> problem_;
   std::vector<int64_t> workspace_;
   Schedule schedule_;
@@ -55,21 +82,12 @@ class BlockTest : public testing::Test {
 
 // While one block is computed, all cache lines of the next block are prefetched, and no others.
 TEST_F(BlockTest, PrefetchesTheNextBlock) {
-  // With these numbers, the cost model uses both orders of prefetches: kPanels for one row, and kRows for many rows.
-  Cpu cpu = HostCpu();
-  cpu.fmas_per_cycle = 32;
-  cpu.memory_bytes_per_cycle = 5.5;
-  cpu.l2_bytes_per_cycle = 32;
-  cpu.cycles_per_call = 120;
-  cpu.l1_bytes = 48 << 10;
-  cpu.l2_bytes = 2 << 20;
-  cpu.block_bytes = 384 << 10;
-  cpu.prefetch_panels_below = 1.25;
+  const Cpu cpu = CpuWithAllPlans();
   for (bool rhs_flipped : {false, true}) {
     for (int64_t rows : {rhs_flipped ? 230 : 1, 90}) {
       ProblemSpec spec{.groups = 1, .m = rows, .n = 640, .k = 512, .sizes = {rows}};
       spec.rhs_flipped = rhs_flipped;
-      MakeScheduleOf(spec, cpu);
+      MakeScheduleOf(spec, {.isa = Isa::kScalar, .cpu = cpu});
       const TileTask task(schedule_, 0);
       Block block, next;
       ASSERT_TRUE(FirstBlock(schedule_.tile, task, block));
@@ -120,6 +138,41 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
     // The last line of `want` is ignored if k does not fill whole cache lines: it may also belong to later columns.
     if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
     EXPECT_EQ(got, want) << k;
+  }
+}
+
+// Pages are translated before the block that first reads them. Few translated pages were known before. They have the end
+// of one row and the begin of the next.
+TEST_F(BlockTest, TranslatesNewPages) {
+  struct Case {
+    int64_t rows, k, n;
+    bool rhs_flipped;
+  };
+  for (const auto& [rows, k, n, rhs_flipped] :
+       {Case{1, 600, 1500, false}, Case{200, 600, 1500, false}, Case{3, 2500, 200, true}, Case{230, 2500, 200, true}}) {
+    ProblemSpec spec{.groups = 1, .m = rows, .n = n, .k = k, .sizes = {rows}};
+    spec.rhs_flipped = rhs_flipped;
+    MakeScheduleOf(spec, {.threads = 1, .cpu = CpuWithAllPlans()});  // With the kernels of the host.
+    const TileTask task(schedule_, 0);
+    NextTile next_tile(schedule_, 0);
+    Block block, next;
+    ASSERT_TRUE(FirstBlock(schedule_.tile, task, block));
+    // A GEMV translates pages of its own block. Nothing translates the first rows of its tile, or the first columns of a
+    // tile whose blocks go along k.
+    const bool is_gemv = task.plan.mode == RhsMode::kGemv;
+    std::set<int64_t> known;
+    if (!is_gemv) known = PagesOf(task, block);
+    for (next = block; NextBlock(schedule_.tile, task, next); block = next) {
+      const PrefetchTarget target =
+          LayoutOf(schedule_.tile).prefetch_target(schedule_.tile, task, block, &next, next_tile);
+      int64_t known_before = 0;
+      ForEachNewPage(target, [&](const char* at) { known_before += !known.insert(PageAt(at)).second; });
+      EXPECT_LE(known_before, 2 + target.rows / 2) << "rows " << rows << ", k " << block.k << ", column " << block.col;
+      if (is_gemv ? block.k == 0 : task.blocks.k_inner && next.col == 0) continue;
+      for (int64_t page : PagesOf(task, is_gemv ? block : next)) {
+        EXPECT_TRUE(known.contains(page)) << "rows " << rows << ", k " << block.k << ", column " << block.col;
+      }
+    }
   }
 }
 
