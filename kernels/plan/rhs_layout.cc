@@ -174,10 +174,12 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Prefetches the next block or, if blocks go along k, a share of the next columns. Dot kernels ignore these lines, and
-// use only the translated pages.
+// Prefetches the next block or, if blocks go along k, a share of the next columns. Prefetches nothing for dot kernels,
+// because the hardware prefetchers suffice. To translate their pages in advance is 3 % slower (8 rows of 2880x2880 and of
+// 768x2048 f32, two cores of Zen 4).
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
+  if (task.plan.mode == RhsMode::kDot) return {};
   // A transposed rhs with K = 1 is a single row in memory.
   if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);
   const DType dtype = context.call.rhs.dtype;

@@ -12,13 +12,11 @@ namespace {
 // with prefetches than without them. With translated pages it takes 1 % longer. GFLOP/s before and after, two cores of
 // Zen 4, pages of 4 KiB:
 //
-//     forward                                transposed
-//     f32, 1 row, 2880x2880     20, 24       f32, 1 row, 2880x2880     22, 25
-//     f32, 24 rows, 2880x2880   191, 206     f32, 8 rows, 2880x2880    107, 121
-//     f32, 64 rows, 2880x2880   206, 214     f32, 64 rows, 2880x2880   181, 187
-//     f32, 128 rows, 2880x2880  209, 218     AVX2
-//     f32, 512 rows, 2880x2880  209, 215     f32, 1 row, 2880x2880     21, 24
-//     bf16, 8 rows, 2880x2880   213, 257     f32, 512 rows, 2880x2880  195, 205
+//     f32, 1 row, 2880x2880     20, 24       f32, 64 rows, 2880x2880, transposed   181, 187
+//     f32, 24 rows, 2880x2880   191, 206     bf16, 8 rows, 2880x2880               213, 257
+//     f32, 64 rows, 2880x2880   206, 214     f32, 1 row, 2880x2880, AVX2           21, 24
+//     f32, 128 rows, 2880x2880  209, 218     f32, 512 rows, 2880x2880, AVX2        195, 205
+//     f32, 512 rows, 2880x2880  209, 215
 //
 // With pages of 2 MiB, 64 rows run at 219 instead of 221 GFLOP/s.
 void TranslatePages(const PrefetchTarget& target) {
