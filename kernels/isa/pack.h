@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/isa/microkernel.h"
 
@@ -119,8 +120,23 @@ struct Elements {
   };
 };
 
+// Packs rows of at most one vector, like those of a transposed lhs. A row takes 6 cycles, and 13 cycles with the loops of
+// PackRows (14 columns of f32, AVX-512, Zen 4).
+template <class V, class E>
+void PackShortRows(const PackArgs& args) {
+  const auto* src = static_cast<const E*>(args.src);
+  auto* dst = static_cast<typename V::Scalar*>(args.dst);
+  const int64_t width = args.width;
+  for (int64_t kk = 0; kk < args.k; ++kk, src += args.src_stride, dst += args.dst_stride) {
+    V::Store(dst, LoadUpTo<V>(src, width));
+  }
+}
+
 template <class V, class E>
 void PackRows(const PackArgs& args) {
+  if constexpr (std::is_pointer_v<typename Elements<V, E>::Source>) {
+    if (args.width <= V::kWidth) return PackShortRows<V, E>(args);
+  }
   typename Elements<V, E>::template Scales<kMaxRows / V::kWidth> scales;
   const int64_t in_twos = args.width - args.width % (2 * V::kWidth);
   for (int64_t kk = 0; kk < args.k; ++kk) {

@@ -76,7 +76,12 @@ void Prefetcher::SetLhsTarget(const Block& block) {
   lhs_.lines_left = (along_k ? window.rows : steps) * lhs_.lines_per_row;
   const int64_t panels = task_.window.cols / NextPanel(context_, task_, block.cols).width;
   const int64_t blocks = std::max<int64_t>(std::min(context_.kernels.kc, block.rhs.rows - block.k) / block.steps, 1);
-  lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(panels, 1) * blocks * task_.rows.count);
+  // More than 64 KiB are prefetched by the last quarter of the kernels. Otherwise lines leave L2 before lhs is packed. For
+  // a gradient of 512 rows at 2880x2880, packing took 57000 ticks instead of 35000 (Zen 4).
+  const int64_t kernels = std::max<int64_t>(panels, 1) * blocks * task_.rows.count;
+  const int64_t parts = lhs_.lines_left * kLineBytes > 64 << 10 ? 4 : 1;
+  lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(kernels / parts, 1));
+  if (parts > 1) lhs_.kernels_before = std::max<int64_t>(kernels - CeilDiv(lhs_.lines_left, lhs_.per_kernel) - 1, 0);
 }
 
 }  // namespace raggemm

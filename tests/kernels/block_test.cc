@@ -148,8 +148,8 @@ TEST_F(BlockTest, TranslatesNewPages) {
     int64_t rows, k, n;
     bool rhs_flipped;
   };
-  for (const auto& [rows, k, n, rhs_flipped] :
-       {Case{1, 600, 1500, false}, Case{200, 600, 1500, false}, Case{16, 2500, 200, true}, Case{230, 2500, 200, true}}) {
+  for (const auto& [rows, k, n, rhs_flipped] : {Case{1, 600, 1500, false}, Case{200, 600, 1500, false},
+                                                Case{16, 2500, 200, true}, Case{230, 2500, 200, true}}) {
     ProblemSpec spec{.groups = 1, .m = rows, .n = n, .k = k, .sizes = {rows}};
     spec.rhs_flipped = rhs_flipped;
     MakeScheduleOf(spec, {.threads = 1, .cpu = CpuWithAllPlans()});  // With the kernels of the host.
