@@ -128,7 +128,10 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.stride = StepOf(dtype, next->rhs.row_step);
   target.lines = CeilDiv(StepOf(dtype, next->cols), kLineBytes);
   target.panels = CeilDiv(block.cols, width);
-  target.new_pages = next->col > 0 ? NewPages::kWithinRows : NewPages::kAll;
+  // The few rows of a gradient stay in the TLB from tile to tile. With translation, 64 rows of 2880x2880 bf16 run at 301
+  // instead of 304 GFLOP/s (two cores of Zen 4).
+  const bool is_known = context.call.mode == RaggedMode::kRaggedK && next->rhs.rows < kKc;
+  target.new_pages = is_known ? NewPages::kNone : next->col > 0 ? NewPages::kWithinRows : NewPages::kAll;
   switch (task.plan.prefetch_order) {
     case TilePlan::Order::kPanels: {
       // A run has at least two lines. If a packed panel is narrower, several panels share the run.
