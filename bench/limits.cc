@@ -38,7 +38,8 @@ Store WidestStore() {
 struct ReadPattern {
   int streams;       // Streams that a thread reads in turns.
   int64_t prefetch;  // Bytes between a read and its prefetch. 0: only the hardware prefetches.
-  // Pages whose walks start together (TranslatePages in kernels/run/prefetch.cc). 0: each walk starts with a read.
+  // Pages of each stream whose walks start together (TranslatePages in kernels/run/prefetch.cc). 0: each read starts
+  // its own walk.
   int64_t pages = 0;
 };
 
@@ -78,8 +79,11 @@ void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPatt
 //     four streams                   30
 //     four streams with prefetch     32
 //
-// On Zen 3 prefetch is slower. Starting 32 page walks together gains up to 7 % on Zen 4. Measures all patterns in each call. When the pattern was chosen once per run, busy
-// processes made the slowest pattern win, and decoding ran 20 % above the limit.
+// On Zen 3 prefetch is slower. On one core of Zen 4, three runs of the last pattern read 28.2, 26.6 and 28.4 GB/s. The
+// best other pattern read 26.8, 28.1 and 26.1.
+//
+// Each call measures all patterns. In an earlier version, each run chose one pattern. Busy processes then made the
+// slowest pattern win, and decoding ran 20 % above the limit.
 double ReadGbps(int threads, absl::FunctionRef<Stretches()> next) {
   constexpr ReadPattern kPatterns[] = {{1, 0}, {4, 0}, {4, 1024}, {8, 1024}, {4, 1024, 32}};
   double fastest = 0;

@@ -6,11 +6,11 @@
 namespace raggemm {
 namespace {
 
-// Starts the page walks for all new pages of `target`. They then run at the same time: Zen 4 has six page walkers (AMD's
-// optimization guide). If kernels prefetch a new page now and then, each walk runs alone and stops the kernel, because
-// a prefetch retires only after its walk. With one thread and 64 rows of 2880x2880 f32, each kernel call took 8 % longer
-// with prefetches than without them. With translated pages it takes 1 % longer. GFLOP/s before and after, two cores of
-// Zen 4, pages of 4 KiB:
+// Starts the page walks for all new pages of `target`. They then run at the same time: Zen 4 has six page walkers
+// (AMD's optimization guide). If kernels prefetch a new page now and then, each walk runs alone and stops the kernel,
+// because a prefetch retires only after its walk. With one thread and 64 rows of 2880x2880 f32, each kernel call took
+// 8 % longer with prefetches than without them. With translated pages it takes 1 % longer. GFLOP/s before and after,
+// two cores of Zen 4, pages of 4 KiB:
 //
 //     f32, 1 row, 2880x2880     20, 24       f32, 64 rows, 2880x2880, transposed   181, 187
 //     f32, 24 rows, 2880x2880   191, 206     bf16, 8 rows, 2880x2880               213, 257
@@ -76,8 +76,8 @@ void Prefetcher::SetLhsTarget(const Block& block) {
   lhs_.lines_left = (along_k ? window.rows : steps) * lhs_.lines_per_row;
   const int64_t panels = task_.window.cols / NextPanel(context_, task_, block.cols).width;
   const int64_t blocks = std::max<int64_t>(std::min(context_.kernels.kc, block.rhs.rows - block.k) / block.steps, 1);
-  // More than 64 KiB are prefetched by the last quarter of the kernels. Otherwise lines leave L2 before lhs is packed. For
-  // a gradient of 512 rows at 2880x2880, packing took 57000 ticks instead of 35000 (Zen 4).
+  // The last quarter of the kernels prefetches more than 64 KiB. Otherwise lines leave L2 before lhs is packed. For a
+  // gradient of 512 rows at 2880x2880, packing took 57000 ticks instead of 35000 (Zen 4).
   const int64_t kernels = std::max<int64_t>(panels, 1) * blocks * task_.rows.count;
   const int64_t parts = lhs_.lines_left * kLineBytes > 64 << 10 ? 4 : 1;
   lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(kernels / parts, 1));

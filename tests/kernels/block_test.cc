@@ -141,8 +141,8 @@ TEST_F(BlockTest, PrefetchesTheNextColumns) {
   }
 }
 
-// Pages are translated before the block that first reads them. Few translated pages were known before. They have the end
-// of one row and the begin of the next.
+// Pages are translated before the block that first reads them. Few of them were known before. Such a page also has the
+// end of a row that an earlier block has read.
 TEST_F(BlockTest, TranslatesNewPages) {
   struct Case {
     int64_t rows, k, n;
@@ -157,8 +157,8 @@ TEST_F(BlockTest, TranslatesNewPages) {
     NextTile next_tile(schedule_, 0);
     Block block, next;
     ASSERT_TRUE(FirstBlock(schedule_.tile, task, block));
-    // A GEMV translates pages of its own block. Nothing translates the first rows of its tile, or the first columns of a
-    // tile whose blocks go along k.
+    // A GEMV translates pages of its own block. Nothing translates the first rows of its tile, or the first columns of
+    // a tile whose blocks go along k.
     const bool is_gemv = task.plan.mode == RhsMode::kGemv;
     std::set<int64_t> known;
     if (!is_gemv) known = PagesOf(task, block);
