@@ -225,6 +225,7 @@ constexpr KernelRow MakeRow() {
   row.row_step = 1;
   row.adds_totals = arithmetic.chain < kKc;
   row.products_per_fma = 1;
+  row.copying_rows = kId == ArithmeticId::kF32 ? kCopyingRows<V, 1> : 0;
   row.cols = V::kPanelVectors * V::kWidth;
   row.k_step = arithmetic.whole;
   row.vector = V::kWidth;

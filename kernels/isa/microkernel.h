@@ -133,10 +133,12 @@ struct Stretches {
 };
 
 struct PackAhead;
+struct CopyAhead;
 struct SideWork {
   Prefetch* prefetch;
-  // The panel that the kernel packs while it multiplies, or null.
+  // The panel that the kernel packs while it multiplies, or null. Only one of the two is not null.
   PackAhead* pack = nullptr;
+  CopyAhead* copy = nullptr;
 };
 
 // Arguments of a micro-kernel. It adds `k` steps of k to the sums of a register tile. Step kk sets the chain of element
@@ -205,6 +207,20 @@ struct PackAhead {
   int64_t slice;               // Steps of k in a slice.
   int64_t src_step, dst_step;  // Bytes from one slice to the next, in src and in dst.
   int64_t count;               // Slices that one kernel call packs.
+};
+
+// The next panel of a transposed rhs, if its elements are packed as they are stored. Kernels copy it in pieces of
+// KernelRow::vector words while they multiply. A word is four bytes of one column, and a piece has successive words:
+//
+//     rhs [columns][k]                 panel [k words][NR]
+//     column 0: | 0 | 2 NR | ...       | 0    1      2 ...
+//     column 1: | 1 | 2 NR + 1 | ...
+struct CopyAhead {
+  const char* src;       // The next piece.
+  int64_t src_step;      // Bytes from column to column of src.
+  uint32_t* dst;         // Where the first word of the next piece goes. The others follow, one per row of the panel.
+  int64_t columns_left;  // Columns whose piece of the current rows of the panel is still missing.
+  int64_t count;         // Pieces that one kernel call copies.
 };
 
 // Arguments of an epilogue, which computes for each element
@@ -506,6 +522,8 @@ struct KernelRow {
   double products_per_fma;
   // Steps of k in a slice (PackAhead::slice). 0: kernels do not pack ahead.
   int64_t ahead_slice;
+  // Least rows of a tile whose kernels copy the next panel (CopyAhead). 0: kernels do not copy.
+  int64_t copying_rows;
   // Configuration of a matrix unit, or null. A thread calls set_up before its first kernel and restore after its last
   // one. set_up saves the previous configuration in `saved`, and restore loads it. `stretch` is Stretches::steps of all
   // kernel calls between them. Only rows of rounded rows read it.

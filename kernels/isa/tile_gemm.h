@@ -42,6 +42,21 @@ enum class RhsFrom : uint8_t {
   kPanel,
 };
 
+// Least rows of a tile whose kernels copy the next packed panel of a transposed rhs (CopyAhead). 0: kernels of V do not.
+// Kernels of fewer rows have no time for it. GFLOP/s if a packer packs each panel before the kernels, and if kernels copy
+// it (2048x768, two cores of Zen 4):
+//
+//     rows             16         20         28         40         64         512
+//     f32, AVX-512     124, 144   135, 169   154, 186   171, 199   187, 208   208, 215
+//     bf16, AVX-512    same       273, 269   287, 355   326, 377   363, 400   406, 418
+//     int8, AVX-512    435, 539   467, 588   528, 621   578, 653   631, 676   693, 714
+//     f32, AVX2                   140, 128   151, 162   170, 178   186, 195   200, 206
+template <class V, int kGroup>
+inline constexpr int kCopyingRows = V::kWidth < 8    ? 0
+                                    : V::kWidth == 8 ? 28
+                                    : kGroup == 2    ? 18
+                                                     : 15;
+
 template <int kFirst, int kEnd, class F>
 RAGGEMM_INLINE inline void ForEach(F f) {
   if constexpr (kFirst < kEnd) {
@@ -155,6 +170,8 @@ struct FmaSteps {
   static constexpr bool kAddsPairs = kId == ArithmeticId::kMmla;
   static constexpr int kGroup = kAddsPairs ? 4 : kId == ArithmeticId::kPairs ? 2 : 1;
   static constexpr bool kHasScales = !std::is_pointer_v<Source>;
+  static constexpr bool kCopies =
+      kCopyingRows<V, 1> != 0 && kId == ArithmeticId::kF32 && sizeof(E) == 4 && kNv == V::kPanelVectors && !kStores;
 
   explicit FmaSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const T*>(args.a) + k * kLhsRows + kFirstRow),
@@ -289,12 +306,19 @@ void TileGemm(const MicrokernelArgs& args) {
   constexpr int kEach = Steps::kGroup > kSteps ? Steps::kGroup : kSteps;
   const int64_t blocks = args.k / kEach;
   PrefetchShares shares(prefetch, blocks);
+  CopyShares<kNr, V::kWidth> copies(Steps::kCopies ? args.side.copy : nullptr, blocks);
   for (int64_t block = 0; block < blocks; ++block) {
     shares.Next(prefetch);
+    if constexpr (Steps::kCopies) copies.StartBlock();
     if constexpr (Steps::kHasScales) {
       if (block % (kScaleSteps / kEach) == 0) steps.ReadScales(args, block * kEach);
     }
-    RAGGEMM_UNROLL for (int i = 0; i < kEach; i += Steps::kGroup) steps.Next(acc);
+    RAGGEMM_UNROLL for (int i = 0; i < kEach; i += Steps::kGroup) {
+      if constexpr (Steps::kCopies) {
+        RAGGEMM_UNROLL for (int piece = i; piece < i + Steps::kGroup; ++piece) copies.Next(piece);
+      }
+      steps.Next(acc);
+    }
   }
   int64_t k = blocks * kEach;
   if constexpr (Steps::kHasScales) {
@@ -306,6 +330,7 @@ void TileGemm(const MicrokernelArgs& args) {
   }
   if constexpr (requires { steps.End(acc); }) steps.End(acc);
   MoveOn(prefetch, args.side.prefetch);
+  if constexpr (Steps::kCopies) copies.End(args.side.copy);
   EndTile<V>(args, acc);
 }
 

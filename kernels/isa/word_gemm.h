@@ -106,6 +106,7 @@ struct WordSteps {
   static constexpr int kWidth = V::kWidth;
   static constexpr int kGroup = V::kGroup, kGemvSteps = kStepsOfGemv<typename V::Source, kMr>;
   static constexpr bool kHasScales = kFrom != RhsFrom::kPanel && requires { typename V::Scales; };
+  static constexpr bool kCopies = kCopyingRows<V, kGroup> != 0 && kFrom == RhsFrom::kPanel;
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
@@ -344,6 +345,7 @@ constexpr KernelRow MakeWordRow(ArithmeticId id, DType element) {
   row.products_per_fma = V::kGroup;
   row.cols = 2 * V::kWidth;
   row.k_step = V::kGroup;
+  row.copying_rows = kCopyingRows<V, V::kGroup>;
   row.vector = V::kWidth;
   row.lhs = row.rhs = {element, V::kGroup};
   return row;

@@ -173,7 +173,7 @@ BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, con
   const int64_t steps = window.rows <= 8 * kernels.rows ? context.kernels.cpu.transposed_steps : kKc;
   return {.k = std::min(steps, context.kernels.kc),
           // Two panels if kernels pack ahead, so that each panel is prefetched one panel before it is packed.
-          .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
+          .n = PacksAhead(context, plan.mode, window.rows) ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
@@ -190,7 +190,7 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
   target.panels = target.panels_per_run = CountPanels(context, task, block);
   // Packing a transposed panel takes about as long as computing a register tile of 8 rows. So the packer prefetches as
   // many lines as a register tile, or twice as many if register tiles have fewer than 8 rows.
-  target.packer_parts = context.kernels.row->ahead_slice != 0 ? 0 : task.rows.each < 8 ? 2 : 1;
+  target.packer_parts = PacksAhead(context, task.plan.mode, task.window.rows) ? 0 : task.rows.each < 8 ? 2 : 1;
   const bool along_k = task.blocks.k_inner;
   const NextTile::Found* tile = nullptr;
   const int64_t cols_left = task.window.cols - block.col - block.cols;

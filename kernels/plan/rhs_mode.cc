@@ -166,6 +166,18 @@ int64_t TallestTile(const TileContext& context, RhsMode mode, int64_t rows) {
   return mode == RhsMode::kGemv && HasGemvTiles(context, rows) ? rows : context.kernels.row->rows;
 }
 
+bool CopiesAhead(const TileContext& context, RhsMode mode, int64_t rows) {
+  const KernelRow& kernels = *context.kernels.row;
+  const Operand& rhs = context.call.rhs;
+  const int64_t word_bits = kernels.rhs.k_group * FormatOf(rhs.dtype).bits;
+  return mode == kPacked && rhs.is_trans && word_bits == 32 && context.kernels.rhs.dequantize == nullptr &&
+         !IsSplit(context.kernels) && 0 < kernels.copying_rows && kernels.copying_rows <= rows;
+}
+
+bool PacksAhead(const TileContext& context, RhsMode mode, int64_t rows) {
+  return context.kernels.row->ahead_slice != 0 || CopiesAhead(context, mode, rows);
+}
+
 Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left) {
   // A single register tile reads word blocks once, as a stream. Several register tiles read each block again, from L2. So
   // their panels have one block. Wider panels are slower. Milliseconds of an expert MLP of 512 tokens, int8, with 1024

@@ -39,6 +39,11 @@ inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<siz
 // (FormatKernels::tiled_gemv_rows) count as one.
 int64_t TallestTile(const TileContext& context, RhsMode mode, int64_t rows);
 
+// Returns true if the kernels of tiles with this many rows copy the next packed panel (CopyAhead).
+bool CopiesAhead(const TileContext& context, RhsMode mode, int64_t rows);
+// Returns true if they pack it in any way.
+bool PacksAhead(const TileContext& context, RhsMode mode, int64_t rows);
+
 // A panel of rhs: the columns of a block that one kernel call multiplies.
 struct Panel {
   int64_t cols;   // Columns that exist.

@@ -56,12 +56,15 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
   }
 }
 
-// The packed panels of rhs. Kernels of AMX can pack ahead: while they multiply one panel, they pack the next one into a
-// second buffer.
+// The packed panels of rhs. Some kernels pack ahead: while they multiply one panel, they pack the next one into a second
+// buffer. Kernels of AMX call packers (PackAhead), and vector kernels copy words (CopyAhead).
 class RhsPanels {
  public:
   RhsPanels(const TileContext& context, const TileTask& task, const Scratch& scratch)
-      : context_(context), task_(task), scratch_(scratch) {}
+      : context_(context),
+        task_(task),
+        scratch_(scratch),
+        copies_(CopiesAhead(context, task.plan.mode, task.window.rows)) {}
 
   char* buffer() const { return scratch_.panels[turn_]; }
 
@@ -77,8 +80,10 @@ class RhsPanels {
 
   // Selects the panel that the next kernels pack ahead, if they can. Null `block`: there is no next panel.
   void StartAhead(const Block* block, int64_t col) {
+    if (block == nullptr) return;
+    if (copies_) return StartCopy(*block, col);
     const int64_t slice = context_.kernels.row->ahead_slice;
-    if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
+    if (slice == 0 || context_.kernels.rhs.dequantize != nullptr) return;
     PackArgs args = ArgsFor(*block, col, scratch_.panels[1 - turn_], &nothing_);
     args.src = ElementAt(block->rhs, context_.call.rhs.dtype, block->k, task_.window.col + col);
     args.scales = BlockScalesOf(context_.call.rhs, false, block->rhs, block->k, task_.window.col + col);
@@ -89,20 +94,29 @@ class RhsPanels {
     const bool along_n = block->rhs.col_step == 1;
     ahead_.src_step = StepOf(context_.call.rhs.dtype, slice * (along_n ? args.src_stride : 1));
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
-    slices_ = CeilDiv(args.k_padded, slice);
+    parts_ = CeilDiv(args.k_padded, slice);
   }
-  // Returns the slices that the kernel of register tile i packs ahead. Null: none.
-  PackAhead* Ahead(int64_t i) {
-    if (slices_ == 0) return nullptr;
-    ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
-    return &ahead_;
+  // Tells the kernel of register tile i what to pack ahead.
+  void BindAhead(int64_t i, SideWork& side) {
+    side.pack = nullptr;
+    side.copy = nullptr;
+    if (parts_ == 0) return;
+    const int64_t count = parts_ * (i + 1) / task_.rows.count - parts_ * i / task_.rows.count;
+    if (copies_) {
+      copy_.count = count;
+      side.copy = &copy_;
+    } else {
+      ahead_.count = count;
+      side.pack = &ahead_;
+    }
   }
   void EndAhead() {
-    if (slices_ == 0) return;
+    if (parts_ == 0) return;
     turn_ ^= 1;
     ready_ = true;
-    slices_ = 0;
+    parts_ = 0;
   }
+  bool copies() const { return copies_; }
 
  private:
   PackArgs ArgsFor(const Block& block, int64_t col, char* to, Prefetch* prefetch) const {
@@ -119,12 +133,28 @@ class RhsPanels {
     };
   }
 
+  // Whole panels of whole pieces are copied. A packer packs all others when it is their turn.
+  void StartCopy(const Block& block, int64_t col) {
+    const KernelRow& kernels = *context_.kernels.row;
+    const int64_t piece_steps = kernels.vector * kernels.rhs.k_group;
+    if (block.rhs.col_step == 1 || block.steps % piece_steps != 0 || block.col + block.cols - col < kernels.cols)
+      return;
+    const DType dtype = context_.call.rhs.dtype;
+    copy_.src = ElementAt(block.rhs, dtype, block.k, task_.window.col + col);
+    copy_.src_step = StepOf(dtype, block.rhs.col_step);
+    copy_.dst = reinterpret_cast<uint32_t*>(scratch_.panels[1 - turn_]);
+    copy_.columns_left = kernels.cols;
+    parts_ = block.steps / piece_steps * kernels.cols;
+  }
+
   const TileContext& context_;
   const TileTask& task_;
   const Scratch& scratch_;
+  const bool copies_;
   Prefetch nothing_{};
   PackAhead ahead_{};
-  int64_t slices_ = 0;
+  CopyAhead copy_{};
+  int64_t parts_ = 0;  // Slices or pieces of the panel that kernels pack ahead.
   int turn_ = 0;
   bool ready_ = false;
 };
@@ -283,11 +313,11 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
       for (int64_t i = 0; i < task.rows.count;) {
         Microkernel* const kernel = binder.BindTile(block, panel, col, i, panels.buffer(), result);
         const int64_t mr = task.rows.Rows(i), end = i + args.tiles;
-        if (RunStack(context, block, panel, mr, prefetcher, args)) i = end;
+        if (!panels.copies() && RunStack(context, block, panel, mr, prefetcher, args)) i = end;
         for (int64_t row = task.rows.Begin(i); i < end; ++i, row += mr) {
           if (block.last && !args.out.nontemporal) result.PrefetchOut(row, mr, col, panel.cols);
           args.side.prefetch = prefetcher.For(Prefetcher::Work::kKernel);
-          args.side.pack = panels.Ahead(i);
+          panels.BindAhead(i, args.side);
           if (rounded.is_used()) args.stretches = rounded.BindTile(row);
           if (context.earlier_totals != nullptr && block.k == 0) result.LoadEarlierTotals(row, mr, col, panel, args);
           kernel(args);
