@@ -52,17 +52,19 @@ template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
 // True if there are kernels for stacks of register tiles (FormatKernels::stacked). They save the time between two kernel
-// calls, which counts if a call has few steps of k, as in gradients. GFLOP/s of f32 without and with them:
+// calls. GFLOP/s without and with them, two cores of Zen 4. Word kernels of bf16 (AVX-512) also have them.
 //
-//     gradient, two cores of Zen 4    AVX-512     AVX2
-//     16 rows, 2880x2880              173, 177    142, 161
-//     32 rows, 2880x2880              194, 196    174, 186
-//     64 rows, 2048x768               205, 208    192, 199
-//     128 rows, 2880x2880             215, 216    202, 207
+//                                 f32, AVX-512    f32, AVX2    bf16, AVX-512    bf16, AVX2
+//     gradient, 16 rows                                        206, 208         116, 132
+//     gradient, 16 rows *         173, 177        142, 161
+//     gradient, 32 rows *         194, 196        174, 186     313, 338         146, 149
+//     gradient, 64 rows           205, 208        192, 199     362, 377         173, 175
+//     forward, 128 rows *         212, 215        194, 203     405, 411
+//     forward, 512 rows           214, 216        199, 206     414, 419
 //
-// Other types have none.
-template <class V, class E, ArithmeticId kId>
-inline constexpr bool kIsStacked = kId == ArithmeticId::kF32&& V::kWidth >= 8 && sizeof(E) == 4;
+// Weights are 2048x768, or 2880x2880 where marked with *.
+template <class V, ArithmeticId kId>
+inline constexpr bool kIsStacked = V::kWidth >= 8 && (kId == ArithmeticId::kF32 || kId == ArithmeticId::kPairs);
 
 // Most rows of dot kernels for a transposed rhs of type E. GFLOP/s on two cores of Zen 4, without and with dot kernels:
 //
@@ -84,6 +86,11 @@ template <class V, class E, ArithmeticId kId, int kMr>
 constexpr void AddTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
     kernels.packed[kMr] = TileKernel<V, typename V::Scalar, kId, kMr, V::kPanelVectors, false>();
+    if constexpr (kIsStacked<V, kId> && 2 * kMr > V::kRows) {
+      constexpr int kNv = V::kPanelVectors;
+      using Sums = typename SumTraits<V, kId>::Type;
+      kernels.stacked[kMr] = StackedGemm<Sums, FmaSteps<Sums, typename V::Scalar, kMr, kNv, false, kId>, kMr, kNv>;
+    }
     if constexpr (kIsDirect<E, kId>) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
@@ -92,9 +99,6 @@ constexpr void AddTiles(FormatKernels& kernels) {
       // 2 rows (RegisterTiles).
       if constexpr (2 * kMr > kTallest<V, kId>)
         kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
-      if constexpr (kIsStacked<V, E, kId> && 2 * kMr > V::kRows) {
-        kernels.stacked[kMr] = StackedGemm<V, FmaSteps<V, E, kMr, V::kPanelVectors, false, kId>, kMr, V::kPanelVectors>;
-      }
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {
         constexpr int kNv = V::kPanelVectors;
         using Sums = typename SumTraits<V, kId>::Type;
@@ -141,6 +145,7 @@ template <class V, class E, ArithmeticId kId>
 constexpr void AddFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.lhs = kernels.rhs = {PackRows<V, E>, PackTransposed<V, E>};
+  if constexpr (kTallest<V, kId> <= V::kWidth) kernels.lhs.panels = PackRowPanels<V, E>;
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
   kernels.tiled_gemv_rows = kTiledGemvRows<V, E, kId>;
   AddTiledGemvs<V, E, kId>(kernels);

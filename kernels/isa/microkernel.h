@@ -197,6 +197,10 @@ struct PackArgs {
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Block scales of src. Only packers of f4e2m1fn apply them.
   int64_t column = 0;       // Only for Packers::words: the first column to pack. src is the first column of the block.
+  // Only for Packers::panels: the number of panels, and of those with `width` columns. They come first, and the others
+  // have one column less. A panel starts column_bytes behind the one before it, for each column of that one. The row
+  // stride of a panel is its number of columns, so dst_stride is unused.
+  int64_t panels = 1, wide = 1, column_bytes = 0;
 };
 using Pack = void(const PackArgs&);
 
@@ -451,7 +455,8 @@ struct Dequantizers {
 struct Packers {
   Pack* rows;
   Pack* transposed;
-  Pack* words = nullptr;  // Only for rounded rows: reads word blocks (Layout::kWordBlocks).
+  Pack* words = nullptr;   // Only for rounded rows: reads word blocks (Layout::kWordBlocks).
+  Pack* panels = nullptr;  // Optional, for lhs: does the work of `rows` for several panels of at most one vector.
 };
 
 // The functions of a KernelRow for one element format. Null: the KernelRow lacks the function.
@@ -470,8 +475,7 @@ struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
-  // Kernels that compute a stack of register tiles (MicrokernelArgs::tiles) of mr rows. They are as wide as a packed
-  // panel. They read rhs in its stored layout, or as a packed panel, which has the same type.
+  // Kernels that compute a stack of register tiles (MicrokernelArgs::tiles) of mr rows. They read a packed panel.
   Microkernel* stacked[kMaxRows + 1];
   Packers lhs, rhs;  // Packers from this format to the panels of lhs and rhs.
   // Rounded rows: bytes of packed panels of rhs are the elements of this format plus code_offset.

@@ -56,9 +56,12 @@ struct CopyShares {
     share = each + (more > 0);
     --more;
   }
-  // Copies piece `index` of the share of the block, if there is one.
-  RAGGEMM_INLINE void Next(int index) {
-    if (index < share) CopyPiece();
+  // Copies pieces i to i + kGroup - 1 of the share of the block, if it has so many.
+  template <int kGroup>
+  RAGGEMM_INLINE void Before(int i) {
+    RAGGEMM_UNROLL for (int piece = i; piece < i + kGroup; ++piece) {
+      if (piece < share) CopyPiece();
+    }
   }
   RAGGEMM_INLINE void CopyPiece() {
     RAGGEMM_UNROLL for (int i = 0; i < kWords; ++i) {
@@ -171,23 +174,52 @@ struct Elements {
   };
 };
 
-// Packs rows of at most one vector, like those of a transposed lhs. The loops of PackRows take 13 cycles for 14 columns
-// of f32. A loop like this one takes 6 outside the library (AVX-512, Zen 4).
-template <class V, class E>
-void PackShortRows(const PackArgs& args) {
-  const auto* src = static_cast<const E*>(args.src);
-  auto* dst = static_cast<typename V::Scalar*>(args.dst);
-  const int64_t width = args.width;
-  for (int64_t kk = 0; kk < args.k; ++kk, src += args.src_stride, dst += args.dst_stride) {
-    V::Store(dst, LoadUpTo<V>(src, width));
+// Calls pack(kk, column, width, to) for each row of each panel (PackArgs::panels), row by row. kk is the first of the
+// `step` steps of k in the row, `column` the first column of the panel, and `to` the place of the packed row. A packed
+// row has `size` bytes for each column.
+template <class Pack>
+RAGGEMM_INLINE inline void ForEachPanelRow(const PackArgs& args, int64_t k, int64_t step, int64_t size, Pack pack) {
+  const int64_t panels = args.panels, wide = args.wide, column_bytes = args.column_bytes, width = args.width;
+  char* const dst = static_cast<char*>(args.dst);
+  for (int64_t kk = 0; kk < k; kk += step) {
+    int64_t column = 0;
+    for (int64_t i = 0; i < panels; ++i) {
+      const int64_t columns = width - (i >= wide);
+      pack(kk, column, columns, dst + column * column_bytes + kk / step * columns * size);
+      column += columns;
+    }
   }
+}
+
+// Stores the first n elements of a vector.
+template <class V, class T, class Store>
+RAGGEMM_INLINE inline void StoreFirst(T* to, int64_t n, Store store) {
+  T whole[V::kWidth];
+  store(whole);
+  for (int64_t i = 0; i < n; ++i) to[i] = whole[i];
+}
+
+// Packs a transposed lhs (Packers::panels). It reads each row of memory once, from end to end. If each panel is packed
+// alone, the lines of a row have left L1 before the next panel needs their other elements. For gradients of 512 rows at
+// 2048x768, this packer raises 211 to 215 GFLOP/s for f32, and 397 to 405 for bf16 (AVX-512, two cores of Zen 4).
+//
+// Stores of whole vectors overwrite the start of the next rows. Near the end of a panel they would overwrite the next
+// panel, so its last rows are stored element by element.
+template <class V, class E>
+void PackRowPanels(const PackArgs& args) {
+  using T = typename V::Scalar;
+  const auto* src = static_cast<const E*>(args.src);
+  const int64_t stride = args.src_stride, k = args.k;
+  ForEachPanelRow(args, args.k, 1, sizeof(T), [&](int64_t kk, int64_t column, int64_t width, char* to) RAGGEMM_INLINE {
+    const typename V::Vec x = LoadUpTo<V>(src + kk * stride + column, width);
+    T* const row = reinterpret_cast<T*>(to);
+    if ((k - kk) * width >= V::kWidth) return V::Store(row, x);
+    StoreFirst<V>(row, width, [&](T* whole) { V::Store(whole, x); });
+  });
 }
 
 template <class V, class E>
 void PackRows(const PackArgs& args) {
-  if constexpr (std::is_pointer_v<typename Elements<V, E>::Source>) {
-    if (args.width <= V::kWidth) return PackShortRows<V, E>(args);
-  }
   typename Elements<V, E>::template Scales<kMaxRows / V::kWidth> scales;
   const int64_t in_twos = args.width - args.width % (2 * V::kWidth);
   for (int64_t kk = 0; kk < args.k; ++kk) {

@@ -314,9 +314,7 @@ void TileGemm(const MicrokernelArgs& args) {
       if (block % (kScaleSteps / kEach) == 0) steps.ReadScales(args, block * kEach);
     }
     RAGGEMM_UNROLL for (int i = 0; i < kEach; i += Steps::kGroup) {
-      if constexpr (Steps::kCopies) {
-        RAGGEMM_UNROLL for (int piece = i; piece < i + Steps::kGroup; ++piece) copies.Next(piece);
-      }
+      if constexpr (Steps::kCopies) copies.template Before<Steps::kGroup>(i);
       steps.Next(acc);
     }
   }
@@ -337,12 +335,13 @@ void TileGemm(const MicrokernelArgs& args) {
 // Computes the args.tiles register tiles of a stack (FormatKernels::stacked).
 template <class V, class Steps, int kMr, int kNv>
 void StackedGemm(const MicrokernelArgs& args) {
-  static_assert(Steps::kGroup == 1 && !Steps::kHasScales);
+  static_assert(kSteps % Steps::kGroup == 0 && !Steps::kHasScales);
   using T = typename V::Scalar;
   constexpr int kTile = kMr * kNv * V::kWidth;
   Prefetch prefetch = *args.side.prefetch;
   const int64_t blocks = args.k / kSteps;
   PrefetchShares shares(prefetch, args.tiles * blocks);
+  CopyShares<kNv * V::kWidth, V::kWidth> copies(Steps::kCopies ? args.side.copy : nullptr, args.tiles * blocks);
   MicrokernelArgs copy = args;
   MicrokernelArgs* at = &copy;
   // Hides the copy. Otherwise GCC 12 keeps it in registers that the inner loop needs.
@@ -354,9 +353,17 @@ void StackedGemm(const MicrokernelArgs& args) {
     Steps steps(*at);
     for (int64_t block = 0; block < blocks; ++block) {
       shares.Next(prefetch);
-      RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) steps.Next(acc);
+      if constexpr (Steps::kCopies) copies.StartBlock();
+      RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) {
+        if constexpr (Steps::kCopies) copies.template Before<Steps::kGroup>(i);
+        steps.Next(acc);
+      }
     }
-    for (int64_t k = blocks * kSteps; k < at->k; ++k) steps.Next(acc);
+    int64_t k = blocks * kSteps;
+    for (; k + Steps::kGroup <= at->k; k += Steps::kGroup) steps.Next(acc);
+    if constexpr (Steps::kGroup != 1) {
+      if (k < at->k) steps.Last(acc, at->k - k);
+    }
     EndTile<V>(*at, acc);
     if (--left == 0) break;
     at->a = static_cast<const char*>(at->a) + at->a_step;
@@ -365,6 +372,7 @@ void StackedGemm(const MicrokernelArgs& args) {
     at->out.data = static_cast<T*>(at->out.data) + kMr * at->out.stride;
   }
   MoveOn(prefetch, args.side.prefetch);
+  if constexpr (Steps::kCopies) copies.End(args.side.copy);
 }
 
 // Calls visit<Tile, kFirstRow>() for the register tile `Tile` and all tiles below it.

@@ -232,6 +232,25 @@ void PackRowWords(const PackArgs& args) {
   }
 }
 
+// Does for words what PackRowPanels does for elements.
+template <class V>
+void PackRowWordPanels(const PackArgs& args) {
+  constexpr int64_t kGroup = V::kGroup, kHalf = kGroup / 2;
+  const auto src = static_cast<typename V::Source>(args.src);
+  const int64_t stride = args.src_stride, k = args.k, k_padded = args.k_padded;
+  const NoScales<V> none;
+  ForEachPanelRow(args, args.k_padded, kGroup, sizeof(uint32_t),
+                  [&](int64_t kk, int64_t column, int64_t width, char* to) RAGGEMM_INLINE {
+                    const auto row = src + (kk * stride + column);
+                    const auto first = V::LoadHalves(row, stride, width, k - kk);
+                    const auto second = V::LoadHalves(row + kHalf * stride, stride, width, k - kk - kHalf);
+                    const typename V::Words x = FlippedFor<V>(args, none.Low(first, second));
+                    auto* const words = reinterpret_cast<uint32_t*>(to);
+                    if ((k_padded - kk) / kGroup * width >= V::kWidth) return V::StoreWords(words, x);
+                    StoreFirst<V>(words, width, [&](uint32_t* whole) { V::StoreWords(whole, x); });
+                  });
+}
+
 template <class V>
 void PackTransposedWords(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kStep = V::kGroup * kWidth;
@@ -324,6 +343,9 @@ constexpr void AddWordTiles(FormatKernels& kernels) {
       kernels.gemv[kMr] = {StreamingGemv<V, WordSteps<V, kMr, 2, RhsFrom::kRows>, kMr, 2>, 2 * V::kWidth};
     }
     kernels.packed[kMr] = WordTileKernel<V, kMr, 2, RhsFrom::kPanel>();
+    if constexpr (std::is_same_v<typename V::Source, const BFloat16*> && V::kWidth >= 8 && 2 * kMr > V::kRows) {
+      kernels.stacked[kMr] = StackedGemm<V, WordSteps<V, kMr, 2, RhsFrom::kPanel>, kMr, 2>;
+    }
     AddWordTiles<V, kMr - 1>(kernels);
   }
 }
@@ -332,6 +354,7 @@ template <class V>
 constexpr void AddWordFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.lhs = kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
+  if constexpr (V::kRows <= V::kWidth) kernels.lhs.panels = PackRowWordPanels<V>;
   AddWordTiles<V, V::kRows>(kernels);
   AddStoring<V, V::kRows>(kernels);
 }

@@ -28,7 +28,10 @@ void PackIndexed(const TileContext& context, const PackSource& source, Pack* pac
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {
   const Packers& packers = *source.access.pack;
   const Matrix& matrix = source.matrix;
-  Pack* const pack = source.operand.in_word_blocks ? packers.words : transposed ? packers.transposed : packers.rows;
+  Pack* const pack = source.operand.in_word_blocks ? packers.words
+                     : transposed                  ? packers.transposed
+                     : args.panels > 1             ? packers.panels
+                                                   : packers.rows;
   if (source.access.dequantize != nullptr) return PackDequantized(context, source, pack, transposed, args);
   if (source.operand.row_index.data != nullptr) return PackIndexed(context, source, packers.transposed, args);
   args.column = source.operand.in_word_blocks ? source.col % kWordColumns : 0;

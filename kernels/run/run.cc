@@ -33,12 +33,21 @@ char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block&
   return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
+// Returns true if one call of a packer can pack all register tiles of a transposed lhs (Packers::panels).
+bool PacksAllAtOnce(const TileContext& context, const RegisterTiles& rows) {
+  const OperandAccess& lhs = context.kernels.lhs;
+  return rows.count > 1 && rows.Height(0) <= context.kernels.row->vector && lhs.pack->panels != nullptr &&
+         lhs.dequantize == nullptr && context.call.lhs.row_index.data == nullptr;
+}
+
 void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
+  const RegisterTiles& rows = task.rows;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
+  const bool all = !along_k && PacksAllAtOnce(context, rows);
   Prefetch nothing{};
-  for (int64_t i = 0; i < task.rows.count; ++i) {
-    const int64_t row = task.rows.Begin(i);
+  for (int64_t i = 0; i < (all ? 1 : rows.count); ++i) {
+    const int64_t row = rows.Begin(i);
     PackFrom(context, {context.call.lhs, context.kernels.lhs, block.lhs, block.gemm, task.window.row + row, block.k},
              along_k,
              {
@@ -46,12 +55,15 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
                  .src_stride = 0,
                  .k = block.kc_steps,
                  .k_padded = RoundUp(block.kc_steps, context.kernels.row->k_step),
-                 .width = task.rows.Rows(i),
+                 .width = rows.Rows(i),
                  .dst = packed_lhs + row * row_bytes,
-                 .dst_stride = task.rows.Height(i),
+                 .dst_stride = rows.Height(i),
                  .prefetch = &nothing,
                  .is_lhs = true,
                  .same_format = context.call.lhs.product_type == context.call.rhs.product_type,
+                 .panels = all ? rows.count : 1,
+                 .wide = rows.taller > 0 ? rows.taller : rows.count,
+                 .column_bytes = row_bytes,
              });
   }
 }
@@ -96,12 +108,12 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     parts_ = CeilDiv(args.k_padded, slice);
   }
-  // Tells the kernel of register tile i what to pack ahead.
-  void BindAhead(int64_t i, SideWork& side) {
+  // Tells the kernel of register tiles [i, end) what to pack ahead.
+  void BindAhead(int64_t i, int64_t end, SideWork& side) {
     side.pack = nullptr;
     side.copy = nullptr;
     if (parts_ == 0) return;
-    const int64_t count = parts_ * (i + 1) / task_.rows.count - parts_ * i / task_.rows.count;
+    const int64_t count = parts_ * end / task_.rows.count - parts_ * i / task_.rows.count;
     if (copies_) {
       copy_.count = count;
       side.copy = &copy_;
@@ -116,7 +128,6 @@ class RhsPanels {
     ready_ = true;
     parts_ = 0;
   }
-  bool copies() const { return copies_; }
 
  private:
   PackArgs ArgsFor(const Block& block, int64_t col, char* to, Prefetch* prefetch) const {
@@ -161,15 +172,18 @@ class RhsPanels {
 
 // Computes args.tiles register tiles of mr rows in one call, and returns true. Returns false, and computes nothing, if
 // they must be computed one by one: if kernels prefetch or scale the result, an epilogue stores it, or sums continue
-// earlier totals. With 256 steps of k, stacks are not faster (Zen 4).
+// earlier totals.
 bool RunStack(const TileContext& context, const Block& block, const Panel& panel, int64_t mr, Prefetcher& prefetcher,
               MicrokernelArgs& args) {
-  constexpr int64_t kMostSteps = 128;
-  if (args.tiles == 1 || panel.width != context.kernels.row->cols || block.steps > kMostSteps) return false;
+  const KernelRow& row = *context.kernels.row;
+  if (args.tiles == 1 || panel.width != row.cols) return false;
   if ((block.last && !args.out.nontemporal) || context.call.scales_sums || context.earlier_totals != nullptr)
     return false;
-  Microkernel* const kernel = KernelsOf(*context.kernels.row, context.kernels.rhs.type).stacked[mr];
-  if (kernel == nullptr) return false;
+  // A register tile that stores a panel is no part of a stack, so the others read that panel.
+  const bool reads_panel = !panel.mode->reads_rhs || panel.mode->stores;
+  const bool stored_as_packed = row.rhs.k_group == 1 && context.kernels.rhs.type == row.rhs.element;
+  Microkernel* const kernel = KernelsOf(row, context.kernels.rhs.type).stacked[mr];
+  if (kernel == nullptr || (!reads_panel && !stored_as_packed)) return false;
   args.side.prefetch = prefetcher.ForStack(args.tiles);
   kernel(args);
   return true;
@@ -181,9 +195,6 @@ bool RunStack(const TileContext& context, const Block& block, const Panel& panel
 //                            BindTile only    with MoveDown
 //     gradient, 16 rows      64               69
 //     forward, 64 rows       117              122
-//
-// Kernels that compute eight register tiles in one call would be 4 % faster for the gradient of 16 rows, but 3 % slower
-// for 512 rows forward.
 class ArgumentBinder {
  public:
   ArgumentBinder(const TileContext& context, const TileTask& task, const Scratch& scratch, MicrokernelArgs& args)
@@ -313,11 +324,12 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
       for (int64_t i = 0; i < task.rows.count;) {
         Microkernel* const kernel = binder.BindTile(block, panel, col, i, panels.buffer(), result);
         const int64_t mr = task.rows.Rows(i), end = i + args.tiles;
-        if (!panels.copies() && RunStack(context, block, panel, mr, prefetcher, args)) i = end;
+        panels.BindAhead(i, end, args.side);
+        if (RunStack(context, block, panel, mr, prefetcher, args)) i = end;
         for (int64_t row = task.rows.Begin(i); i < end; ++i, row += mr) {
           if (block.last && !args.out.nontemporal) result.PrefetchOut(row, mr, col, panel.cols);
           args.side.prefetch = prefetcher.For(Prefetcher::Work::kKernel);
-          panels.BindAhead(i, args.side);
+          panels.BindAhead(i, i + 1, args.side);
           if (rounded.is_used()) args.stretches = rounded.BindTile(row);
           if (context.earlier_totals != nullptr && block.k == 0) result.LoadEarlierTotals(row, mr, col, panel, args);
           kernel(args);
