@@ -136,7 +136,7 @@ struct PackAhead;
 struct CopyAhead;
 struct SideWork {
   Prefetch* prefetch;
-  // The panel that the kernel packs while it multiplies, or null. Only one of the two is not null.
+  // The panel that the kernel packs while it multiplies. At most one of the two is not null.
   PackAhead* pack = nullptr;
   CopyAhead* copy = nullptr;
 };
@@ -197,9 +197,8 @@ struct PackArgs {
   bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // Block scales of src. Only packers of f4e2m1fn apply them.
   int64_t column = 0;       // Only for Packers::words: the first column to pack. src is the first column of the block.
-  // Only for Packers::panels: the number of panels, and of those with `width` columns. They come first, and the others
-  // have one column less. A panel starts column_bytes behind the one before it, for each column of that one. The row
-  // stride of a panel is its number of columns, so dst_stride is unused.
+  // Only for Packers::panels. There are `panels` panels. The first `wide` of them have `width` columns, and the others
+  // one column less. A panel of n columns takes n * column_bytes of dst. Its row stride is n, so dst_stride is unused.
   int64_t panels = 1, wide = 1, column_bytes = 0;
 };
 using Pack = void(const PackArgs&);
@@ -213,17 +212,19 @@ struct PackAhead {
   int64_t count;               // Slices that one kernel call packs.
 };
 
-// The next panel of a transposed rhs, if its elements are packed as they are stored. Kernels copy it in pieces of
-// KernelRow::vector words while they multiply. A word is four bytes of one column, and a piece has successive words:
+// The next panel of a transposed rhs, if its elements are packed as they are stored. Kernels copy it in pieces while
+// they multiply. A word is four bytes of one column, and a piece is KernelRow::vector successive words of a column. The
+// words of a piece go to successive rows of the panel, which have one word of each of the NR columns:
 //
-//     rhs [columns][k]                 panel [k words][NR]
-//     column 0: | 0 | 2 NR | ...       | 0    1      2 ...
-//     column 1: | 1 | 2 NR + 1 | ...
+//     rhs                                 panel
+//     column 0: a0 a1 a2 a3 ...           row 0: a0 b0 c0 ...
+//     column 1: b0 b1 b2 b3 ...           row 1: a1 b1 c1 ...
+//     column 2: c0 c1 c2 c3 ...           row 2: a2 b2 c2 ...
 struct CopyAhead {
   const char* src;       // The next piece.
-  int64_t src_step;      // Bytes from column to column of src.
-  uint32_t* dst;         // Where the first word of the next piece goes. The others follow, one per row of the panel.
-  int64_t columns_left;  // Columns whose piece of the current rows of the panel is still missing.
+  int64_t src_step;      // Bytes from column to column of rhs.
+  uint32_t* dst;         // The place of the piece's first word in the panel.
+  int64_t columns_left;  // Columns that still lack a piece in the current rows of the panel.
   int64_t count;         // Pieces that one kernel call copies.
 };
 

@@ -43,8 +43,8 @@ enum class RhsFrom : uint8_t {
 };
 
 // Least rows of a tile whose kernels copy the next packed panel of a transposed rhs (CopyAhead). 0: kernels of V do not.
-// Kernels of fewer rows have no time for it. GFLOP/s if a packer packs each panel before the kernels, and if kernels copy
-// it (2048x768, two cores of Zen 4):
+// With fewer rows, the copies take longer than the sums. GFLOP/s if a packer packs each panel before the kernels, and
+// if kernels copy it (2048x768, two cores of Zen 4):
 //
 //     rows             16         20         28         40         64         512
 //     f32, AVX-512     124, 144   135, 169   154, 186   171, 199   187, 208   208, 215
