@@ -384,6 +384,24 @@ RAGGEMM_INLINE inline void ForEachTile(Visit visit) {
   }
 }
 
+// Adds `count` steps of k to the sums in `acc`. If kUnrolls is true, `count` is a multiple of kSteps.
+template <bool kUnrolls, class Steps, class Vec, int kMr, int kNv>
+RAGGEMM_INLINE inline void AddPass(Steps& steps, int64_t count, Vec (&acc)[kMr][kNv]) {
+  if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
+  int64_t k = 0;
+  if constexpr (kUnrolls) {
+    for (; k < count; k += kSteps) {
+      RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
+    }
+  } else {
+    for (; k + Steps::kGroup <= count; k += Steps::kGroup) steps.Next(acc);
+    if constexpr (Steps::kGroup != 1) {
+      if (k < count) steps.Last(acc, count - k);
+    }
+  }
+  if constexpr (requires { steps.End(acc); }) steps.End(acc);
+}
+
 // Multiplies a few rows of lhs by args.columns columns of rhs. A pass adds a few steps of k to the chains of all these
 // columns, so it reads rhs in the order of memory. Between passes the chains are in L1. The table has the bandwidth for
 // one row of f32, divided by the 62 GB/s of a plain read of memory (Zen 4, two cores). "vectors" is kNv, and "steps"
@@ -423,19 +441,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
       SetZero<V>(acc);
       if (!start) LoadTile<V>(chain + at, width, acc);
       Loop steps(args, k, column);
-      if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
-      int64_t kk = 0;
-      if constexpr (within) {
-        for (; kk < pass_steps; kk += kSteps) {
-          RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Loop::kGroup) steps.Next(acc);
-        }
-      } else {
-        for (; kk + Loop::kGroup <= left; kk += Loop::kGroup) steps.Next(acc);
-        if constexpr (Loop::kGroup != 1) {
-          if (kk < left) steps.Last(acc, left - kk);
-        }
-      }
-      if constexpr (requires { steps.End(acc); }) steps.End(acc);
+      AddPass<within>(steps, left, acc);
       if constexpr (requires { steps.Arrange(acc); }) {
         if (finish) steps.Arrange(acc);
       }

@@ -33,18 +33,13 @@ char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block&
   return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
-// Returns true if one call of a packer can pack all register tiles of a transposed lhs (Packers::panels).
-bool PacksAllAtOnce(const TileContext& context, const RegisterTiles& rows) {
-  const OperandAccess& lhs = context.kernels.lhs;
-  return rows.count > 1 && rows.Height(0) <= context.kernels.row->vector && lhs.pack->panels != nullptr &&
-         lhs.dequantize == nullptr && context.call.lhs.row_index.data == nullptr;
-}
-
 void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
   const RegisterTiles& rows = task.rows;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
-  const bool all = !along_k && PacksAllAtOnce(context, rows);
+  // True if one call packs all register tiles of a transposed lhs.
+  const OperandAccess& access = context.kernels.lhs;
+  const bool all = !along_k && rows.count > 1 && access.pack->panels != nullptr && access.dequantize == nullptr;
   Prefetch nothing{};
   for (int64_t i = 0; i < (all ? 1 : rows.count); ++i) {
     const int64_t row = rows.Begin(i);

@@ -74,12 +74,30 @@ TEST(ArithmeticsOnEveryIsa, TileEdges) {
   }
 }
 
+// With 45 rows, odd replicas end within a pair of steps of a stack.
 TEST(ArithmeticsOnEveryIsa, EachReplicaBeginsANewBlock) {
-  for (ProblemSpec spec : EveryArithmetic(5, 33, 400)) {
-    spec.mode = RaggedMode::kRaggedK;
-    spec.replicas = 4;
-    spec.sizes = {33, 0, 1, 300};
-    ASSERT_TRUE(GivesExpectedBits(spec));
+  for (int64_t m : {5, 45}) {
+    for (ProblemSpec spec : EveryArithmetic(m, 33, 400)) {
+      spec.mode = RaggedMode::kRaggedK;
+      spec.replicas = 4;
+      spec.sizes = {33, 0, 1, 300};
+      ASSERT_TRUE(GivesExpectedBits(spec));
+    }
+  }
+}
+
+// Kernels store rows of 32 sums past the caches. Register tiles of 45 rows are stacks. With 256 steps, the panels of lhs
+// leave no gap in memory.
+TEST(ArithmeticsOnEveryIsa, GradientsOfWholeLines) {
+  for (int64_t k : {1, 3, 63, 256}) {
+    for (ProblemSpec spec : EveryArithmetic(45, 32, k)) {
+      spec.mode = RaggedMode::kRaggedK;
+      spec.sizes = {k};
+      for (bool flipped : {false, true}) {
+        spec.rhs_flipped = flipped;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
+    }
   }
 }
 
