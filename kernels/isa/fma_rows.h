@@ -145,7 +145,7 @@ template <class V, class E, ArithmeticId kId>
 constexpr void AddFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.lhs = kernels.rhs = {PackRows<V, E>, PackTransposed<V, E>};
-  if constexpr (kTallest<V, kId> <= V::kWidth) kernels.lhs.panels = PackRowPanels<V, E>;
+  if constexpr (kPacksPanels<V>) kernels.lhs.panels = PackRowPanels<V, E>;
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
   kernels.tiled_gemv_rows = kTiledGemvRows<V, E, kId>;
   AddTiledGemvs<V, E, kId>(kernels);

@@ -332,16 +332,16 @@ void TileGemm(const MicrokernelArgs& args) {
   EndTile<V>(args, acc);
 }
 
-// Computes the args.tiles register tiles of a stack (FormatKernels::stacked).
-template <class V, class Steps, int kMr, int kNv>
-void StackedGemm(const MicrokernelArgs& args) {
+// Computes a stack of register tiles, and also copies a panel if kCopies is true.
+template <class V, class Steps, int kMr, int kNv, bool kCopies>
+void StackedTiles(const MicrokernelArgs& args) {
   static_assert(kSteps % Steps::kGroup == 0 && !Steps::kHasScales);
   using T = typename V::Scalar;
   constexpr int kTile = kMr * kNv * V::kWidth;
   Prefetch prefetch = *args.side.prefetch;
   const int64_t blocks = args.k / kSteps;
   PrefetchShares shares(prefetch, args.tiles * blocks);
-  CopyShares<kNv * V::kWidth, V::kWidth> copies(Steps::kCopies ? args.side.copy : nullptr, args.tiles * blocks);
+  CopyShares<kNv * V::kWidth, V::kWidth> copies(kCopies ? args.side.copy : nullptr, args.tiles * blocks);
   MicrokernelArgs copy = args;
   MicrokernelArgs* at = &copy;
   // Hides the copy. Otherwise GCC 12 keeps it in registers that the inner loop needs.
@@ -353,9 +353,9 @@ void StackedGemm(const MicrokernelArgs& args) {
     Steps steps(*at);
     for (int64_t block = 0; block < blocks; ++block) {
       shares.Next(prefetch);
-      if constexpr (Steps::kCopies) copies.StartBlock();
+      if constexpr (kCopies) copies.StartBlock();
       RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) {
-        if constexpr (Steps::kCopies) copies.template Before<Steps::kGroup>(i);
+        if constexpr (kCopies) copies.template Before<Steps::kGroup>(i);
         steps.Next(acc);
       }
     }
@@ -372,7 +372,17 @@ void StackedGemm(const MicrokernelArgs& args) {
     at->out.data = static_cast<T*>(at->out.data) + kMr * at->out.stride;
   }
   MoveOn(prefetch, args.side.prefetch);
-  if constexpr (Steps::kCopies) copies.End(args.side.copy);
+  if constexpr (kCopies) copies.End(args.side.copy);
+}
+
+// Computes the args.tiles register tiles of a stack (FormatKernels::stacked). Most stacks copy nothing, so they have a
+// loop of their own.
+template <class V, class Steps, int kMr, int kNv>
+void StackedGemm(const MicrokernelArgs& args) {
+  if constexpr (Steps::kCopies) {
+    if (args.side.copy != nullptr) return StackedTiles<V, Steps, kMr, kNv, true>(args);
+  }
+  StackedTiles<V, Steps, kMr, kNv, false>(args);
 }
 
 // Calls visit<Tile, kFirstRow>() for the register tile `Tile` and all tiles below it.

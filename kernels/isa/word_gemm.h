@@ -240,10 +240,10 @@ void PackRowWordPanels(const PackArgs& args) {
   const int64_t stride = args.src_stride, k = args.k, k_padded = args.k_padded;
   const NoScales<V> none;
   ForEachPanelRow(args, args.k_padded, kGroup, sizeof(uint32_t),
-                  [&](int64_t kk, int64_t column, int64_t width, char* to) RAGGEMM_INLINE {
+                  [&](int64_t kk, int64_t column, int64_t left, int64_t width, char* to) RAGGEMM_INLINE {
                     const auto row = src + (kk * stride + column);
-                    const auto first = V::LoadHalves(row, stride, width, k - kk);
-                    const auto second = V::LoadHalves(row + kHalf * stride, stride, width, k - kk - kHalf);
+                    const auto first = V::LoadHalves(row, stride, left, k - kk);
+                    const auto second = V::LoadHalves(row + kHalf * stride, stride, left, k - kk - kHalf);
                     const typename V::Words x = FlippedFor<V>(args, none.Low(first, second));
                     auto* const words = reinterpret_cast<uint32_t*>(to);
                     if ((k_padded - kk) / kGroup * width >= V::kWidth) return V::StoreWords(words, x);
@@ -354,7 +354,7 @@ template <class V>
 constexpr void AddWordFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.lhs = kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
-  if constexpr (V::kRows <= V::kWidth) kernels.lhs.panels = PackRowWordPanels<V>;
+  if constexpr (kPacksPanels<V>) kernels.lhs.panels = PackRowWordPanels<V>;
   AddWordTiles<V, V::kRows>(kernels);
   AddStoring<V, V::kRows>(kernels);
 }
