@@ -42,9 +42,9 @@ enum class RhsFrom : uint8_t {
   kPanel,
 };
 
-// Least rows of a tile whose kernels copy the next packed panel of a transposed rhs (CopyAhead). 0: kernels of V do not.
-// With fewer rows, the copies take longer than the sums. GFLOP/s if a packer packs each panel before the kernels, and
-// if kernels copy it (2048x768, two cores of Zen 4):
+// Least rows of a tile whose kernels copy the next packed panel of a transposed rhs (CopyAhead). 0: kernels of V copy
+// nothing. With fewer rows, the copies take longer than the sums. GFLOP/s if a packer packs each panel before the
+// kernels, and if kernels copy it (2048x768, two cores of Zen 4):
 //
 //     rows             16         20         28         40         64         512
 //     f32, AVX-512     124, 144   135, 169   154, 186   171, 199   187, 208   208, 215
