@@ -136,7 +136,7 @@ struct PackAhead;
 struct CopyAhead;
 struct SideWork {
   Prefetch* prefetch;
-  // The panel that the kernel packs while it multiplies. At most one of the two is not null.
+  // The next panel, which the kernel packs or copies while it multiplies. At most one of the two is not null.
   PackAhead* pack = nullptr;
   CopyAhead* copy = nullptr;
 };
@@ -476,7 +476,8 @@ struct FormatKernels {
   // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.
-  // Kernels that compute a stack of register tiles (MicrokernelArgs::tiles) of mr rows. They read a packed panel.
+  // Kernels that compute a stack of register tiles (MicrokernelArgs::tiles) of mr rows. They read a packed panel, or
+  // the stored rhs if it has the same elements as a panel.
   Microkernel* stacked[kMaxRows + 1];
   Packers lhs, rhs;  // Packers from this format to the panels of lhs and rhs.
   // Rounded rows: bytes of packed panels of rhs are the elements of this format plus code_offset.

@@ -232,7 +232,7 @@ void PackRowWords(const PackArgs& args) {
   }
 }
 
-// Does for words what PackRowPanels does for elements.
+// Packs words of a transposed lhs into several panels, like PackRowPanels.
 template <class V>
 void PackRowWordPanels(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kHalf = kGroup / 2;

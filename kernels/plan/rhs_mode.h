@@ -41,7 +41,7 @@ int64_t TallestTile(const TileContext& context, RhsMode mode, int64_t rows);
 
 // Returns true if the kernels of tiles with this many rows copy the next packed panel (CopyAhead).
 bool CopiesAhead(const TileContext& context, RhsMode mode, int64_t rows);
-// Returns true if they pack it in any way.
+// Returns true if the kernels of these tiles pack the next panel, either as CopyAhead or as PackAhead.
 bool PacksAhead(const TileContext& context, RhsMode mode, int64_t rows);
 
 // A panel of rhs: the columns of a block that one kernel call multiplies.

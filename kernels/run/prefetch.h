@@ -51,7 +51,7 @@ class Prefetcher {
     PrefetchLhs();
     return NextOfRhs(1);
   }
-  // Does the same as For(kKernel) for a kernel that computes a stack of register tiles.
+  // Returns the lines of rhs for a kernel that computes a stack of register tiles. Prefetches lhs like For(kKernel).
   Prefetch* ForStack(int64_t tiles) {
     for (int64_t i = 0; i < tiles; ++i) PrefetchLhs();
     return NextOfRhs(tiles);

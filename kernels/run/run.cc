@@ -139,7 +139,7 @@ class RhsPanels {
     };
   }
 
-  // Whole panels of whole pieces are copied. A packer packs all others when it is their turn.
+  // Selects the panel to copy if it is whole and has whole pieces. A packer packs all others before their kernels.
   void StartCopy(const Block& block, int64_t col) {
     const KernelRow& kernels = *context_.kernels.row;
     const int64_t piece_steps = kernels.vector * kernels.rhs.k_group;
