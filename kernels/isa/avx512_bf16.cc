@@ -13,6 +13,12 @@ struct Avx512Bf16 : Avx512Pairs {
     asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*a));
     return sum;
   }
+  // VCVTNE2PS2BF16 turns denormals into zeros, but VDPBF16PS never returns any.
+  static void StreamRounded(BFloat16* p, Vec first, Vec second) {
+    __m512i both;
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), both);
+  }
 };
 
 }  // namespace

@@ -101,14 +101,15 @@ struct Avx512F32 {
   }
   static __mmask16 Mask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
   static Vec Widen(__m256i bf16) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16)); }
-  static __m256i Round(Vec x) {
+  // Rounds x to bf16. The result is the upper half of each element.
+  static __m512i RoundInPlace(Vec x) {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i wide = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(wide, 16));
+    return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
   }
+  static __m256i Round(Vec x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(RoundInPlace(x), 16)); }
   static __m256i Half(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
 
   static Vec Load(const float* p) { return _mm512_loadu_ps(p); }
@@ -119,6 +120,12 @@ struct Avx512F32 {
   static Vec LoadPartial(const Float16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(Mask(n), p)); }
 
   static void Stream(float* p, Vec x) { _mm512_stream_ps(p, x); }
+  static void StreamRounded(BFloat16* p, Vec first, Vec second) {
+    const __m512i upper_halves = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,  //
+                                                  31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    const __m512i both = _mm512_permutex2var_epi16(RoundInPlace(first), upper_halves, RoundInPlace(second));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), both);
+  }
   static void Store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
   static void Store(BFloat16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), Round(x)); }
   static void Store(Float16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), Half(x)); }

@@ -229,6 +229,7 @@ constexpr KernelRow MakeRow() {
   row.rows = kTallest<V, kId>;
   row.row_step = 1;
   row.adds_totals = arithmetic.chain < kKc;
+  row.rounds_results = kId == ArithmeticId::kPairs;
   row.products_per_fma = 1;
   row.copying_rows = kId == ArithmeticId::kF32 ? kCopyingRows<V, 1> : 0;
   row.cols = V::kPanelVectors * V::kWidth;

@@ -87,10 +87,12 @@ struct RhsView {
 };
 
 struct OutView {
-  void* data;      // Results, in the type of the sums. May be the same memory as MicrokernelArgs::total.
+  // Results, in the type of the sums or in bf16. May be the same memory as MicrokernelArgs::total.
+  void* data;
   int64_t stride;  // Elements from row to row.
   // True: stores bypass the caches. The address `data` and the stride in bytes are then multiples of the vector size.
   bool nontemporal = false;
+  bool is_bf16 = false;  // True: kernels round the results to bf16. See KernelRow::rounds_results.
 };
 
 // Stretches of rounded rows (raggemm/grouped_gemm.h). A block of k is cut into pieces, which end where a stretch or the
@@ -524,6 +526,8 @@ struct KernelRow {
   bool reads_scales;   // True if GEMVs of rounded rows read Stretches::stored_scales of types f16, bf16 and f8e8m0fnu.
   // True if kernels add every chain to the total: chains are shorter than kKc, or kernels multiply tiles of bytes.
   bool adds_totals;
+  // True if kernels of register tiles can round results to bf16. Streaming GEMVs and dot kernels cannot.
+  bool rounds_results;
   // Speed of kernels: multiply-adds per lane in the time of one fma.
   double products_per_fma;
   // Steps of k in a slice (PackAhead::slice). 0: kernels do not pack ahead.

@@ -55,7 +55,7 @@ struct MmlaSteps {
   using Words = typename V::Words;
   using Element = typename V::Element;
   static constexpr int kGroup = V::kGroup;
-  static constexpr bool kHasScales = false, kCopies = false;
+  static constexpr bool kHasScales = false, kCopies = false, kRounds = false;
   static_assert(kMr % 2 == 0 && 2 * kNv % kGroup == 0);
 
   explicit MmlaSteps(const MicrokernelArgs& args)

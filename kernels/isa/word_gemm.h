@@ -106,6 +106,7 @@ struct WordSteps {
   static constexpr int kWidth = V::kWidth;
   static constexpr int kGroup = V::kGroup, kGemvSteps = kStepsOfGemv<typename V::Source, kMr>;
   static constexpr bool kHasScales = kFrom != RhsFrom::kPanel && requires { typename V::Scales; };
+  static constexpr bool kRounds = std::is_same_v<typename V::Scalar, float>;
   static constexpr bool kCopies = kCopyingRows<V, kGroup> != 0 && kFrom == RhsFrom::kPanel;
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
@@ -377,6 +378,7 @@ constexpr KernelRow MakeWordRow(ArithmeticId id, DType element) {
 template <class V>
 constexpr KernelRow MakePairRow() {
   KernelRow row = MakeWordRow<V>(ArithmeticId::kPairs, DType::kBF16);
+  row.rounds_results = true;
   AddEpilogue<V, Float16>(row, DType::kF16);
   AddEpilogue<V, BFloat16>(row, DType::kBF16);
   AddEpilogue<V, float>(row, DType::kF32);

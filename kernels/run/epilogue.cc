@@ -30,7 +30,8 @@ TileResult::TileResult(const TileContext& context, const TileTask& task, const S
             scratch.bias);
     epilogue_.bias = scratch.bias;
   }
-  plain_ = context.call.out.dtype == context.kernels.arithmetic->sum && !context.call.scales_sums &&
+  is_rounded_ = context.call.out.dtype == DType::kBF16 && context.kernels.row->rounds_results;
+  plain_ = (context.call.out.dtype == context.kernels.arithmetic->sum || is_rounded_) && !context.call.scales_sums &&
            epilogue_.alpha == nullptr && epilogue_.c == nullptr && epilogue_.bias == nullptr &&
            !context.call.activation;
   nontemporal_ = plain_ && GoesPastCaches();
@@ -77,9 +78,10 @@ void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Pane
 void TileResult::BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last,
                          MicrokernelArgs& args) const {
   const bool whole = panel.cols == panel.width && mr % context_.kernels.row->row_step == 0;
-  const bool to_out = last && plain_ && whole;
+  const bool in_tiles = panel.mode->mode != RhsMode::kGemv && panel.mode->mode != RhsMode::kDot;
+  const bool to_out = last && plain_ && whole && (in_tiles || !is_rounded_);
   args.out = {to_out ? OutAt(row, col) : const_cast<void*>(args.total), to_out ? task_.out.row_step : panel.width,
-              to_out && nontemporal_};
+              to_out && nontemporal_, to_out && is_rounded_};
 }
 
 void TileResult::LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel,
@@ -204,8 +206,10 @@ void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
 //     16                   48                            184
 //     64                   140                           260
 bool TileResult::GoesPastCaches() const {
+  const int64_t size = SizeOf(context_.call.out.dtype);
   return context_.kernels.cpu.streaming_stores_pay && context_.call.mode == RaggedMode::kRaggedK &&
-         reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && task_.out.row_step * size_ % kLineBytes == 0;
+         context_.kernels.row->cols * size % kLineBytes == 0 &&
+         reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && task_.out.row_step * size % kLineBytes == 0;
 }
 
 }  // namespace raggemm

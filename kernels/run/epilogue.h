@@ -56,6 +56,7 @@ class TileResult {
   const Scratch& scratch_;
   const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
+  bool is_rounded_;   // True if the result is bf16, to which kernels can round their sums.
   bool plain_;        // True if no epilogue is needed.
   bool nontemporal_;  // True if kernels store past the caches.
 };

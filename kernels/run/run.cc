@@ -166,14 +166,15 @@ class RhsPanels {
 };
 
 // Computes args.tiles register tiles of mr rows in one call, and returns true. Returns false, and computes nothing, if
-// they must be computed one by one: if kernels prefetch or scale the result, an epilogue stores it, or sums continue
-// earlier totals.
+// they must be computed one by one: if an epilogue scales or stores the result, sums continue earlier totals, or lines
+// of the result are prefetched. Stacks with bf16 results do not prefetch them. Gradients of 16 rows by 2048x768 then
+// reach 124 instead of 105 GFLOP/s (AVX2, two cores of Zen 4).
 bool RunStack(const TileContext& context, const Block& block, const Panel& panel, int64_t mr, Prefetcher& prefetcher,
               MicrokernelArgs& args) {
   const KernelRow& row = *context.kernels.row;
   if (args.tiles == 1 || panel.width != row.cols) return false;
-  if ((block.last && !args.out.nontemporal) || context.call.scales_sums || context.earlier_totals != nullptr)
-    return false;
+  const bool goes_to_out = args.out.nontemporal || args.out.is_bf16;
+  if ((block.last && !goes_to_out) || context.call.scales_sums || context.earlier_totals != nullptr) return false;
   // A register tile that stores a panel is no part of a stack, so the others read that panel.
   const bool reads_panel = !panel.mode->reads_rhs || panel.mode->stores;
   const bool stored_as_packed = row.rhs.k_group == 1 && context.kernels.rhs.type == row.rhs.element;
@@ -226,7 +227,7 @@ class ArgumentBinder {
     args_.a_step = rows.Height(i) * row_bytes_;
     chain_bytes_ = mr * panel.width * chain_size_;
     sum_bytes_ = mr * panel.width * sum_size_;
-    result_bytes_ = mr * args_.out.stride * sum_size_;
+    result_bytes_ = mr * args_.out.stride * (args_.out.is_bf16 ? SizeOf(DType::kBF16) : sum_size_);
     if (panel.mode->reads_rhs && (i == 0 || !panel.mode->stores)) {
       args_.b.data = ElementAt(block.rhs, context_.kernels.rhs.type, block.k, task_.window.col + col);
       args_.b.stride = context_.call.rhs.is_trans ? block.rhs.col_step : block.rhs.row_step;

@@ -86,16 +86,21 @@ TEST(ArithmeticsOnEveryIsa, EachReplicaBeginsANewBlock) {
   }
 }
 
-// Kernels store rows of 32 sums past the caches. Register tiles of 45 rows are stacks. With 256 steps, the panels of lhs
-// leave no gap in memory.
+// Kernels store rows of 32 results past the caches, in f32 or in bf16. Register tiles of 45 rows are stacks. With 256
+// steps, the panels of lhs leave no gap in memory. With few steps, most results are numbers despite special values.
 TEST(ArithmeticsOnEveryIsa, GradientsOfWholeLines) {
   for (int64_t k : {1, 3, 63, 256}) {
     for (ProblemSpec spec : EveryArithmetic(45, 32, k)) {
       spec.mode = RaggedMode::kRaggedK;
       spec.sizes = {k};
+      spec.special_values = k <= 3;
       for (bool flipped : {false, true}) {
         spec.rhs_flipped = flipped;
         ASSERT_TRUE(GivesExpectedBits(spec));
+        if (spec.out == DType::kS32) continue;
+        ProblemSpec rounded = spec;
+        rounded.out = DType::kBF16;
+        ASSERT_TRUE(GivesExpectedBits(rounded));
       }
     }
   }
