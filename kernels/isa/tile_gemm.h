@@ -266,8 +266,8 @@ struct GemvTile<V, E, kNv, kId, kTallest, kLhsRows, kLhsRows> {
 // of peak with AVX2.
 inline constexpr int kSteps = 4;
 
-// Rounds the sums in `sums` [kMr][kNr] to bf16 and stores them. If it is inlined, GCC 12 keeps its constants in registers
-// that the inner loop needs. 32 rows of bf16 then reach 173 instead of 196 GFLOP/s (2880x2880, AVX2, Zen 4).
+// Rounds the sums in `sums` [kMr][kNr] to bf16 and stores them. If it is inlined, GCC 12 keeps its constants in
+// registers that the inner loop needs. 32 rows of bf16 then reach 173 instead of 196 GFLOP/s (2880x2880, AVX2, Zen 4).
 template <class V, int kMr, int kNr>
 __attribute__((noinline)) void RoundTile(const typename V::Scalar* sums, const OutView& view) {
   auto* out = static_cast<BFloat16*>(view.data);
