@@ -30,10 +30,10 @@ struct Cpu {
   double fmas_per_cycle = 32;           // f32 fmas per cycle of one core. 32 are two vectors of 16 elements.
   double memory_bytes_per_cycle = 5.5;  // Bytes that one core reads from memory per cycle.
   double l2_bytes_per_cycle = 32;       // Bytes of rhs that a kernel reads from L2 per cycle.
-  double l2_wait = 1;                   // Share of these reads that does not overlap with fmas.
+  double l2_wait = 1;                   // Share of these reads that does not overlap with fmas of 64-byte vectors.
   double widen_cycles = 1;              // Cycles to convert a vector of rhs to wider elements.
   double pair_cycles = 1;               // Cycles to interleave two rows of rhs into words, for each vector.
-  double panel_store_cycles = 0.5;      // Cycles to store a vector of a packed panel.
+  double panel_store_cycles = 0.5;      // Cycles to store a 64-byte vector of a packed panel.
   // Overhead of a kernel call: its time minus the time of its multiply-adds.
   double cycles_per_call = 120;
   int64_t l1_bytes = 32 << 10;   // Size of a core's L1 data cache.
