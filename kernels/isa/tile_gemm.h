@@ -125,11 +125,13 @@ inline void SetZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
 }
 
-// Adds +0 to all sums, which turns -0 into +0.
+// Adds +0 to all sums, which turns -0 into +0. The zero is pinned. Otherwise GCC 12 keeps the zero of SetZero in a
+// register for it, and sums of a stack spill: bf16 with AVX2 then runs at 90 instead of 98 % of the fma peak (Zen 4).
 template <class V, int kMr, int kNv>
 inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
+  const typename V::Vec zero = V::Pinned(V::Zero());
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Add(acc[i][v], V::Zero());
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Add(acc[i][v], zero);
   }
 }
 
