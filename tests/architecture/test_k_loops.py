@@ -13,7 +13,9 @@ FMA = re.compile(r"vfn?madd|vpdpbus|vpmaddwd|vdpbf16ps|vpdpwss")
 STACK = re.compile(r"\(%rsp")
 # Names of the tested kernels. Kernels with lookup tables for quantized elements may spill, because the tables do not
 # fit into registers.
-KERNEL = re.compile(r"TileGemm<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|float|double), |WordSteps<.*\)2>)")
+KERNEL = re.compile(
+    r"(TileGemm|StackedTiles)<.*(FmaSteps<[^<]*, (raggemm::)?(Float16|BFloat16|float|double), |WordSteps<.*\)2>)"
+)
 
 
 def functions(listing):
