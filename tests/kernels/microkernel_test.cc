@@ -63,6 +63,44 @@ class Microkernels : public IsaTest {
     return panel;
   }
 
+  struct Operands {
+    const Values &a, &b;
+    DType a_type;
+    bool flips;  // True if kernels flip the top bits of lhs (kFlips).
+  };
+
+  // Computes the values that a kernel must leave in `chain` and `result`. `chain` has the values before the call.
+  static void ComputeContract(const Tile& tile, const ChainPart& part, const Operands& operands,
+                              const std::vector<double>& total, std::vector<double>& chain,
+                              std::vector<double>& result) {
+    const Arithmetic& rule = ArithmeticOf(tile.row);
+    const DType sums = rule.sum;
+    for (int64_t i = 0; i < tile.mr; ++i) {
+      for (int64_t j = 0; j < tile.nr; ++j) {
+        const int64_t at = i * tile.nr + j;
+        const auto sum_of = [&](int64_t first, int64_t steps, double start) {
+          return SumOf(rule, steps, start, [&](int64_t k, double before) {
+            const double factor = operands.a[AtStep(tile.row.lhs, first + k, i, tile.height())];
+            return Fma(sums, operands.flips ? Flipped(operands.a_type, factor) : factor,
+                       operands.b[tile.AtOfB(first + k, j)], before);
+          });
+        };
+        double sum = sum_of(0, std::min(part.k, tile.MostSteps()), part.begin == Begin::kZero ? 0 : chain[at]);
+        // Dot kernels add all chains to the total.
+        if (tile.dot && part.end == End::kAddTotal) sum = Add(sums, total[at], sum);
+        for (int64_t k = tile.MostSteps(); k < part.k; k += kKc) {
+          sum = Add(sums, sum, sum_of(k, std::min(part.k - k, kKc), 0));
+        }
+        if (part.end == End::kKeepChain || (rule.chain < kKc && part.k > rule.chain)) chain[at] = sum;
+        if (part.end == End::kStore || tile.dot) {
+          result[at] = sum;
+        } else if (part.end == End::kAddTotal) {
+          result[at] = Add(sums, total[at], sum);
+        }
+      }
+    }
+  }
+
   void ExpectContract(const Tile& tile, const ChainPart& part) {
     const Arithmetic& rule = ArithmeticOf(tile.row);
     const DType sums = rule.sum;
@@ -81,29 +119,7 @@ class Microkernels : public IsaTest {
         panel = Panel(tile.row.rhs, tile.b_type, part.k, k_padded, tile.nr, random_);
     std::vector<double> want_chain = chain.All(), want_result = result.All();
     const std::vector<double> want_total = total.All(), want_panel = PanelAfter(tile, part.k, b, panel.All());
-    for (int64_t i = 0; i < tile.mr; ++i) {
-      for (int64_t j = 0; j < tile.nr; ++j) {
-        const int64_t at = i * tile.nr + j;
-        const auto sum_of = [&](int64_t first, int64_t steps, double start) {
-          return SumOf(rule, steps, start, [&](int64_t k, double before) {
-            const double factor = a[AtStep(tile.row.lhs, first + k, i, tile.height())];
-            return Fma(sums, flips ? Flipped(a_type, factor) : factor, b[tile.AtOfB(first + k, j)], before);
-          });
-        };
-        double sum = sum_of(0, std::min(part.k, tile.MostSteps()), part.begin == Begin::kZero ? 0 : want_chain[at]);
-        // Dot kernels add all chains to the total.
-        if (tile.dot && part.end == End::kAddTotal) sum = Add(sums, want_total[at], sum);
-        for (int64_t k = tile.MostSteps(); k < part.k; k += kKc) {
-          sum = Add(sums, sum, sum_of(k, std::min(part.k - k, kKc), 0));
-        }
-        if (part.end == End::kKeepChain || (rule.chain < kKc && part.k > rule.chain)) want_chain[at] = sum;
-        if (part.end == End::kStore || tile.dot) {
-          want_result[at] = sum;
-        } else if (part.end == End::kAddTotal) {
-          want_result[at] = Add(sums, want_total[at], sum);
-        }
-      }
-    }
+    ComputeContract(tile, part, {a, b, a_type, flips}, want_total, want_chain, want_result);
     // Kernels only prefetch these lines, so the address may be invalid. There may be more lines than steps of k.
     const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
     const int64_t lines = part.k * random_.Below(3), moved = tile.Prefetches(part.k) ? lines : 0;

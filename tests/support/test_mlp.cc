@@ -147,14 +147,11 @@ TestMlp::TestMlp(const MlpSpec& spec)
   for (FloatTensor* matrix : {&x, &w_up, &w_gate, &w_down, &b_up, &b_gate, &b_down, &row_weights}) {
     matrix->FillWithRandom(random, matrix == &w_up || matrix == &w_gate ? .5 : 1);
   }
-  for (int64_t r = 0; r < rows + spec.behind; ++r) {
-    const bool exists = r < rows;
-    StoreRounded(row_tokens.array, r,
-                 exists ? static_cast<double>(random() % static_cast<uint32_t>(spec.tokens)) : 1 << 30);
+  for (int64_t r = 0; r < rows; ++r) {
+    StoreRounded(row_tokens.array, r, static_cast<double>(random() % static_cast<uint32_t>(spec.tokens)));
   }
-  for (int64_t r = 0; r < rows + spec.behind; ++r) {
-    StoreRounded(row_slots.array, r, static_cast<double>(random() % 5));
-  }
+  for (int64_t r = rows; r < rows + spec.behind; ++r) StoreRounded(row_tokens.array, r, 1 << 30);
+  for (int64_t r = 0; r < rows + spec.behind; ++r) StoreRounded(row_slots.array, r, static_cast<double>(random() % 5));
   for (int64_t g = 0; g < spec.groups(); ++g) StoreRounded(sizes.array, g, static_cast<double>(spec.sizes[g]));
   StoreRounded(offset.array, 0, static_cast<double>(spec.offset));
   problem.x = x.array;
