@@ -43,8 +43,8 @@ struct Candidates {
 };
 
 // Vectors that are narrower than 64 bytes have these values of Cpu::l2_wait and Cpu::panel_store_cycles on every CPU.
-// Their register tiles have fewer fmas in each step of k, which overlap with fewer reads, but with all stores. GFLOP/s
-// of f32 with AVX2 on two cores of Zen 4, with Zen 4's values for 64 bytes and with these:
+// Their register tiles have fewer fmas in each step of k, which overlap with fewer reads, but with all stores. This
+// table has GFLOP/s for f32 with AVX2 (two cores of Zen 4): first with the values for 64 bytes, then with these values.
 //
 //     20 rows, 2048x768     148, 190
 //     24 rows, 2880x2880    175, 203
