@@ -148,7 +148,7 @@ struct Avx2F32 {
   static Vec Widen(__m128i bf16) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16)); }
   // Loads the first n of eight 16-bit elements, then zeros.
   template <class E>
-  static __m128i LoadHalves(const E* p, int n) {
+  static __m128i LoadFirst(const E* p, int n) {
     const __m128i word = _mm_setr_epi32(0, 1, 2, 3), words = _mm_set1_epi32(n / 2);
     const __m128i x = _mm_maskload_epi32(reinterpret_cast<const int*>(p), _mm_cmpgt_epi32(words, word));
     if (n % 2 == 0) return x;
@@ -174,8 +174,8 @@ struct Avx2F32 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
 
-  static Vec LoadPartial(const BFloat16* p, int n) { return Widen(LoadHalves(p, n)); }
-  static Vec LoadPartial(const Float16* p, int n) { return _mm256_cvtph_ps(LoadHalves(p, n)); }
+  static Vec LoadPartial(const BFloat16* p, int n) { return Widen(LoadFirst(p, n)); }
+  static Vec LoadPartial(const Float16* p, int n) { return _mm256_cvtph_ps(LoadFirst(p, n)); }
   static Vec LoadPartial(const float* p, int n) { return _mm256_maskload_ps(p, Avx2S32::Mask(n)); }
   static void StorePartial(float* p, Vec x, int n) { _mm256_maskstore_ps(p, Avx2S32::Mask(n), x); }
 };

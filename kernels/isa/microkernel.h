@@ -167,6 +167,7 @@ struct MicrokernelArgs {
   // the other. `a`, `chain`, `total` and `out` are those of the first one.
   int64_t tiles = 1;
   int64_t a_step = 0;        // Bytes from the panel of lhs of a register tile to the next one.
+  int64_t out_step = 0;      // Bytes from the results of a register tile to the next ones.
   bool same_format = false;  // True if lhs and rhs have the same element format. Only used by kernels for bytes.
   const Stretches* stretches = nullptr;  // Only for kernels of rounded rows.
   SideWork side;

@@ -408,9 +408,7 @@ void StackedTiles(const MicrokernelArgs& args) {
     at->a = static_cast<const char*>(at->a) + at->a_step;
     at->chain = static_cast<T*>(at->chain) + kTile;
     at->total = static_cast<const T*>(at->total) + kTile;
-    const int64_t out_step = kMr * at->out.stride;
-    at->out.data = at->out.is_bf16 ? static_cast<void*>(static_cast<BFloat16*>(at->out.data) + out_step)
-                                   : static_cast<T*>(at->out.data) + out_step;
+    at->out.data = static_cast<char*>(at->out.data) + at->out_step;
   }
   MoveOn(prefetch, args.side.prefetch);
   if constexpr (kCopies) copies.End(args.side.copy);

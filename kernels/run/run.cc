@@ -227,7 +227,7 @@ class ArgumentBinder {
     args_.a_step = rows.Height(i) * row_bytes_;
     chain_bytes_ = mr * panel.width * chain_size_;
     sum_bytes_ = mr * panel.width * sum_size_;
-    result_bytes_ = mr * args_.out.stride * (args_.out.is_bf16 ? SizeOf(DType::kBF16) : sum_size_);
+    args_.out_step = mr * args_.out.stride * (args_.out.is_bf16 ? SizeOf(DType::kBF16) : sum_size_);
     if (panel.mode->reads_rhs && (i == 0 || !panel.mode->stores)) {
       args_.b.data = ElementAt(block.rhs, context_.kernels.rhs.type, block.k, task_.window.col + col);
       args_.b.stride = context_.call.rhs.is_trans ? block.rhs.col_step : block.rhs.row_step;
@@ -258,7 +258,7 @@ class ArgumentBinder {
     args_.a = static_cast<const char*>(args_.a) + args_.a_step;
     args_.chain = static_cast<char*>(args_.chain) + chain_bytes_;
     args_.total = static_cast<const char*>(args_.total) + sum_bytes_;
-    args_.out.data = static_cast<char*>(args_.out.data) + result_bytes_;
+    args_.out.data = static_cast<char*>(args_.out.data) + args_.out_step;
     if (args_.b.ahead != nullptr) args_.b.ahead += ahead_bytes_;
   }
 
@@ -271,10 +271,9 @@ class ArgumentBinder {
   const int64_t chain_size_;  // Bytes of MicrokernelArgs::chain for each sum.
   const int64_t row_bytes_;   // Bytes per row of lhs in a packed KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;  // Bytes per row of lhs before this block of the KC block.
-  // Bytes to the register tile below: in chains, in totals, and in the output.
-  int64_t chain_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
-  int64_t ahead_bytes_ = 0;  // Bytes of rhs that a register tile prefetches.
+  int64_t steps_before_ = 0;                 // Bytes per row of lhs before this block of the KC block.
+  int64_t chain_bytes_ = 0, sum_bytes_ = 0;  // Bytes to the register tile below, in chains and in totals.
+  int64_t ahead_bytes_ = 0;                  // Bytes of rhs that a register tile prefetches.
 };
 
 // Computes a GEMM tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over the blocks of rhs, the panels
