@@ -74,13 +74,21 @@ inline constexpr bool kIsStacked = V::kWidth >= 8 && (kId == ArithmeticId::kF32 
 //     6, 2880x2880      67, 95       99, 127      68, 99         94, 102
 //     8, 2880x2880                                88, 112        113, 111
 //     12, 2048x768                                111, 123       126, 123
+//
+// Dot kernels have one vector of columns. With two, 2 rows of f32 run at 17 instead of 20 GFLOP/s, and 4 rows at 30
+// instead of 35 (2880x2880, AVX2, two cores of Zen 3).
 template <class V, class E, ArithmeticId kId>
 inline constexpr int kDotRows = V::kWidth < 8 || (kId != ArithmeticId::kF32 && kId != ArithmeticId::kPairs) ? 0
                                 : sizeof(E) == 4                                                            ? V::kRows
                                                                                                             : 8;
-// Vectors of a dot kernel. The fmas of up to four rows in 16 columns hide their latency. More rows need the registers.
-template <class V, int kMr>
-inline constexpr int kDotVectors = kMr > 4 ? 1 : 16 / V::kWidth;
+// Most register tiles that dot kernels compute, one after the other. The first one reads its columns from memory, and the
+// next ones from L2. GFLOP/s with packed panels and with dot kernels (f32, AVX2, two cores of Zen 3):
+//
+//     rows              7        8        12       16 (three register tiles)
+//     2880x2880         32, 45   39, 48   49, 64   64, 67
+//     2048x768                   37, 42            68, 60
+template <class V>
+inline constexpr int kDotTiles = V::kWidth == 8 ? 2 : 1;
 
 template <class V, class E, ArithmeticId kId, int kMr>
 constexpr void AddTiles(FormatKernels& kernels) {
@@ -106,9 +114,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
         kernels.gemv[kMr] = {StreamingGemv<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
       }
       if constexpr (kMr <= kDotRows<V, E, kId>) {
-        constexpr int kNv = kDotVectors<V, kMr>;
         using Sums = typename SumTraits<V, kId>::Type;
-        kernels.dot[kMr] = {DotGemm<Sums, ColumnsOfElements<Sums, E, kId>, kMr, kNv>, kNv * V::kWidth};
+        kernels.dot[kMr] = {DotGemm<Sums, ColumnsOfElements<Sums, E, kId>, kMr, 1>, V::kWidth};
       }
     }
     AddTiles<V, E, kId, kMr - 1>(kernels);
@@ -148,6 +155,7 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   if constexpr (kPacksPanels<V>) kernels.lhs.panels = PackRowPanels<V, E>;
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
   kernels.tiled_gemv_rows = kTiledGemvRows<V, E, kId>;
+  kernels.dot_tiles = kDotTiles<V>;
   AddTiledGemvs<V, E, kId>(kernels);
 }
 

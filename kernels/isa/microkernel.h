@@ -45,6 +45,8 @@ struct Prefetch {
   // True: a streaming GEMV loads the lines into L1 instead of prefetching them into L2, and computes only kNearSteps
   // steps of k in each pass. All lines must be readable memory.
   bool near = false;
+  // Not 0: a streaming GEMV prefetches into L1 this many bytes ahead in each row of rhs that it reads. `count` is then 0.
+  int64_t along_rows = 0;
 };
 inline constexpr int kNearSteps = 4;
 
@@ -166,6 +168,9 @@ struct MicrokernelArgs {
   // Only for stacks (FormatKernels::stacked): the number of register tiles. They have the same height, and lie one below
   // the other. `a`, `chain`, `total` and `out` are those of the first one.
   int64_t tiles = 1;
+  // Only for dot kernels: bytes of lhs from the end of one KC block to the start of the next one. They belong to other
+  // register tiles.
+  int64_t kc_skip = 0;
   int64_t a_step = 0;        // Bytes from the panel of lhs of a register tile to the next one.
   int64_t out_step = 0;      // Bytes from the results of a register tile to the next ones.
   bool same_format = false;  // True if lhs and rhs have the same element format. Only used by kernels for bytes.
@@ -474,8 +479,9 @@ struct FormatKernels {
   // is KernelRow::cols.
   int64_t tiled_gemv_rows;
   Microkernel* word_gemv[kMaxRows + 1];  // The same for word blocks. They compute multiples of kWordColumns columns.
-  // Dot kernels (dot.h) of mr rows, for a transposed rhs.
+  // Dot kernels (dot.h) of mr rows, for a transposed rhs. All have the same nr.
   DirectKernel dot[kMaxRows + 1];
+  int64_t dot_tiles;  // Most register tiles of a tile that dot kernels compute.
   // Kernels of mr rows that read rhs in its stored layout and store it as a packed panel.
   Microkernel* storing[kMaxRows + 1];
   Microkernel* packed[kMaxRows + 1];  // Kernels of mr rows that read a packed panel.

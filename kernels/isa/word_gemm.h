@@ -315,6 +315,7 @@ template <class V, int kMr>
 constexpr void AddDot(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
     kernels.dot[kMr] = {DotGemm<V, ColumnsOfWords<V>, kMr, 1>, V::kWidth};
+    kernels.dot_tiles = 1;
     AddDot<V, kMr - 1>(kernels);
   }
 }

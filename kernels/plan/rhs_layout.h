@@ -41,6 +41,7 @@ struct PrefetchTarget {
   int64_t panels = 1, panels_per_run = 1;
   int64_t packer_parts = 0;  // Lines that the packer of a panel prefetches, for each line that a register tile does.
   bool near = false;         // Prefetch::near.
+  int64_t along_rows = 0;    // Prefetch::along_rows.
   NewPages new_pages = NewPages::kNone;
 };
 

@@ -25,8 +25,9 @@ DirectKernel DotKernel(const TileContext& context, int64_t mr, int64_t /*cols*/)
 
 bool TakesDot(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
-  return rhs.is_trans && rows <= context.kernels.row->rows && !IsSplit(context.kernels) &&
-         context.kernels.rhs.dequantize == nullptr && DotKernel(context, rows, 0).run != nullptr &&
+  const RegisterTiles tiles(rows, *context.kernels.row);
+  return rhs.is_trans && tiles.count <= RhsKernels(context).dot_tiles && !IsSplit(context.kernels) &&
+         context.kernels.rhs.dequantize == nullptr && DotKernel(context, tiles.Height(0), 0).run != nullptr &&
          GoesAlongK(context, rows, rhs.cols);
 }
 

@@ -34,6 +34,7 @@ void Prefetcher::SetRhsTarget(const PrefetchTarget& target) {
   rhs_ = target;
   at_ = {};
   at_.near = target.near;
+  at_.along_rows = target.along_rows;
   parts_left_ = lines_per_part_ = lines_over_ = due_ = 0;
   column_parts_ = 1;
 }
@@ -41,7 +42,7 @@ void Prefetcher::SetRhsTarget(const PrefetchTarget& target) {
 void Prefetcher::StartColumn() {
   const int64_t run = std::min(rhs_.run_lines, rhs_.lines), panels = std::min(rhs_.panels_per_run, rhs_.panels);
   const int64_t lines = rhs_.rows * run;
-  at_ = {rhs_.first, 0, run, run, rhs_.stride - (run - 1) * kLineBytes, at_.near};
+  at_ = {rhs_.first, 0, run, run, rhs_.stride - (run - 1) * kLineBytes, at_.near, at_.along_rows};
   column_parts_ = parts_left_ = (rhs_.packer_parts + task_.rows.count) * std::max<int64_t>(panels, 1);
   lines_per_part_ = lines / column_parts_;
   lines_over_ = lines % column_parts_;

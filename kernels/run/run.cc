@@ -33,7 +33,9 @@ char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block&
   return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
-void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
+// Packs `steps` steps of lhs from step `k` on, at most a KC block.
+void PackKcBlock(const TileContext& context, const TileTask& task, const Block& block, int64_t k, int64_t steps,
+                 char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
   const RegisterTiles& rows = task.rows;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
@@ -43,13 +45,12 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
   Prefetch nothing{};
   for (int64_t i = 0; i < (all ? 1 : rows.count); ++i) {
     const int64_t row = rows.Begin(i);
-    PackFrom(context, {context.call.lhs, context.kernels.lhs, block.lhs, block.gemm, task.window.row + row, block.k},
-             along_k,
+    PackFrom(context, {context.call.lhs, context.kernels.lhs, block.lhs, block.gemm, task.window.row + row, k}, along_k,
              {
                  .src = nullptr,
                  .src_stride = 0,
-                 .k = block.kc_steps,
-                 .k_padded = RoundUp(block.kc_steps, context.kernels.row->k_step),
+                 .k = steps,
+                 .k_padded = RoundUp(steps, context.kernels.row->k_step),
                  .width = rows.Rows(i),
                  .dst = packed_lhs + row * row_bytes,
                  .dst_stride = rows.Height(i),
@@ -60,6 +61,14 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
                  .wide = rows.taller > 0 ? rows.taller : rows.count,
                  .column_bytes = row_bytes,
              });
+  }
+}
+
+// Packs the lhs of `block`. A block with all of K has several KC blocks.
+void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
+  const int64_t kc = context.kernels.kc, bytes = StepBytes(context, kc) * task.rows.AllHeights();
+  for (int64_t k = 0; k < block.kc_steps; k += kc, packed_lhs += bytes) {
+    PackKcBlock(context, task, block, block.k + k, std::min(kc, block.kc_steps - k), packed_lhs);
   }
 }
 
@@ -225,6 +234,7 @@ class ArgumentBinder {
     args_.total = scratch_.total + sum * sum_size_;
     result.BindOut(row, mr, col, panel, block.last, args_);
     args_.a_step = rows.Height(i) * row_bytes_;
+    args_.kc_skip = (rows.AllHeights() - rows.Height(i)) * row_bytes_;
     chain_bytes_ = mr * panel.width * chain_size_;
     sum_bytes_ = mr * panel.width * sum_size_;
     args_.out_step = mr * args_.out.stride * (args_.out.is_bf16 ? SizeOf(DType::kBF16) : sum_size_);

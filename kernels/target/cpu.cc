@@ -116,15 +116,15 @@ Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
 }
 
 std::string ToString(const Cpu& cpu) {
-  std::string text =
-      absl::StrCat("cpu: ", cpu.name, ", L1 ", cpu.l1_bytes >> 10, " KiB, L2 ", cpu.l2_bytes >> 10, " KiB, blocks of ",
-                   cpu.block_bytes >> 11, " KiB, a cycle ", cpu.fmas_per_cycle, " fmas, ", cpu.memory_bytes_per_cycle,
-                   " bytes from memory, ", cpu.l2_bytes_per_cycle, " from L2, of which waits ", cpu.l2_wait,
-                   ", a vector ", cpu.widen_cycles, " cycles to widen, ", cpu.pair_cycles, " to interleave two rows, ",
-                   cpu.panel_store_cycles, " to store in a panel, a call ", cpu.cycles_per_call,
-                   " cycles, transposed blocks of ", cpu.transposed_steps, " steps, page walks ", cpu.page_walks,
-                   " of those of Emerald Rapids, streaming stores ", cpu.streaming_stores_pay ? "pay" : "do not pay",
-                   ", prefetching by panels below ", cpu.prefetch_panels_below, "; kernels' GFLOP/s:");
+  std::string text = absl::StrCat(
+      "cpu: ", cpu.name, ", L1 ", cpu.l1_bytes >> 10, " KiB, L2 ", cpu.l2_bytes >> 10, " KiB, blocks of ",
+      cpu.block_bytes >> 11, " KiB, a cycle ", cpu.fmas_per_cycle, " fmas, ", cpu.memory_bytes_per_cycle,
+      " bytes from memory, ", cpu.l2_bytes_per_cycle, " from L2, of which waits ", cpu.l2_wait, ", a vector ",
+      cpu.widen_cycles, " cycles to widen, ", cpu.pair_cycles, " to interleave two rows, ", cpu.panel_store_cycles,
+      " to store in a panel, a call ", cpu.cycles_per_call, " cycles, GEMVs prefetch along rows of ",
+      cpu.gemv_row_bytes, " bytes, transposed blocks of ", cpu.transposed_steps, " steps, page walks ", cpu.page_walks,
+      " of those of Emerald Rapids, streaming stores ", cpu.streaming_stores_pay ? "pay" : "do not pay",
+      ", prefetching by panels below ", cpu.prefetch_panels_below, "; kernels' GFLOP/s:");
   for (const Arithmetic& arithmetic : kArithmetics) {
     absl::StrAppend(&text, " ", arithmetic.name);
     for (Isa isa : AllIsas()) {

@@ -77,6 +77,7 @@ Cpu Zen3() {
           .l1_bytes = 32 << 10,
           .l2_bytes = 512 << 10,
           .block_bytes = 384 << 10,
+          .gemv_row_bytes = 5 << 10,
           .transposed_steps = 256};
 }
 

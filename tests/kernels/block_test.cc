@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -38,6 +39,7 @@ class BlockTest : public testing::Test {
     cpu.l1_bytes = 48 << 10;
     cpu.l2_bytes = 2 << 20;
     cpu.block_bytes = 384 << 10;
+    cpu.gemv_row_bytes = 0;
     cpu.prefetch_panels_below = 1.25;
     return cpu;
   }
@@ -173,6 +175,39 @@ TEST_F(BlockTest, TranslatesNewPages) {
         EXPECT_TRUE(known.contains(page)) << "rows " << rows << ", k " << block.k << ", column " << block.col;
       }
     }
+  }
+}
+
+// A GEMV prefetches along rows of at least Cpu::gemv_row_bytes, and no other lines. It prefetches shorter rows as a
+// whole, unless it has several register tiles.
+TEST_F(BlockTest, PrefetchesAlongLongRows) {
+  const std::optional<Isa> avx2 = IsaOf("avx2");
+  if (!avx2 || !HostCpu().Has(*avx2)) GTEST_SKIP() << "this CPU does not have AVX2";
+  Cpu cpu = CpuWithAllPlans();
+  struct Case {
+    DType dtype;
+    int64_t rows, n, row_bytes, want;
+  };
+  for (const auto& [dtype, rows, n, row_bytes, want] :
+       {Case{DType::kF32, 1, 2560, 10240, 64}, Case{DType::kF32, 1, 2560, 10241, 0}, Case{DType::kF32, 1, 2560, 0, 0},
+        Case{DType::kF32, 12, 2560, 10241, 64}, Case{DType::kF32, 12, 2560, 0, 0},
+        Case{DType::kBF16, 1, 2560, 5120, 192}, Case{DType::kF64, 1, 2560, 20480, 0}}) {
+    ProblemSpec spec{.groups = 1, .m = rows, .n = n, .k = 600, .sizes = {rows}};
+    spec.lhs = spec.rhs = dtype;
+    spec.out = dtype == DType::kF64 ? dtype : DType::kF32;
+    cpu.gemv_row_bytes = row_bytes;
+    MakeScheduleOf(spec, {.isa = *avx2, .threads = 1, .cpu = cpu});
+    const TileTask task(schedule_, 0);
+    ASSERT_EQ(task.plan.mode, RhsMode::kGemv);
+    NextTile next_tile(schedule_, 0);
+    Block block;
+    ASSERT_TRUE(FirstBlock(schedule_.tile, task, block));
+    Block next = block;
+    ASSERT_TRUE(NextBlock(schedule_.tile, task, next));
+    const PrefetchTarget target =
+        LayoutOf(schedule_.tile).prefetch_target(schedule_.tile, task, block, &next, next_tile);
+    EXPECT_EQ(target.along_rows, want) << NameOf(dtype) << ", rows " << rows << ", limit " << row_bytes;
+    EXPECT_EQ(target.rows == 0, want != 0) << NameOf(dtype) << ", rows " << rows << ", limit " << row_bytes;
   }
 }
 
