@@ -42,7 +42,8 @@ struct Cpu {
   // next block is prefetched while a block is in use. 384 KiB are 96 pages of 4 KiB. The TLB has 96 entries on Emerald
   // Rapids and 72 on Zen 4. On Zen 4, a limit of 56 pages makes products of 4 rows of f32 a quarter slower.
   int64_t block_bytes = 384 << 10;
-  // Shortest rows of rhs that a streaming GEMV prefetches along, in bytes. It prefetches shorter ones as a whole. 0: all.
+  // Shortest rows of rhs that a streaming GEMV prefetches along, in bytes. It prefetches shorter rows as a whole. 0
+  // means that it prefetches all rows as a whole.
   int64_t gemv_row_bytes = 0;
   // Steps of k in a block of a transposed rhs, for tiles with at most eight register tiles.
   int64_t transposed_steps = 128;

@@ -7,7 +7,11 @@
 //        2 6 a e   column 2     ->        8 9 a b   step 2
 //        3 7 b f   column 3               c d e f   step 3
 //
-// A call reads all of K, so each column is read from end to end.
+// A call reads all of K, so each column is read from end to end. With several register tiles, lhs is packed by KC
+// blocks:
+//
+//     | tile 0, block 0 | tile 1, block 0 | tile 0, block 1 | tile 1, block 1 |
+//                       |    kc_skip      |
 #pragma once
 
 #include <cstdint>

@@ -168,8 +168,8 @@ struct MicrokernelArgs {
   // Only for stacks (FormatKernels::stacked): the number of register tiles. They have the same height, and lie one below
   // the other. `a`, `chain`, `total` and `out` are those of the first one.
   int64_t tiles = 1;
-  // Only for dot kernels: bytes of lhs from the end of one KC block to the start of the next one. They belong to other
-  // register tiles.
+  // Only for dot kernels: bytes of lhs from the end of one KC block to the start of the next one. Other register tiles
+  // use these bytes. 0 if KC blocks are longer than kKc.
   int64_t kc_skip = 0;
   int64_t a_step = 0;        // Bytes from the panel of lhs of a register tile to the next one.
   int64_t out_step = 0;      // Bytes from the results of a register tile to the next ones.
