@@ -55,7 +55,9 @@ enum class RhsFrom : uint8_t {
 // AVX2 copies nothing. On two cores of Zen 3, packed and copied panels reach 110 and 94 GFLOP/s for 64 rows of
 // 2880x2880 f32, and 124 and 106 for 512 rows of 2048x768.
 template <class V, int kGroup>
-inline constexpr int kCopyingRows = V::kWidth < 16 ? 0 : kGroup == 2 ? 18 : 15;
+inline constexpr int kCopyingRows = V::kWidth < 16 ? 0
+                                    : kGroup == 2  ? 18
+                                                   : 15;
 
 template <int kFirst, int kEnd, class F>
 RAGGEMM_INLINE inline void ForEach(F f) {
@@ -189,9 +191,8 @@ struct FmaSteps {
   }
 
   // Prefetches what a GEMV reads `bytes` later in each of `rows` rows of rhs, from step `k` on.
-  RAGGEMM_INLINE static void PrefetchAlong(const RhsView& rhs, int64_t k, int64_t column, int64_t rows, int64_t bytes)
-  requires(!kHasScales)
-  {
+  RAGGEMM_INLINE static void PrefetchAlong(const RhsView& rhs, int64_t k, int64_t column, int64_t rows,
+                                           int64_t bytes) requires(!kHasScales) {
     const E* row = static_cast<const E*>(rhs.data) + (k * rhs.stride + column);
     for (int64_t i = 0; i < rows; ++i, row += rhs.stride) {
       __builtin_prefetch(reinterpret_cast<const char*>(row) + bytes, 0, 3);

@@ -39,11 +39,13 @@ TEST(MeasuredCpus, AreDescribed) {
       "Rapids, streaming stores pay, prefetching by panels below 1.25; ",
       "AMD Zen 3, L1 32 KiB, L2 512 KiB, blocks of 192 KiB, a cycle 16 fmas, 5.5 bytes from memory, 16 from L2, of "
       "which waits 1, a vector 1 cycles to widen, 1 to interleave two rows, 0.5 to store in a panel, a call 120 "
-      "cycles, GEMVs prefetch along rows of 5120 bytes, transposed blocks of 256 steps, page walks 1 of those of Emerald "
+      "cycles, GEMVs prefetch along rows of 5120 bytes, transposed blocks of 256 steps, page walks 1 of those of "
+      "Emerald "
       "Rapids, streaming stores pay, prefetching by panels below 0; ",
       "AMD Zen 4, L1 32 KiB, L2 1024 KiB, blocks of 192 KiB, a cycle 16 fmas, 5.9 bytes from memory, 64 from L2, of "
       "which waits 0.1, a vector 1.5 cycles to widen, 0.75 to interleave two rows, 1.5 to store in a panel, a call 120 "
-      "cycles, GEMVs prefetch along rows of 0 bytes, transposed blocks of 256 steps, page walks 0.4 of those of Emerald "
+      "cycles, GEMVs prefetch along rows of 0 bytes, transposed blocks of 256 steps, page walks 0.4 of those of "
+      "Emerald "
       "Rapids, streaming stores pay, prefetching by panels below 1.25; "};
   ASSERT_EQ(MeasuredCpus().size(), std::size(kWant));
   for (size_t i = 0; i < std::size(kWant); ++i) {
